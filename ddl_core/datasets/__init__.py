@@ -1,0 +1,1 @@
+"""Make, list and verify image folders; no torch."""

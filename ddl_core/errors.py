@@ -1,0 +1,25 @@
+"""The errors a user can cause or meet; everything else is a bug and keeps its traceback."""
+
+
+class DDLError(Exception):
+    """Base class. The text names the wrong value, what is allowed and what to do next."""
+
+
+class SpecError(DDLError):
+    """A run or a study asks for something that does not exist or does not fit together."""
+
+
+class DataError(DDLError):
+    """A dataset is missing, unreadable or not what its reader expects."""
+
+
+class RecordError(DDLError):
+    """A result record cannot be read, written or trusted."""
+
+
+class LaunchError(DDLError):
+    """The processes of a run could not be started, or did not end as they should."""
+
+
+class NotInstalledError(DDLError):
+    """An optional framework is not installed; only its own arm of a study is affected."""

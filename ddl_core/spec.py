@@ -1,0 +1,240 @@
+"""What a run is (`RunSpec`) and what a study is (`Study`): values, and nothing that acts.
+
+Everything else is derived from them: directory names, command lines, table columns.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from ddl_core.errors import SpecError
+from ddl_core.registry import check_name
+
+IMAGENET_TRAIN_IMAGES = 1_281_167
+IMAGENET_EVAL_IMAGES = 50_000
+
+
+def _name(kind: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            return check_name(kind, value)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
+
+
+class RunSpec(BaseModel):
+    """One run, completely: two runs with the same `RunSpec` do the same work."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
+    loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
+    model: Annotated[str, _name("model")] = Field("resnet50", description="network architecture")
+    dataset: str = Field(
+        "sample",
+        pattern=r"^[a-z0-9_]+$",
+        description="name of the data; its folder is a launch matter",
+    )
+    image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
+    classes: PositiveInt = Field(1000, description="outputs of the network")
+    train_images: PositiveInt | None = Field(
+        None, description="use only so many training images (default: all; synthetic: ImageNet's)"
+    )
+    eval_images: PositiveInt | None = Field(None, description="the same for evaluation")
+    nodes: PositiveInt = Field(1, description="machines")
+    gpus_per_node: PositiveInt = Field(1, description="ranks per machine (processes without a GPU)")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
+    cpu_threads: PositiveInt = Field(1, description="compute threads of each rank on the CPU")
+    local_batch_size: PositiveInt = Field(64, description="images per rank and micro-batch")
+    accumulation: PositiveInt = Field(1, description="virtual workers that each rank stands for")
+    epochs: PositiveInt = Field(90, description="passes over the training images")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field("fp32", description="arithmetic")
+    channels_last: bool = Field(False, description="NHWC memory format")
+    compile: bool = Field(False, description="torch.compile the model")
+    optimizer: Literal["sgd"] = Field("sgd", description="update rule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(1e-4, ge=0, description="on all parameters")
+    schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
+        "step", description="learning rate over epochs"
+    )
+    base_lr: float = Field(0.025, gt=0, description="learning rate per worker, scaled linearly")
+    warmup_epochs: float = Field(5, ge=0, description="linear learning-rate warm-up")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
+    eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
+    checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
+    warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
+    loader_workers: int = Field(8, ge=0, description="processes (or threads) of each rank's loader")
+    seed: int = Field(0, ge=0, description="of weights, order and augmentation")
+    repeat: int = Field(0, ge=0, description="index of the repetition; enters every seed")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.strategy == "single" and self.world_size > 1:
+            raise ValueError(
+                f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
+                "use 'ddp', or `accumulation` for virtual workers"
+            )
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def virtual_workers(self) -> int:
+        """Workers the optimiser sees: ranks times accumulation."""
+        return self.world_size * self.accumulation
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images per optimiser step."""
+        return self.virtual_workers * self.local_batch_size
+
+    @property
+    def run_id(self) -> str:
+        """Readable part, then 8 hexadecimal digits over the fields that differ from the defaults.
+
+        Only those, so that a field added later with a default keeps the names of older runs.
+        """
+        changed = self.model_dump(mode="json", exclude_defaults=True)
+        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
+        size = f"{self.nodes}x{self.gpus_per_node}"
+        return f"{self.strategy}-{self.loader}-{self.model}-{size}-r{self.repeat}-{digest}"
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "RunSpec":
+        """Validate `fields`.
+
+        Raises
+        ------
+        SpecError
+            Naming each wrong field, its value and what is allowed.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise SpecError(describe(error, cls)) from None
+
+
+class Study(BaseModel):
+    """A question and the grid of runs that answers it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    question: str
+    base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
+    axes: dict[str, list[Any]] = Field(
+        default_factory=dict, description="field -> values to combine"
+    )
+    exclude: list[dict[str, Any]] = Field(
+        default_factory=list, description="combinations that make no sense: field -> value"
+    )
+    repeats: PositiveInt = 3
+
+    @model_validator(mode="after")
+    def _knows_its_fields(self) -> Self:
+        _check_fields("base", self.base)
+        _check_fields("axes", self.axes)
+        for number, pattern in enumerate(self.exclude):
+            _check_fields(f"exclude[{number}]", pattern)
+        twice = sorted(self.base.keys() & self.axes.keys())
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
+        for field in ("repeat", "seed"):
+            if field in self.axes:
+                raise ValueError(f"axes: {field} is set by `repeats`; remove it")
+        for field, values in self.axes.items():
+            if not values:
+                raise ValueError(f"axes.{field} is an empty list; name at least one value")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "Study":
+        """Read a study from YAML.
+
+        Raises
+        ------
+        SpecError
+            If the file is missing, is not YAML, or has a wrong field.
+        """
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecError(f"cannot read the study {path}: {error.strerror}") from None
+        except yaml.YAMLError as error:
+            raise SpecError(f"{path} is not valid YAML: {error}") from None
+        try:
+            study = cls.model_validate(content)
+            study.expand()
+        except ValidationError as error:
+            raise SpecError(f"{path}:\n{describe(error, cls)}") from None
+        except SpecError as error:
+            raise SpecError(f"{path}:\n{error}") from None
+        return study
+
+    def expand(self) -> list[RunSpec]:
+        """Return all runs, repeat by repeat, so that a drifting machine touches all arms alike.
+
+        Raises
+        ------
+        SpecError
+            If a combination is not a valid run.
+        """
+        runs = [
+            RunSpec.parse({**self.base, **point, "repeat": repeat})
+            for repeat in range(self.repeats)
+            for point in self._points()
+        ]
+        if not runs:
+            raise SpecError("the study has no run: `exclude` leaves nothing of `axes`")
+        return runs
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        for values in itertools.product(*self.axes.values()):
+            point = dict(zip(self.axes, values, strict=True))
+            settings = {**self.base, **point}
+            if not any(pattern.items() <= settings.items() for pattern in self.exclude):
+                yield point
+
+
+def _check_fields(place: str, names: dict[str, Any]) -> None:
+    unknown = sorted(names.keys() - RunSpec.model_fields.keys())
+    if unknown:
+        raise ValueError(
+            f"{place}: unknown field {', '.join(map(repr, unknown))}; "
+            f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
+        )
+
+
+def describe(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return one line per problem: field, value, what is allowed."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(map(str, problem["loc"])) or model.__name__
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = f"unknown field; choose from: {', '.join(sorted(model.model_fields))}"
+        value = problem.get("input")
+        shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
+        lines.append(f"  {field}{shown}: {text}")
+    return "\n".join(lines)
