@@ -1,0 +1,75 @@
+# Every target works in .venv, which is built inside this checkout from requirements/.
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help reproduce figures test lint env clean clean-results
+
+# Nothing that is left on the machine may change what runs. (Without bytecode, every start of
+# every rank would compile torch again.)
+export PYTHONNOUSERSITE := 1
+export PIP_USER := 0
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+
+BIN := .venv/bin
+SETS := analysis train notebooks test
+PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
+PIP_LOG := .venv/pip.log
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+reproduce: env ## make sample images, run the laptop study (only what is not done yet), draw the figures
+	$(BIN)/ddl data sample
+	$(BIN)/ddl study resume studies/laptop.yaml
+	$(BIN)/ddl figures
+	$(BIN)/ddl figures --results "$${DDL_RESULTS:-results}"
+	@echo
+	@echo "Done. Look at:"
+	@echo "  figures/            the published runs beside the paper's numbers"
+	@echo "  $${DDL_RESULTS:-results}/figures/    the same figures from this machine's runs"
+	@echo "  $${DDL_RESULTS:-results}/tables/     this machine's numbers"
+	@echo "  $${DDL_RESULTS:-results}/runs/laptop/*/run.ipynb    the lab book of each run"
+
+figures: env ## redraw figures/ from data/ (measures nothing)
+	$(BIN)/ddl figures
+
+test: env ## run all tests, the fast ones first
+	$(BIN)/python -m pytest
+
+lint: env ## check style, types, layers, and that notebooks carry no outputs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
+
+env: .venv/.project ## build .venv (the other targets do this when needed)
+
+# The stamp holds this folder's name: an environment does not survive being moved.
+ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDIR))
+.PHONY: .venv/.packages
+endif
+.venv/.packages: $(PINS)
+	@python=$$(bash requirements/bootstrap.sh) || exit 1; \
+	echo "building .venv with $$python: about 2 minutes, once"; \
+	echo "(5 to 10 GB and longer where torch comes with CUDA; progress is in $(PIP_LOG))"; \
+	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
+	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
+	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
+	  echo "error: pip could not install the pinned packages; all of its output: $(PIP_LOG)"; exit 1; }
+	@echo "$(CURDIR)" >$@
+
+.venv/.project: .venv/.packages pyproject.toml
+	@$(PIP) --no-deps --editable . >$(PIP_LOG) 2>&1 || { \
+	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
+	  echo "error: pip could not install this project; all of its output: $(PIP_LOG)"; exit 1; }
+	@touch $@
+
+clean: ## delete .venv and caches, keep results/
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .coverage .coverage.* htmlcov
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+clean-results: ## delete results/: everything that this machine measured
+	rm -rf results

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Find what `make env` needs from the system: git and a Python that can make environments.
+# What is missing is installed when this user may do so, else the error names it.
+# Prints the Python to use; messages go to stderr.
+set -euo pipefail
+
+versions="3.11 3.12" # the range of requires-python in pyproject.toml, the preferred one first
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
+    exit 1
+}
+
+# Install Debian packages; fails quietly on other systems and where a password would be asked for.
+apt_install() {
+    local sudo=""
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        sudo="sudo -n"
+    fi
+    echo "installing system packages: $*" >&2
+    $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
+    $sudo env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
+}
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+fits() { case " $versions " in *" $(version_of "$1") "*) ;; *) return 1 ;; esac; }
+makes_environments() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+
+# Set `python` to the first candidate that is complete, else to the first of a right version.
+find_python() {
+    local candidate
+    python=""
+    for candidate in ${PYTHON:-python3.11 python3.12 python3 python /usr/bin/python3}; do
+        fits "$candidate" || continue
+        if makes_environments "$candidate"; then
+            python=$candidate
+            return
+        fi
+        python=${python:-$candidate}
+    done
+}
+
+found_pythons() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python}; do
+        if command -v "$candidate" >/dev/null; then
+            echo "$candidate is $("$candidate" --version 2>&1 | tail -n 1)"
+            return
+        fi
+    done
+    echo "there is no ${PYTHON:-python3}"
+}
+
+command -v git >/dev/null || apt_install git ||
+    fail "git is missing: records name the commit that was measured" "install the package git"
+
+find_python
+if [ -z "$python" ] && [ -z "${PYTHON:-}" ]; then
+    apt_install python3.11-venv || apt_install python3.12-venv || true
+    find_python
+fi
+[ -n "$python" ] || fail "Python 3.11 or 3.12 is needed, and here $(found_pythons)" \
+    "install one: apt-get install python3.11-venv, a module of the cluster, or" \
+    "conda env create -f environment.yml && conda activate ddl" \
+    "or name one: make env PYTHON=/path/to/python3.11"
+
+if ! makes_environments "$python"; then
+    package="python$(version_of "$python")-venv"
+    apt_install "$package" || true
+    makes_environments "$python" || fail "$python cannot make environments: no venv or ensurepip" \
+        "install the package $package, or name another Python: make env PYTHON=/path/to/python3.11"
+fi
+"$python" -c 'import sys; print(sys.executable)'

@@ -1,0 +1,42 @@
+"""Rules for all tests: one thread, no display, results in a temporary folder, fast tests first."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+
+SLOW_LAST = ("slow", "multiprocess", "notebook")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run plain tests first, so that a simple mistake shows within seconds."""
+    items.sort(key=_cost)
+
+
+def _cost(item: pytest.Item) -> int:
+    return max(
+        (SLOW_LAST.index(mark.name) + 1 for mark in item.iter_markers() if mark.name in SLOW_LAST),
+        default=0,
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep fixtures of wider scope, which run before `results_root`, away from results/ as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDL_RESULTS", str(tmp_path_factory.mktemp("results")))
+        patch.delenv("DDL_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def results_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give every test a results folder of its own; no test writes to the real one."""
+    root = tmp_path / "results"
+    monkeypatch.setenv("DDL_RESULTS", str(root))
+    return root

@@ -1,0 +1,71 @@
+"""pip, conda, make, pre-commit and pyproject.toml name the same versions."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = PROJECT / "requirements"
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())
+SETS = [path for path in sorted(REQUIREMENTS.glob("*.txt")) if path.stem != "constraints"]
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    requirements = [Requirement(line) for line in lines if line]
+    return {canonicalize_name(one.name): str(one.specifier) for one in requirements}
+
+
+CONSTRAINTS = read_pins(REQUIREMENTS / "constraints.txt")
+
+
+def test_every_pin_is_exact_and_without_local_suffix() -> None:
+    pins = [read_pins(path) for path in SETS] + [CONSTRAINTS]
+    assert [
+        pin for each in pins for pin in each.values() if not re.fullmatch(r"==[\w.]+", pin)
+    ] == []
+
+
+def test_sets_agree_with_constraints() -> None:
+    for path in SETS:
+        for name, pin in read_pins(path).items():
+            assert CONSTRAINTS[name] == pin, f"{path.name}: {name}"
+
+
+def test_conda_installs_the_same_files() -> None:
+    (pip_part,) = (entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict))
+    files = [f"-r requirements/{path.name}" for path in SETS]
+    assert sorted(pip_part) == sorted(["-c requirements/constraints.txt", *files, "-e ."])
+
+
+def test_make_installs_the_same_files() -> None:
+    (sets,) = re.findall(r"^SETS := (.*)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(sets.split()) == [path.stem for path in SETS]
+
+
+def test_pyproject_reads_the_same_files() -> None:
+    dynamic = PYPROJECT["tool"]["setuptools"]["dynamic"]
+    extras = {name: entry["file"] for name, entry in dynamic["optional-dependencies"].items()}
+    extras["analysis"] = dynamic["dependencies"]["file"]
+    assert extras == {path.stem: [f"requirements/{path.name}"] for path in SETS}
+
+
+def test_python_range_is_the_same_everywhere() -> None:
+    allowed = SpecifierSet(PYPROJECT["project"]["requires-python"])
+    minors = [f"3.{minor}" for minor in range(30) if f"3.{minor}" in allowed]
+    script = (REQUIREMENTS / "bootstrap.sh").read_text()
+    assert re.findall(r'^versions="([^"]*)"', script, re.MULTILINE) == [" ".join(minors)]
+    assert f"python={minors[0]}" in CONDA["dependencies"]
+
+
+def test_hooks_have_the_pinned_revisions() -> None:
+    hooks = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
+    revisions = {repo["repo"].rsplit("/", 1)[1]: repo["rev"] for repo in hooks if "rev" in repo}
+    assert "==" + revisions["ruff-pre-commit"].removeprefix("v") == CONSTRAINTS["ruff"]
+    assert "==" + revisions["nbstripout"] == CONSTRAINTS["nbstripout"]
