@@ -1,0 +1,73 @@
+"""The optimiser and its learning rate, a pure function of the images seen.
+
+No framework steps a schedule: `train.py` sets the value computed here before every update, so the
+rate cannot differ between strategies.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ddl_core.spec import RunSpec
+
+# Aach et al. 2023, "Learning rate scheduling": divided by ten at epochs 30, 60 and 80 of 90.
+STEP_MILESTONES = (30 / 90, 60 / 90, 80 / 90)
+STEP_FACTOR = 0.1
+EXPONENTIAL_GAMMA = 0.95  # Aach et al. 2023, eq. 2
+
+
+def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
+    """Return the optimiser of `spec` over all parameters of `model`."""
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=peak_learning_rate(spec),
+        momentum=spec.momentum,
+        weight_decay=spec.weight_decay,
+    )
+
+
+def peak_learning_rate(spec: RunSpec) -> float:
+    """Return the base rate times the number of (virtual) workers: linear scaling.
+
+    Goyal et al. 2017, section 2.1; Aach et al. 2023 use 0.025 per worker of 64 images.
+    """
+    return spec.base_lr * spec.virtual_workers
+
+
+def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:
+    """Return the rate of the update that comes after `images_seen` images.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        Gives schedule, peak, epochs and warm-up.
+    images_seen : int
+        Images consumed by all workers before this update.
+    images_per_epoch : int
+        Images that one epoch really consumes.
+    """
+    peak = peak_learning_rate(spec)
+    warmup_images = spec.warmup_epochs * images_per_epoch
+    after_update = images_seen + spec.global_batch_size
+    if after_update <= warmup_images:
+        return peak * after_update / warmup_images
+    return peak * _decay(spec, images_seen // images_per_epoch)
+
+
+def _decay(spec: RunSpec, epoch: int) -> float:
+    if spec.schedule == "step":
+        passed = sum(epoch >= round(at * spec.epochs) for at in STEP_MILESTONES)
+        return STEP_FACTOR**passed
+    if spec.schedule == "cosine":  # Aach et al. 2023, eq. 1 with LR_min = 0
+        return 0.5 * (1 + math.cos(math.pi * epoch / spec.epochs))
+    if spec.schedule == "exponential":
+        return EXPONENTIAL_GAMMA**epoch
+    return 1.0
+
+
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
+    """Give every parameter group the same rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = value

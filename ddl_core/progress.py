@@ -1,0 +1,55 @@
+"""Where a run is now: written by rank 0 about once a second, read by progress bars and watchdogs."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ddl_core.records import now, write_atomically
+
+INTERVAL_S = 1.0
+
+
+class Progress:
+    """Rank 0's sign of life.
+
+    Parameters
+    ----------
+    path : Path or None
+        ``progress.json`` of the run; None on all ranks but 0.
+    epochs : int
+        Epochs of the whole run.
+    """
+
+    def __init__(self, path: Path | None, epochs: int) -> None:
+        self._path = path
+        self._state: dict[str, Any] = {"phase": "setup", "epoch": 0, "epochs": epochs}
+        self._images_per_step = 0
+        self._begun = self._written = 0.0
+        self.begin("setup", 0, 0)
+
+    def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
+        """Enter a phase: ``setup``, ``train``, ``eval`` or ``done``."""
+        self._state |= {"phase": phase, "epoch": epoch}
+        self._images_per_step = images_per_step
+        self._begun = time.monotonic()
+        self._write(0, 0, None)
+
+    def step(self, done: int, steps: int) -> None:
+        """Tell that `done` of `steps` steps of this phase are done; cheap to call every step."""
+        if self._path is None or time.monotonic() - self._written < INTERVAL_S:
+            return
+        rate = done * self._images_per_step / (time.monotonic() - self._begun)
+        self._write(done, steps, rate)
+
+    def _write(self, step: int, steps: int, images_per_s: float | None) -> None:
+        if self._path is None:
+            return
+        self._written = time.monotonic()
+        self._state |= {
+            "step": step,
+            "steps": steps,
+            "images_per_s": images_per_s,
+            "time_utc": now(),
+        }
+        write_atomically(self._path, json.dumps(self._state) + "\n")

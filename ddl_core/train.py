@@ -1,0 +1,236 @@
+"""The training loop: the one place where images become updates, for every framework.
+
+What must not differ between frameworks is here, so it cannot: the order of operations, the
+learning rate, the batch statistics, the loss, the evaluation, the moments when the device is
+waited for.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from ddl_core.errors import DataError
+from ddl_core.loaders import Loader
+from ddl_core.optim import learning_rate, set_learning_rate
+from ddl_core.seeds import derive_seed
+from ddl_core.spec import RunSpec
+from ddl_core.strategies import Strategy
+from ddl_core.timing import Clock, Window
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+# A run goes on with a few unreadable images, but not with a broken data set.
+MAX_CORRUPT_SHARE = 0.01
+
+OnStep = Callable[[int, int], None]
+"""Called after each step with the steps done and the steps of the epoch."""
+
+
+@dataclass
+class Trainee:
+    """What is being trained, and everything needed to train it.
+
+    `network` is the model itself, `wrapped` what the strategy made of it.
+    """
+
+    spec: RunSpec
+    strategy: Strategy
+    network: nn.Module
+    wrapped: nn.Module
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    criterion: nn.Module
+
+    @classmethod
+    def build(
+        cls, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
+    ) -> "Trainee":
+        """Set up model, optimiser and loss together; `network` is on the device already."""
+        wrapped, optimizer = strategy.setup(network, optimizer)
+        return cls(
+            spec=spec,
+            strategy=strategy,
+            network=network,
+            wrapped=wrapped,
+            optimizer=optimizer,
+            scaler=torch.amp.GradScaler(strategy.device.type, enabled=spec.precision == "fp16"),
+            criterion=nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing),
+        )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context of the forward pass at the run's precision."""
+        if self.spec.precision not in AUTOCAST:
+            return nullcontext()
+        return torch.autocast(self.strategy.device.type, AUTOCAST[self.spec.precision])
+
+    def ready(self, images: Tensor) -> Tensor:
+        """Return `images` in the memory format of the run."""
+        if self.spec.channels_last:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One epoch of training or one evaluation, over all ranks.
+
+    `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1, and
+    null for training. `lr` is that of the last update, null for evaluation.
+    """
+
+    window: Window
+    steps: int
+    samples: int
+    corrupt_images: int
+    loss: float
+    top1: float | None = None
+    top5: float | None = None
+    lr: float | None = None
+
+
+def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep) -> Outcome:
+    """Train on every batch of `loader` once.
+
+    Raises
+    ------
+    DataError
+        If more than 1 % of the epoch's images are unreadable.
+    """
+    spec, strategy = trainee.spec, trainee.strategy
+    steps = len(loader) // spec.accumulation
+    images_per_epoch = steps * spec.global_batch_size
+    loss_sum = torch.zeros((), dtype=torch.float64, device=strategy.device)
+    rate = math.nan
+
+    # Dropout restarts from a known point, so that a resumed run repeats an undisturbed one.
+    torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, strategy.rank))
+    trainee.wrapped.train()
+    loader.set_epoch(epoch)
+    clock = Clock(strategy)
+    clock.start()
+    batches = clock.batches(iter(loader))
+    for step in range(steps):
+        seen = epoch * images_per_epoch + step * spec.global_batch_size
+        rate = learning_rate(spec, seen, images_per_epoch)
+        set_learning_rate(trainee.optimizer, rate)
+        trainee.optimizer.zero_grad(set_to_none=True)
+        for micro in range(spec.accumulation):
+            images, labels = next(batches)
+            loss_sum += _forward_backward(trainee, images, labels, micro)
+        strategy.optimizer_step(trainee.scaler)
+        clock.step_done()
+        on_step(step + 1, steps)
+    window = clock.stop()
+
+    average_batch_statistics(trainee)
+    totals = torch.stack([loss_sum, _corrupt(loader, strategy)])
+    loss_total, corrupt = strategy.all_reduce(totals).tolist()
+    _refuse_broken_data(int(corrupt), images_per_epoch)
+    micro_batches = steps * spec.virtual_workers
+    return Outcome(
+        window, steps, images_per_epoch, int(corrupt), loss_total / micro_batches, lr=rate
+    )
+
+
+def _forward_backward(trainee: Trainee, images: Tensor, labels: Tensor, micro: int) -> Tensor:
+    """Return the loss of one micro-batch, left on the device: reading it would wait for it."""
+    accumulation = trainee.spec.accumulation
+    if accumulation > 1:
+        _set_statistics_share(trainee.network, micro, accumulation)
+    last = micro == accumulation - 1
+    with nullcontext() if last else trainee.strategy.no_sync():
+        with trainee.autocast():
+            logits = trainee.wrapped(trainee.ready(images))
+            loss = trainee.criterion(logits, labels)
+        trainee.strategy.backward(trainee.scaler.scale(loss / accumulation))
+    return loss.detach().double()
+
+
+def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
+    """Evaluate on every image of `loader` exactly once, whatever the number of ranks.
+
+    No collective runs between batches, so ranks may have different numbers of them.
+    """
+    strategy = trainee.strategy
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    totals = torch.zeros(4, dtype=torch.float64, device=strategy.device)
+
+    trainee.network.eval()
+    loader.set_epoch(0)
+    clock = Clock(strategy)
+    clock.start()
+    with torch.inference_mode():
+        for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):
+            with trainee.autocast():
+                logits = trainee.network(trainee.ready(images))
+            loss = criterion(logits.float(), labels)
+            totals += torch.stack([loss.double(), *_correct(logits, labels)])
+            clock.step_done()
+            on_step(step, len(loader))
+    window = clock.stop()
+
+    steps = torch.tensor(float(len(loader)), dtype=torch.float64, device=strategy.device)
+    busiest = int(strategy.all_reduce(steps, "max").item())
+    corrupt = int(strategy.all_reduce(_corrupt(loader, strategy)).item())
+    loss_sum, top1, top5, samples = strategy.all_reduce(totals).tolist()
+    return Outcome(
+        window, busiest, int(samples), corrupt, loss_sum / samples, top1 / samples, top5 / samples
+    )
+
+
+def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many labels are first, how many among the first five, and how many there are."""
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = best == labels[:, None]
+    count = torch.tensor(float(len(labels)), dtype=torch.float64, device=labels.device)
+    return hits[:, 0].sum().double(), hits.sum().double(), count
+
+
+def _set_statistics_share(network: nn.Module, micro: int, accumulation: int) -> None:
+    """Let a micro-batch enter the running statistics with the weight of one worker among many.
+
+    With momentum m, A real workers that average their statistics hold (1 - m) r + m mean(s).
+    Updating A times in a row gives the same if update number a (from 0) uses
+    (m / A) / (1 - (A - 1 - a) m / A).
+    """
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            full = module.__dict__.setdefault("_full_momentum", module.momentum)
+            share = full / accumulation
+            module.momentum = share / (1 - (accumulation - 1 - micro) * share)
+
+
+def average_batch_statistics(trainee: Trainee) -> None:
+    """Replace every running statistic by its mean over ranks.
+
+    During training each worker keeps its own, under every strategy. The update is linear, so
+    averaging once an epoch equals averaging after every step. One collective for all of them.
+    """
+    if trainee.strategy.world_size == 1:
+        return
+    buffers = [buffer for buffer in trainee.network.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.flatten() for buffer in buffers])
+    trainee.strategy.all_reduce(flat).div_(trainee.strategy.world_size)
+    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(mean.view_as(buffer))
+
+
+def _corrupt(loader: Loader, strategy: Strategy) -> Tensor:
+    return torch.tensor(float(loader.corrupt_images), dtype=torch.float64, device=strategy.device)
+
+
+def _refuse_broken_data(corrupt: int, samples: int) -> None:
+    allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
+    if corrupt > allowed:
+        raise DataError(
+            f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
+            "that a run tolerates; the log names them; check the folder with `ddl data verify DIR`"
+        )

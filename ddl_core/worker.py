@@ -1,0 +1,208 @@
+"""One rank of a run: ``python -m ddl_core.worker RUN_DIR``, started once per rank.
+
+Rank 0 writes the record; its last act is to mark the run completed.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ddl_core import accelerator, checkpoint
+from ddl_core.errors import DDLError, LaunchError
+from ddl_core.loaders import Loader, Split
+from ddl_core.optim import make_optimizer
+from ddl_core.paths import RunFiles, locate
+from ddl_core.progress import Progress
+from ddl_core.provenance import host, provenance
+from ddl_core.records import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
+from ddl_core.registry import resolve
+from ddl_core.seeds import derive_seed
+from ddl_core.strategies import Strategy
+from ddl_core.train import Outcome, Trainee, evaluate, train_one_epoch
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank; return the exit status."""
+    if len(arguments) != 1:
+        print("usage: python -m ddl_core.worker RUN_DIR", file=sys.stderr)
+        return 2
+    _die_with_parent()
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    directory = Path(arguments[0])
+    try:
+        Run(directory).execute()
+    except Exception as error:
+        report(directory, error)
+        return 1
+    return 0
+
+
+class Run:
+    """One rank's part of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = RunFiles(directory)
+        self.record = read_record(directory)
+        self.spec = self.record.spec
+        first = int(os.environ.get("RANK", 0)) == 0
+        self.progress = Progress(self.files.progress if first else None, self.spec.epochs)
+        accelerator.configure(self.spec)
+        self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
+
+    def execute(self) -> None:
+        """Train, evaluate, record; leave the group whatever happens."""
+        try:
+            train_loader, eval_loader = self._loader("train"), self._loader("eval")
+            trainee = self._trainee()
+            first_epoch = checkpoint.load(self.files.checkpoint, trainee)
+            self._describe(train_loader, eval_loader)
+            warm_from = first_epoch + self._cold_epochs(train_loader)
+            for epoch in range(first_epoch, self.spec.epochs):
+                self._one_epoch(trainee, train_loader, eval_loader, epoch, epoch < warm_from)
+            self._complete(trainee)
+        finally:
+            self.strategy.teardown()
+
+    def _loader(self, split: Split) -> Loader:
+        data_dir = locate(self.record.data_dir) if self.record.data_dir else None
+        make = resolve("loader", self.spec.loader)
+        group = self.strategy
+        loader: Loader = make(
+            self.spec, data_dir, split, group.rank, group.world_size, group.device
+        )
+        return loader
+
+    def _trainee(self) -> Trainee:
+        spec = self.spec
+        torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
+        network = resolve("model", spec.model)(spec.classes).to(self.strategy.device)
+        if spec.channels_last:
+            network = network.to(memory_format=torch.channels_last)
+        optimizer = make_optimizer(spec, network)
+        if spec.compile:
+            network.compile()
+        return Trainee.build(spec, self.strategy, network, optimizer)
+
+    def _cold_epochs(self, loader: Loader) -> int:
+        """Return how many epochs after a start may not count: at least the first."""
+        steps = len(loader) // self.spec.accumulation
+        return max(1, -(-self.spec.warmup_steps // steps))
+
+    def _one_epoch(
+        self, trainee: Trainee, train_loader: Loader, eval_loader: Loader, epoch: int, cold: bool
+    ) -> None:
+        spec, group = self.spec, self.strategy
+        accelerator.reset_peak_memory(group.device)
+        self.progress.begin("train", epoch, spec.global_batch_size)
+        outcome = train_one_epoch(trainee, train_loader, epoch, self.progress.step)
+        self._store(outcome, epoch, "train", cold)
+        if _due(spec.eval_every, epoch, spec.epochs):
+            accelerator.reset_peak_memory(group.device)
+            self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
+            outcome = evaluate(trainee, eval_loader, self.progress.step)
+            self._store(outcome, epoch, "eval", cold)
+        if _due(spec.checkpoint_every, epoch, spec.epochs):
+            if group.rank == 0:
+                checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
+            group.barrier()
+
+    def _describe(self, train_loader: Loader, eval_loader: Loader) -> None:
+        if self.strategy.rank != 0:
+            return
+        self.record.data = DataInfo(
+            train_images=train_loader.images,
+            eval_images=eval_loader.images,
+            classes=train_loader.classes,
+            fingerprint=train_loader.fingerprint,
+        )
+        self.record.provenance = provenance()
+        self.record.system = {**host(), **accelerator.describe(self.strategy.device)}
+        write_record(self.files.directory, self.record)
+
+    def _store(
+        self, outcome: Outcome, epoch: int, phase: Literal["train", "eval"], cold: bool
+    ) -> None:
+        memory = accelerator.peak_memory_bytes(self.strategy)
+        if self.strategy.rank != 0:
+            return
+        measured = vars(outcome) | vars(outcome.window)
+        del measured["window"]
+        row = EpochRecord(
+            attempt=len(self.record.attempts) - 1,
+            epoch=epoch,
+            phase=phase,
+            cold=cold,
+            throughput_samples_per_s=outcome.samples / outcome.window.wall_s,
+            max_memory_bytes=memory,
+            **measured,
+        )
+        append_epoch(self.files.directory, row)
+
+    def _complete(self, trainee: Trainee) -> None:
+        digest = checkpoint.weights_sha256(trainee.network)
+        _check_ranks_agree(self.strategy, digest)
+        if self.strategy.rank != 0:
+            return
+        self.progress.begin("done", self.spec.epochs, 0)
+        self.record.weights_sha256 = digest
+        self.record.status = "completed"
+        self.record.error = None
+        self.record.attempts[-1].status = "completed"
+        self.record.attempts[-1].ended_utc = now()
+        write_record(self.files.directory, self.record)
+
+
+def _due(every: int, epoch: int, epochs: int) -> bool:
+    """Say whether something done `every` so many epochs, and after the last, is due now."""
+    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
+
+
+def _check_ranks_agree(strategy: Strategy, digest: str) -> None:
+    """Fail the run if the ranks ended with different weights: they did not train together."""
+    own = torch.tensor(int(digest[:12], 16), dtype=torch.int64, device=strategy.device)
+    low, high = strategy.all_reduce(own.clone(), "min"), strategy.all_reduce(own.clone(), "max")
+    if low.item() != high.item():
+        raise LaunchError(
+            f"the ranks ended with different weights (rank {strategy.rank}: {digest[:12]}); "
+            "their gradients or statistics were not synchronised, so the run is worth nothing"
+        )
+
+
+def report(directory: Path, error: Exception) -> None:
+    """Leave what went wrong for the launcher; the first rank to fail knows best."""
+    traceback.print_exc()
+    if isinstance(error, torch.OutOfMemoryError):
+        message = f"out of memory on the GPU: {error}; lower local_batch_size"
+    else:
+        message = str(error) or repr(error)
+    content = {
+        "rank": int(os.environ.get("RANK", 0)),
+        "kind": type(error).__name__,
+        "message": message if isinstance(error, DDLError) else f"{type(error).__name__}: {message}",
+        "traceback": traceback.format_exc(),
+    }
+    try:
+        with RunFiles(directory).error.open("x", encoding="utf-8") as file:
+            json.dump(content, file)
+    except OSError as failure:
+        print(f"could not leave error.json: {failure}", file=sys.stderr)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process with its launcher, so that no rank is ever left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
