@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from ddl_core.protocols import Strategy
 from ddl_core.spec import RunSpec
-from ddl_core.strategies import Strategy
 
 
 def configure(spec: RunSpec) -> None:

@@ -66,7 +66,7 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class Tree:
-    """A root that holds runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
+    """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
 
     root: Path
 

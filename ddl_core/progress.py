@@ -1,4 +1,4 @@
-"""Where a run is now: written by rank 0 about once a second, read by progress bars and watchdogs."""
+"""Where a run is now: written by rank 0 about once a second, read by bars and watchdogs."""
 
 import json
 import time

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import torch
 
-from ddl_core.strategies import Strategy
+from ddl_core.protocols import Strategy
 
 Item = TypeVar("Item")
 

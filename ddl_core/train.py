@@ -16,11 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ddl_core.errors import DataError
-from ddl_core.loaders import Loader
 from ddl_core.optim import learning_rate, set_learning_rate
+from ddl_core.protocols import Loader, Strategy
 from ddl_core.seeds import derive_seed
 from ddl_core.spec import RunSpec
-from ddl_core.strategies import Strategy
 from ddl_core.timing import Clock, Window
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -201,7 +200,7 @@ def _set_statistics_share(network: nn.Module, micro: int, accumulation: int) -> 
     """
     for module in network.modules():
         if isinstance(module, _BatchNorm):
-            full = module.__dict__.setdefault("_full_momentum", module.momentum)
+            full = float(module.__dict__.setdefault("_full_momentum", module.momentum or 0.0))
             share = full / accumulation
             module.momentum = share / (1 - (accumulation - 1 - micro) * share)
 

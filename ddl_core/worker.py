@@ -17,16 +17,17 @@ import torch
 
 from ddl_core import accelerator, checkpoint
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.loaders import Loader, Split
 from ddl_core.optim import make_optimizer
 from ddl_core.paths import RunFiles, locate
 from ddl_core.progress import Progress
+from ddl_core.protocols import Loader, Split, Strategy
 from ddl_core.provenance import host, provenance
 from ddl_core.records import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
 from ddl_core.registry import resolve
 from ddl_core.seeds import derive_seed
-from ddl_core.strategies import Strategy
 from ddl_core.train import Outcome, Trainee, evaluate, train_one_epoch
+
+log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -34,10 +35,9 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 def main(arguments: list[str]) -> int:
     """Run one rank; return the exit status."""
     if len(arguments) != 1:
-        print("usage: python -m ddl_core.worker RUN_DIR", file=sys.stderr)
+        log.error("usage: python -m ddl_core.worker RUN_DIR")
         return 2
     _die_with_parent()
-    logging.basicConfig(format="%(levelname)s %(message)s")
     directory = Path(arguments[0])
     try:
         Run(directory).execute()
@@ -195,7 +195,7 @@ def report(directory: Path, error: Exception) -> None:
         with RunFiles(directory).error.open("x", encoding="utf-8") as file:
             json.dump(content, file)
     except OSError as failure:
-        print(f"could not leave error.json: {failure}", file=sys.stderr)
+        log.error("could not leave error.json: %s", failure)
 
 
 def _die_with_parent() -> None:
@@ -205,4 +205,5 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(message)s")
     sys.exit(main(sys.argv[1:]))

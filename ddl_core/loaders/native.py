@@ -9,15 +9,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ddl_core.datasets.folder import ImageList, list_images
+from ddl_core.datasets.folder import ImageList, class_folders, list_images
 from ddl_core.errors import DataError, SpecError
-from ddl_core.loaders import Split
 from ddl_core.loaders.order import (
     count_eval_batches,
     eval_batches,
     steps_per_epoch,
     train_batches,
 )
+from ddl_core.protocols import Split
 from ddl_core.seeds import derive_seed
 from ddl_core.spec import RunSpec
 from ddl_core.vision import transforms
@@ -52,7 +52,9 @@ class Native:
     ) -> None:
         if data_dir is None:
             raise DataError("loader 'native' reads an image folder; name it with --data DIR")
-        listing = list_images(data_dir / FOLDERS[split])
+        # Labels count the training classes: one without validation images must not shift the rest.
+        classes = class_folders(data_dir / FOLDERS["train"])
+        listing = list_images(data_dir / FOLDERS[split], classes)
         limit = spec.train_images if split == "train" else spec.eval_images
         self.images = _limited(len(listing), limit, split)
         self.classes = len(listing.classes)
@@ -160,8 +162,7 @@ class _ImageDataset(Dataset[Sample]):
 
     def __getitem__(self, place: tuple[int, int]) -> Sample:
         epoch, index = place
-        label = int(self._listing.labels[index])
-        path = self._listing.path(index)
+        path, label = self._listing[index]
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddl_core.loaders import Split
 from ddl_core.loaders.order import count_eval_batches, steps_per_epoch
+from ddl_core.protocols import Split
 from ddl_core.seeds import derive_seed
 from ddl_core.spec import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
 
@@ -56,7 +57,7 @@ class Synthetic:
         generator = torch.Generator(self._device)
         generator.manual_seed(derive_seed(f"synthetic {self._split}", *place))
         shape = (spec.local_batch_size, 3, spec.image_size, spec.image_size)
-        on_device = {"generator": generator, "device": self._device}
+        on_device: dict[str, Any] = {"generator": generator, "device": self._device}
         return [
             (
                 torch.randn(shape, **on_device),

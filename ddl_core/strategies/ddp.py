@@ -4,6 +4,7 @@ import os
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ddl_core.protocols import Reduction
 from ddl_core.spec import RunSpec
-from ddl_core.strategies import Reduction
 from ddl_core.strategies.rank import Rank
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
@@ -54,7 +55,8 @@ class DDP:
         """
         self._optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None
-        self._model = DistributedDataParallel(model, device_ids=devices, **{BUFFER_SYNC: False})
+        options: dict[str, Any] = {BUFFER_SYNC: False}
+        self._model = DistributedDataParallel(model, device_ids=devices, **options)
         return self._model, optimizer
 
     def no_sync(self) -> AbstractContextManager[None]:

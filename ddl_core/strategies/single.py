@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddl_core.protocols import Reduction
 from ddl_core.spec import RunSpec
-from ddl_core.strategies import Reduction
 from ddl_core.strategies.rank import Rank
 
 

@@ -1,0 +1,81 @@
+"""What a framework and a data path may contribute, and nothing more.
+
+The loop, the learning rate, the batch statistics and the clock belong to `train.py` and
+`timing.py`. A new framework is one file in `strategies/`, a new data path one file in `loaders/`,
+each with one line in `registry.py`.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Reduction = Literal["sum", "min", "max"]
+Split = Literal["train", "eval"]
+
+
+class Strategy(Protocol):
+    """One rank's view of its group. The constructor joins the group."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Give all ranks rank 0's weights; return what to call and what to step."""
+        ...
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context in which backward keeps gradients local (accumulation)."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; outside `no_sync`, end with their mean over ranks."""
+        ...
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update, through `scaler` (which does nothing unless fp16)."""
+        ...
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
+        """Reduce `tensor` over ranks in place, and return it."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        ...
+
+    def teardown(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class Loader(Protocol):
+    """One rank's share of one split.
+
+    The constructor takes ``(spec, data_dir, split, rank, world_size, device)``.
+    """
+
+    images: int
+    """Images in the split, all ranks, before a last batch is dropped."""
+    classes: int
+    fingerprint: str | None
+    """SHA-256 that identifies the data; None if it is made up."""
+    corrupt_images: int
+    """Unreadable images replaced on this rank since `set_epoch`."""
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch; equal on all ranks when training."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images (n, 3, size, size) and labels (n,), already on the device."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation."""
+        ...
