@@ -1,0 +1,96 @@
+"""Find out why the ranks of a run failed, from what they and torchrun left behind."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+from ddl_core.paths import RunFiles
+from ddl_core.records import Failure
+
+TAIL_LINES = 15
+# One entry of torchrun's summary, e.g. "rank : 1 (local_rank: 1)", "exitcode : -9 (pid: 17)".
+ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+# What a rank may get because another one failed: torchrun ends it, or its library gives up.
+CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
+
+
+def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
+    """Return the failure of a run whose torchrun has ended.
+
+    A killed rank comes first, because it makes the others raise that the connection is lost; then
+    what the first failing rank wrote to ``error.json``; then exit codes.
+
+    Parameters
+    ----------
+    files
+        The run's files.
+    logs
+        Folder of this attempt's output: ``torchrun.log`` and torchrun's own subfolders.
+    exit_code
+        Of torchrun; negative where a signal ended it.
+    """
+    ended = [(int(rank), int(code)) for rank, code in _entries(logs)]
+    killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
+    if not killed and (failure := _from_rank(files.error)):
+        return failure
+    for rank, code in killed or ended:
+        return Failure(
+            kind="Killed" if code < 0 else "Crashed",
+            rank=rank,
+            message=f"rank {rank} {_ending(code)}{tail(rank_log(logs, rank))}",
+        )
+    if exit_code == 0:
+        text = "the ranks ended without an error, but also without completing the record"
+        return Failure(kind="Crashed", message=text + tail(rank_log(logs, 0)))
+    return Failure(
+        kind="Killed" if exit_code < 0 else "NotStarted",
+        message=f"torchrun {_ending(exit_code)}{tail(torchrun_log(logs))}",
+    )
+
+
+def _entries(logs: Path) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = ENDED_RANK.findall(_text(torchrun_log(logs)))
+    return found
+
+
+def torchrun_log(logs: Path) -> Path:
+    """Return the file of torchrun's own output."""
+    return logs / "torchrun.log"
+
+
+def rank_log(logs: Path, rank: int) -> Path:
+    """Return the file of what a rank wrote to standard error (torchrun chooses its folder)."""
+    found = sorted(logs.glob(f"*/attempt_*/{rank}/stderr.log"))
+    return found[-1] if found else torchrun_log(logs)
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """Return the last `lines` of a log, headed by its name; nothing if there are none."""
+    last = [line for line in _text(log).splitlines() if line.strip()][-lines:]
+    place = "/".join(log.parts[log.parts.index("logs") :]) if "logs" in log.parts else log.name
+    return "".join(f"\n  {line}" for line in (f"last lines of {place}:", *last)) if last else ""
+
+
+def _from_rank(path: Path) -> Failure | None:
+    """Read ``error.json``; a rank that was killed while writing it leaves it unreadable."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Failure(kind=content["kind"], message=content["message"], rank=content.get("rank"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = " (often the system, when memory runs out)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

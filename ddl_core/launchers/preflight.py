@@ -1,0 +1,128 @@
+"""What can be known before anything starts: is there room, data, and a core for every rank."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.paths import Tree
+from ddl_core.provenance import available_cores
+from ddl_core.records import cannot_write
+from ddl_core.spec import RunSpec
+
+# Two checkpoints of the largest model (one being written) are 1 GB.
+MIN_FREE_BYTES = 1_000_000_000
+
+
+def check_run(spec: RunSpec) -> None:
+    """Check that this machine can start the ranks of a run.
+
+    Raises
+    ------
+    SpecError
+        If the run needs more machines, GPUs, cores or images than there are.
+    NotInstalledError
+        If torch is not installed.
+    """
+    if find_spec("torch") is None:
+        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
+    if spec.nodes > 1:
+        raise SpecError(
+            f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes to 1"
+        )
+    if spec.train_images and spec.global_batch_size > spec.train_images:
+        raise SpecError(
+            f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
+            f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
+            f"larger than train_images = {spec.train_images}; make one of them fit"
+        )
+    _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
+
+
+def _check_ranks(spec: RunSpec, gpus: int) -> None:
+    ranks = spec.gpus_per_node
+    if spec.device == "cuda" and gpus == 0:
+        raise SpecError("device = 'cuda', but no GPU is visible here; choose 'cpu' or 'auto'")
+    if gpus:
+        if ranks > gpus:
+            raise SpecError(
+                f"gpus_per_node = {ranks}, but this machine shows {gpus} GPU(s); "
+                f"use at most {gpus}, or device 'cpu'"
+            )
+    elif ranks > available_cores():
+        raise SpecError(
+            f"gpus_per_node = {ranks}, but this process may use {available_cores()} core(s); "
+            f"ranks that share a core measure nothing: use at most {available_cores()}"
+        )
+
+
+def gpu_count() -> int:
+    """Return the number of GPUs a rank would see, asked without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.splitlines())
+
+
+def check_data(folder: Path) -> None:
+    """Check that `folder` looks like an image folder and may be read.
+
+    Raises
+    ------
+    DataError
+        Saying how to get the data.
+    """
+    remedy = "make a sample set with `ddl data sample`, or name another folder with --data DIR"
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist; {remedy}")
+    for part in (folder, folder / "train", folder / "val"):
+        try:
+            next(part.iterdir(), None)
+        except OSError as error:
+            raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
+
+
+def check_room(folder: Path) -> None:
+    """Check that files can be made below `folder`, which need not exist, and that disk is left.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written.
+    LaunchError
+        If too little disk is left.
+    """
+    try:
+        present = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryFile(dir=present) as probe:
+            probe.write(b"0")
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    free = shutil.disk_usage(present).free
+    if free < MIN_FREE_BYTES:
+        raise LaunchError(
+            f"{free / 1e6:.0f} MB are free on the disk of {folder}; a run may need "
+            f"{MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another place with --results DIR"
+        )
+
+
+def check_study(specs: list[RunSpec], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check what concerns all runs of a study: a folder to write to, and the data they name.
+
+    Raises
+    ------
+    DDLError
+        As `check_room` and `check_data` do.
+    """
+    check_room(tree.root)
+    for name in sorted({spec.dataset for spec in specs if spec.loader != "synthetic"}):
+        check_data(data_dir or tree.dataset(name))

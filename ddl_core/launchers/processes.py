@@ -1,0 +1,108 @@
+"""Start a process tree so that nothing of it outlives its run, however the caller ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+# Every process of a run inherits this variable. Process groups would not do: torchrun gives each
+# rank a session of its own, and a rank whose torchrun was killed has a new parent.
+TOKEN = "DDL_RUN_TOKEN"
+
+# Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
+# than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
+LEASH = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent died first")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def start(
+    command: Sequence[str], *, token: str, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, its output in `log`, to die with its parent.
+
+    The caller's thread counts as the parent: the process gets SIGTERM when that thread ends.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command],
+            env={**environment, TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def carrying(token: str) -> list[psutil.Process]:
+    """Return the living processes that inherited `token`."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token:
+                found.append(process)
+    return found
+
+
+def end_all(token: str, patience_s: float = 20.0) -> list[int]:
+    """Kill every process that inherited `token`; return those that even so did not go.
+
+    Repeated until none is left, because a process may start another one meanwhile.
+    """
+    deadline = time.monotonic() + patience_s
+    while found := carrying(token):
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
+        if time.monotonic() > deadline:
+            return [process.pid for process in carrying(token)]
+    return []
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into `KeyboardInterrupt`, so that one path cleans up after all."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    with _handlers((signal.SIGTERM, signal.SIGHUP), stop):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let nobody interrupt a clean-up: it takes seconds, and half of it is worse than none."""
+    with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handlers(
+    signals: Sequence[signal.Signals],
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

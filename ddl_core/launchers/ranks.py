@@ -1,0 +1,228 @@
+"""Start the ranks of one run, watch them, and leave a record that tells how they ended.
+
+Whatever happens (a rank is killed, raises or hangs, torchrun does not start, the caller is
+interrupted) no process is left behind and ``run.json`` says why.
+"""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from ddl_core.errors import DDLError, LaunchError
+from ddl_core.launchers import failure, preflight, processes
+from ddl_core.launchers.progress import Progress, read_progress
+from ddl_core.ledger import exclusive
+from ddl_core.paths import PROJECT, RunFiles, locate
+from ddl_core.records import Attempt, Failure, RunRecord, now, read_record, write_record
+from ddl_core.spec import RunSpec
+
+WORKER = "ddl_core.worker"
+POLL_S = 0.25
+STALL_TIMEOUT_S = 300.0
+# With gloo a rank may hang at interpreter exit after correct training, and torchrun would then
+# wait 300 s for it. Nothing of the result is outstanding once the record says completed.
+EXIT_GRACE_S = 20.0
+
+
+def run_ranks(
+    run_dir: Path | str,
+    on_progress: Callable[[Progress], None] | None = None,
+    stall_timeout: float | None = None,
+) -> RunRecord:
+    """Execute a planned, failed or interrupted run; return its completed record.
+
+    Parameters
+    ----------
+    run_dir
+        Folder with the run's ``run.json``.
+    on_progress
+        Called with every new content of ``progress.json``, about once a second.
+    stall_timeout
+        Seconds without a new ``progress.json`` after which the run counts as hanging; by default
+        the environment variable ``DDL_STALL_TIMEOUT``, else 300.
+
+    Raises
+    ------
+    LaunchError
+        If the run failed: then the record says why. Also, leaving the record alone, if the run is
+        complete or another process executes it.
+    SpecError, DataError, RecordError, NotInstalledError
+        If it could not be started.
+    KeyboardInterrupt
+        If this process was interrupted or told to end, once all ranks are gone.
+    """
+    directory = Path(run_dir).resolve()
+    files = RunFiles(directory)
+    read_record(directory)
+    limit = stall_timeout or float(os.environ.get("DDL_STALL_TIMEOUT") or STALL_TIMEOUT_S)
+    with exclusive(files.lock, f"run {directory.name}"), processes.stoppable():
+        record = read_record(directory)
+        if record.status == "completed":
+            raise LaunchError(
+                f"run {record.run_id} is complete and will not be run again; "
+                f"to measure it anew, raise `repeat`, or remove its folder {directory}"
+            )
+        with _recorded(directory):
+            _check(record, directory)
+            logs = _begin(record, files)
+            _execute(record.spec, files, logs, on_progress, limit)
+        return read_record(directory)
+
+
+def command(spec: RunSpec, run_dir: Path, logs: Path) -> list[str]:
+    """Return the command line that starts the ranks of a run."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(spec.gpus_per_node)),
+        *("--log-dir", str(logs), "--redirects", "3", "--shutdown-timeout", "5"),
+        *("-m", WORKER, str(run_dir)),
+    ]
+
+
+def environment(spec: RunSpec) -> Mapping[str, str]:
+    """Return the environment of the ranks: this package importable, threads as the run says."""
+    return {
+        **os.environ,
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": str(spec.cpu_threads),
+    }
+
+
+def import_path() -> str:
+    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
+    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+
+
+def _check(record: RunRecord, directory: Path) -> None:
+    preflight.check_room(directory)
+    preflight.check_run(record.spec)
+    if record.data_dir is not None:
+        preflight.check_data(locate(record.data_dir))
+
+
+def _begin(record: RunRecord, files: RunFiles) -> Path:
+    """Open a new attempt in the record; return the folder of its logs."""
+    files.error.unlink(missing_ok=True)
+    files.progress.unlink(missing_ok=True)
+    for attempt in record.attempts:
+        if attempt.status == "running":
+            attempt.status = "failed"
+            attempt.error = Failure(kind="Interrupted", message="its process was gone")
+    logs = files.logs / f"attempt_{len(record.attempts)}"
+    record.attempts.append(Attempt(started_utc=now()))
+    record.status, record.error = "running", None
+    write_record(files.directory, record)
+    return logs
+
+
+def _execute(
+    spec: RunSpec,
+    files: RunFiles,
+    logs: Path,
+    on_progress: Callable[[Progress], None] | None,
+    stall_timeout: float,
+) -> None:
+    """Run torchrun to its end; raise what went wrong as `_Failed`."""
+    token = uuid.uuid4().hex
+    try:
+        torchrun = processes.start(
+            command(spec, files.directory, logs),
+            token=token,
+            log=failure.torchrun_log(logs),
+            environment=environment(spec),
+        )
+    except OSError as error:
+        raise _Failed(Failure(kind="NotStarted", message=f"torchrun: {error}")) from None
+    try:
+        stalled = _watch(torchrun, files, on_progress, stall_timeout)
+    finally:
+        with processes.undisturbed():
+            left = processes.end_all(token)
+            exit_code = torchrun.wait() if torchrun.pid not in left else -1
+    if read_record(files.directory).status == "completed":
+        return
+    raise _Failed(stalled or failure.diagnose(files, logs, exit_code))
+
+
+def _watch(
+    torchrun: Popen[bytes],
+    files: RunFiles,
+    on_progress: Callable[[Progress], None] | None,
+    stall_timeout: float,
+) -> Failure | None:
+    """Return when torchrun has ended, or is not worth waiting for any longer."""
+    seen, since = _changed(files.progress), time.monotonic()
+    while torchrun.poll() is None:
+        time.sleep(POLL_S)
+        latest = _changed(files.progress)
+        if latest != seen:
+            seen, since = latest, time.monotonic()
+            progress = read_progress(files.directory)
+            if progress and on_progress:
+                on_progress(progress)
+        waited = time.monotonic() - since
+        if waited > EXIT_GRACE_S and read_record(files.directory).status == "completed":
+            return None
+        if waited > stall_timeout:
+            return Failure(kind="Timeout", message=_stall_text(files, stall_timeout))
+    return None
+
+
+def _changed(path: Path) -> int | None:
+    """Return when a file was last replaced, nanoseconds; None where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _stall_text(files: RunFiles, seconds: float) -> str:
+    progress = read_progress(files.directory)
+    where = f"in phase {progress['phase']}, epoch {progress['epoch']}" if progress else "at start"
+    return (
+        f"no progress for {seconds:.0f} s ({where}): the ranks were ended; if such a pause is "
+        "expected, set DDL_STALL_TIMEOUT to more seconds"
+    )
+
+
+class _Failed(LaunchError):
+    """A failure that is to be recorded."""
+
+    def __init__(self, cause: Failure) -> None:
+        super().__init__(f"{cause.kind}: {cause.message}")
+        self.cause = cause
+
+
+@contextmanager
+def _recorded(directory: Path) -> Iterator[None]:
+    """Write into the record how the block failed, then let the error go on."""
+    try:
+        yield
+    except _Failed as error:
+        mark_failed(directory, error.cause)
+        raise LaunchError(f"run {directory.name} failed: {error}") from None
+    except DDLError as error:
+        mark_failed(directory, Failure(kind=type(error).__name__, message=str(error)))
+        raise
+    except KeyboardInterrupt as error:
+        with processes.undisturbed():
+            cause = f"stopped by {str(error) or 'the user'} before its end"
+            mark_failed(directory, Failure(kind="Interrupted", message=cause))
+        raise
+
+
+def mark_failed(directory: Path, cause: Failure) -> None:
+    """Write into the record of a run why it failed, unless it is complete."""
+    record = read_record(directory)
+    if record.status == "completed":
+        return
+    record.status, record.error = "failed", cause
+    if record.attempts and record.attempts[-1].status == "running":
+        attempt = record.attempts[-1]
+        attempt.status, attempt.error, attempt.ended_utc = "failed", cause, now()
+    write_record(directory, record)
