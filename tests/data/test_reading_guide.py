@@ -1,0 +1,38 @@
+"""docs/reading_the_paper.md and the tables of data/paper refer to each other correctly."""
+
+import csv
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "reading_the_paper.md"
+PAPER = sorted(path.stem for path in (ROOT / "data" / "paper").glob("*.csv"))
+STATEMENTS = [name for name in PAPER if name not in {"profile", "settings"}]
+
+
+def paper(name: str) -> list[dict[str, str]]:
+    with open(ROOT / "data" / "paper" / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_mark_has_its_section_in_the_guide_and_every_section_a_number() -> None:
+    sections = re.findall(r"^### (C\d+)\.", GUIDE.read_text(encoding="utf-8"), re.M)
+    assert sections == [f"C{i}" for i in range(1, len(sections) + 1)]
+    used = {
+        mark
+        for name in PAPER
+        for row in paper(name)
+        for mark in row.get("contradiction", "").split(";")
+        if mark
+    }
+    assert used <= set(sections)
+    assert set(sections) - used == {"C14"}  # about a sentence, not about a number
+
+
+def test_guide_names_only_statements_and_notes_that_exist() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    stated = {r["statement"] for n in STATEMENTS for r in paper(n)}
+    assert set(re.findall(r"\b[EROAQD]\d\d\b", text)) <= stated
+    notes = set(re.findall(r"^\| (N\d+) \|", text, re.M))
+    data = " ".join(cell for name in PAPER for row in paper(name) for cell in row.values())
+    assert set(re.findall(r"\bN\d+\b", text + " " + data)) <= notes
