@@ -39,7 +39,7 @@ OPERATORS = {
 
 
 def paper(name: str) -> list[dict[str, str]]:
-    with open(ROOT / "data" / "paper" / f"{name}.csv", encoding="utf-8", newline="") as file:
+    with (ROOT / "data" / "paper" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -69,13 +69,15 @@ def test_stated_rows_use_the_allowed_names(name: str) -> None:
         assert row["bound"] in BOUNDS
         assert row["approx"] in {"true", "false"}
         assert row["unit"] == UNITS[row["quantity"]]
-        assert row["place"] and row["printed"]
+        assert row["place"]
+        assert row["printed"]
         assert int(row["global_batch_size"]) == 64 * int(row["world_size"])
         assert set(filter(None, row["inferred"].split(";"))) <= set(row)
         if name == "accuracy":
             assert row["schedule"] in SCHEDULES
         else:
-            assert row["strategy"] in STRATEGIES and row["loader"] in LOADERS
+            assert row["strategy"] in STRATEGIES
+            assert row["loader"] in LOADERS
             assert 4 <= int(row["world_size_min"]) <= int(row["world_size"]) <= 1024
 
 
@@ -137,7 +139,8 @@ def test_table_2_is_whole(model: str) -> None:
         assert [int(row["world_size"]) for row in rows] == expected
         for row in rows:
             shares = [float(row[f"{k}_percent"]) for k in ("allreduce", "io", "cudnn")]
-            assert all(0 < share < 100 for share in shares) and sum(shares) < 100
+            assert all(0 < share < 100 for share in shares)
+            assert sum(shares) < 100
             assert row["strategy"] == "ddp"
             assert int(row["profiled_epochs"]) == (5 if row["world_size"] == "4" else 10)
 
@@ -179,7 +182,8 @@ def test_derived_values_follow_from_their_formulas() -> None:
         assert float(row["value"]) == pytest.approx(calculate(row["formula"]), rel=1e-5)
         assert row["bound"] in BOUNDS
         assert UNITS.get(row["quantity"], row["unit"]) == row["unit"]
-        assert row["strategy"] in STRATEGIES | {""} and row["loader"] in LOADERS | {""}
+        assert row["strategy"] in STRATEGIES | {""}
+        assert row["loader"] in LOADERS | {""}
 
 
 def test_derived_values_name_inputs_that_exist() -> None:
@@ -212,7 +216,8 @@ def test_orderings_compare_two_values_of_one_factor() -> None:
         "schedule": SCHEDULES,
     }
     for row in paper("orderings"):
-        assert row["left"] != row["right"] and row["relation"] in {"greater", "similar"}
+        assert row["left"] != row["right"]
+        assert row["relation"] in {"greater", "similar"}
         assert row["strength"] in {"", "slight", "clear"}
         if row["compared"] in factors:
             assert {row["left"], row["right"]} <= factors[row["compared"]]

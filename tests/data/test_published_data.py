@@ -17,7 +17,7 @@ TRAIN_IMAGES = 1281167
 
 
 def read(path: str) -> list[dict[str, str]]:
-    with open(ROOT / path, encoding="utf-8", newline="") as file:
+    with (ROOT / path).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -29,7 +29,9 @@ def test_the_tables_are_there() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_is_plain_csv(path: str) -> None:
     raw = (ROOT / path).read_bytes()
-    assert b"\r" not in raw and raw.endswith(b"\n") and not raw.startswith(b"\xef\xbb\xbf")
+    assert b"\r" not in raw
+    assert raw.endswith(b"\n")
+    assert not raw.startswith(b"\xef\xbb\xbf")
     header, *lines = list(csv.reader(raw.decode("utf-8").splitlines()))
     assert len(set(header)) == len(header)
     assert all(len(line) == len(header) for line in lines)
@@ -51,11 +53,16 @@ def test_published_rows_say_how_they_are_known() -> None:
              "parallel_efficiency": "1", "node_power": "W", "energy": "kWh"}  # fmt: skip
     for path in PUBLISHED:
         for row in read(path):
-            assert row["source"] and row["place"] and row["evidence"] in kinds
-            assert row["unit"] == units[row["quantity"]] and float(row["value"]) > 0
-            assert row["checked"] in {"true", "false"} and row["approx"] in {"true", "false"}
+            assert row["source"]
+            assert row["place"]
+            assert row["evidence"] in kinds
+            assert row["unit"] == units[row["quantity"]]
+            assert float(row["value"]) > 0
+            assert row["checked"] in {"true", "false"}
+            assert row["approx"] in {"true", "false"}
             if row["evidence"] in {"doubtful", "unconfirmed"}:
-                assert row["checked"] == "false" and row["note"]
+                assert row["checked"] == "false"
+                assert row["note"]
 
 
 def test_published_log_throughput_agrees_with_the_time_to_accuracy() -> None:

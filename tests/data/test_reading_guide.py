@@ -11,7 +11,7 @@ STATEMENTS = [name for name in PAPER if name not in {"profile", "settings"}]
 
 
 def paper(name: str) -> list[dict[str, str]]:
-    with open(ROOT / "data" / "paper" / f"{name}.csv", encoding="utf-8", newline="") as file:
+    with (ROOT / "data" / "paper" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
