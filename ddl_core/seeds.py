@@ -15,5 +15,7 @@ def derive_seed(purpose: str, *place: int) -> int:
     place : int
         Non-negative: seed, repeat, epoch, rank, image, ...
     """
-    state = np.random.SeedSequence([crc32(purpose.encode()), *place]).generate_state(1, np.uint64)
+    # The length, because SeedSequence does not tell missing numbers from trailing zeros.
+    entropy = [crc32(purpose.encode()), len(place), *place]
+    state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
