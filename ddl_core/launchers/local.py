@@ -27,7 +27,7 @@ class Local:
         run_dir = Path(run_dir).resolve()
         record = read_record(run_dir)
         if record.status == "completed":
-            raise LaunchError(f"run {record.run_id} is complete and will not be run again")
+            raise LaunchError(ranks.complete_text(record, run_dir))
         if is_locked(run_dir):
             raise LaunchError(f"run {record.run_id} is being run by another process")
         return LocalJob(run_dir)

@@ -173,15 +173,15 @@ class _Clock:
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._last: tuple[str, float] = ("", 0.0)
-        self._started = time.monotonic()
+        self._shown: tuple[str, bool] = ("", False)
+        self._last = self._started = time.monotonic()
 
     def due(self, name: str, progress: Progress | None) -> bool:
         now = time.monotonic()
-        ended = progress is not None and progress["phase"] == "done"
-        if name == self._last[0] and now - self._last[1] < self._every_s and not ended:
+        state = (name, progress is not None and progress["phase"] == "done")
+        if state == self._shown and (state[1] or now - self._last < self._every_s):
             return False
-        self._last = (name, now)
+        self._shown, self._last = state, now
         return True
 
     def to_go(self, done: float, total: int) -> str:

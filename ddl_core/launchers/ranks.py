@@ -63,15 +63,20 @@ def run_ranks(
     with exclusive(files.lock, f"run {directory.name}"), processes.stoppable():
         record = read_record(directory)
         if record.status == "completed":
-            raise LaunchError(
-                f"run {record.run_id} is complete and will not be run again; "
-                f"to measure it anew, raise `repeat`, or remove its folder {directory}"
-            )
+            raise LaunchError(complete_text(record, directory))
         with _recorded(directory):
             _check(record, directory)
             logs = _begin(record, files)
             _execute(record.spec, files, logs, on_progress, limit)
         return read_record(directory)
+
+
+def complete_text(record: RunRecord, directory: Path) -> str:
+    """Return why a complete run is refused, and what to do instead."""
+    return (
+        f"run {record.run_id} is complete and will not be run again; "
+        f"to measure anew, choose another `repeat`, or remove its folder {directory}"
+    )
 
 
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> list[str]:

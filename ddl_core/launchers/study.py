@@ -7,7 +7,7 @@ from ddl_core.errors import DDLError, RecordError, SpecError
 from ddl_core.launchers import Job, Launcher, preflight
 from ddl_core.launchers.local import Local
 from ddl_core.launchers.processes import stoppable
-from ddl_core.launchers.progress import Screen, read_progress, screen
+from ddl_core.launchers.progress import Screen, describe, read_progress, screen
 from ddl_core.ledger import TO_RETRY, TO_RUN, Entry, counts, exclusive, ledger, plan
 from ddl_core.paths import STUDIES, RunFiles, Tree, portable
 from ddl_core.records import RunRecord, read_record, write_record
@@ -107,6 +107,15 @@ def summary(entries: list[Entry]) -> str:
     failed = [item for item in entries if item.state in ("failed", "unreadable")]
     lines = [f"  {item.spec.run_id}: {item.reason.splitlines()[0]}" for item in failed]
     return "\n".join([counts(entries), *lines])
+
+
+def live(entries: list[Entry]) -> list[str]:
+    """Return a line on each run that is at work now."""
+    return [
+        f"{item.spec.run_id}: {describe(read_progress(item.directory))}"
+        for item in entries
+        if item.state == "running"
+    ]
 
 
 def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:

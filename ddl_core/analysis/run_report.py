@@ -1,0 +1,84 @@
+"""One run by itself: its epochs as a table, loss and throughput as a figure."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ddl_core.analysis import style
+from ddl_core.records import read_epochs, read_record
+
+COLUMNS = {
+    "epoch": "epoch",
+    "phase": "phase",
+    "cold": "cold",
+    "samples": "images",
+    "corrupt_images": "corrupt",
+    "wall_s": "wall (s)",
+    "data_s": "data wait (s)",
+    "throughput_samples_per_s": "images/s",
+    "loss": "loss",
+    "top1": "top-1",
+    "lr": "learning rate",
+}
+
+
+def run_table(run_dir: Path | str) -> pd.DataFrame:
+    """Return one row per epoch and phase of a run, with headings for people.
+
+    Raises
+    ------
+    RecordError
+        If the epochs of the run cannot be read.
+    """
+    rows = [row.model_dump(include=set(COLUMNS)) for row in read_epochs(Path(run_dir))]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns=COLUMNS)
+
+
+def run_figure(run_dir: Path | str) -> Figure:
+    """Draw loss and throughput of a run over its epochs; cold epochs are hollow.
+
+    Raises
+    ------
+    RecordError
+        If the record or the epochs of the run cannot be read.
+    """
+    table = run_table(run_dir)
+    train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
+    look: Any = style.RC  # matplotlib's own type lists every key
+    with matplotlib.rc_context(look):
+        figure = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
+        loss, speed = figure.subplots(1, 2)
+        _line(loss, train, "loss", "train", "o")
+        _line(loss, evaluation, "loss", "evaluation", "s")
+        loss.set_ylabel("loss")
+        _line(speed, train, "images/s", "train", "o")
+        speed.set_ylabel("throughput (images/s)")
+        speed.set_ylim(0, 1.1 * train["images/s"].max() if len(train) else None)
+        if len(loss.lines) > 1:
+            loss.legend()
+        for axes in (loss, speed):
+            axes.set_xlabel("epoch (hollow: cold, not counted)")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.suptitle(read_record(Path(run_dir)).run_id, fontsize=style.CAPTION_POINTS)
+    return figure
+
+
+def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str) -> None:
+    if table.empty:
+        return
+    (line,) = axes.plot(table["epoch"] + 1, table[column], marker=marker, label=label)
+    cold = table[table["cold"].astype(bool)]
+    axes.plot(
+        cold["epoch"] + 1,
+        cold[column],
+        marker=marker,
+        linestyle="none",
+        markerfacecolor="white",
+        markeredgecolor=line.get_color(),
+        label="_cold",
+    )

@@ -1,0 +1,46 @@
+"""The command `ddl`: every subcommand is one call into the core.
+
+Modules that are slow to import (papermill, pandas, matplotlib, the launchers) are imported inside
+the commands that need them: `ddl --help` answers at once, and works where they are not installed.
+"""
+
+import sys
+from typing import Any
+
+import click
+
+from ddl_core import __version__
+from ddl_core.cli.data import data
+from ddl_core.cli.figures import figures
+from ddl_core.cli.run import run
+from ddl_core.cli.study import study
+from ddl_core.errors import DDLError
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+class Application(click.Group):
+    """A group that turns the errors a user can cause into one message and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except DDLError as error:
+            raise click.ClickException(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+            sys.exit(INTERRUPTED)
+
+
+@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ddl")
+def main() -> None:
+    """Measure data-parallel training fairly: strategies, loaders, models, numbers of GPUs.
+
+    A new machine:  ddl data sample, then ddl study run laptop, then ddl figures --results results
+    """
+
+
+for command in (run, study, figures, data):
+    main.add_command(command)

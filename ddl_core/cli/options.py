@@ -1,0 +1,94 @@
+"""Options that several commands share, and the options made from the fields of a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from ddl_core.ledger import Entry
+from ddl_core.paths import Tree, results
+from ddl_core.registry import REGISTRIES
+from ddl_core.spec import RunSpec
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FOLDER = click.Path(file_okay=True, path_type=Path)
+
+
+def results_option(command: Command) -> Command:
+    """Add ``--results DIR``."""
+    return click.option(
+        "--results",
+        "root",
+        type=FOLDER,
+        metavar="DIR",
+        help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
+    )(command)
+
+
+def data_option(command: Command) -> Command:
+    """Add ``--data DIR``."""
+    return click.option(
+        "--data",
+        "data_dir",
+        type=FOLDER,
+        metavar="DIR",
+        help="Image folder with train/ and val/, e.g. ImageNet's. "
+        "[default: the sample set of `ddl data sample`]",
+    )(command)
+
+
+def dry_run_option(command: Command) -> Command:
+    """Add ``--dry-run``."""
+    return click.option(
+        "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
+    )(command)
+
+
+def tree_of(root: Path | None) -> Tree:
+    """Return the tree that ``--results`` names, or this machine's."""
+    return Tree(root.resolve()) if root else results()
+
+
+def spec_options(command: Command) -> Command:
+    """Add an option for every field of `RunSpec`, in the order of the fields."""
+    for name, field in reversed(RunSpec.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    flag = f"--{name.replace('_', '-')}"
+    kind = _base_type(field.annotation)
+    text = field.description or name
+    settings: dict[str, Any] = {"help": f"{text[0].upper()}{text[1:]}."}
+    if kind is bool:
+        return click.option(
+            f"{flag}/--no-{flag[2:]}", name, default=field.default, show_default=True, **settings
+        )
+    if name in REGISTRIES:
+        kind = click.Choice(sorted(REGISTRIES[name]))
+    return click.option(flag, name, type=kind, default=field.default, show_default=True, **settings)
+
+
+def _base_type(annotation: Any) -> Any:
+    """Return what click needs to know of a field's type; limits are `RunSpec`'s own affair."""
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    for kind in (bool, int, float):
+        if annotation is kind or kind in get_args(annotation):
+            return kind
+    for part in get_args(annotation):
+        return _base_type(part)
+    return str
+
+
+def show_entries(entries: list[Entry]) -> str:
+    """Return one line per run: state, name, and the first line of the reason."""
+    lines = []
+    for item in entries:
+        reason = f"  {item.reason.splitlines()[0]}" if item.reason else ""
+        lines.append(f"{item.state:<12}{item.spec.run_id}{reason}")
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""``ddl study ...``."""
+
+import shlex
+import time
+from pathlib import Path
+
+import click
+
+from ddl_core.cli.options import (
+    data_option,
+    dry_run_option,
+    results_option,
+    show_entries,
+    tree_of,
+)
+from ddl_core.errors import LaunchError
+from ddl_core.ledger import counts, ledger
+from ddl_core.paths import RunFiles, committed
+
+WATCH_EVERY_S = 2.0
+
+
+@click.group()
+def study() -> None:
+    """Plan, run and watch a study: a question and the grid of runs that answers it.
+
+    STUDY is the name of a file in studies/ (laptop for studies/laptop.yaml), or a path to a .yaml.
+    A study that was stopped goes on where it stopped: what is complete is never run again.
+    """
+
+
+@study.command("plan")
+@click.argument("name", metavar="STUDY")
+@data_option
+@results_option
+@dry_run_option
+def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Write down all runs of a study, without starting any."""
+    from ddl_core.launchers.study import find_study
+    from ddl_core.ledger import plan
+
+    asked, tree = find_study(name), tree_of(root)
+    entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
+    click.echo(show_entries(entries))
+    click.echo(counts(entries))
+
+
+@study.command("run")
+@click.argument("name", metavar="STUDY")
+@data_option
+@results_option
+@dry_run_option
+def run_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Run what a study has not run yet; runs that failed are left alone."""
+    _start(name, data_dir, root, dry_run, retry_failed=False)
+
+
+@study.command("resume")
+@click.argument("name", metavar="STUDY")
+@data_option
+@results_option
+@dry_run_option
+def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Run what a study has not run yet, and again what failed."""
+    _start(name, data_dir, root, dry_run, retry_failed=True)
+
+
+@study.command("status")
+@click.argument("name", metavar="STUDY")
+@click.option("--watch", is_flag=True, help="Show it again every 2 s until all runs have ended.")
+@results_option
+def status_command(name: str, watch: bool, root: Path | None) -> None:
+    """Show which runs are complete, failed, running or still to come."""
+    from ddl_core.launchers.study import find_study, live
+
+    asked, tree = find_study(name), tree_of(root)
+    while True:
+        entries = ledger(asked, tree)
+        text = "\n".join((show_entries(entries), counts(entries), *live(entries)))
+        if watch:
+            click.clear()
+        click.echo(text)
+        if not watch or all(item.state in ("completed", "failed") for item in entries):
+            return
+        time.sleep(WATCH_EVERY_S)
+
+
+@study.command("publish")
+@click.argument("name", metavar="NAME")
+@results_option
+def publish_command(name: str, root: Path | None) -> None:
+    """Copy the records of completed runs to data/runs/, to be committed."""
+    from ddl_core.launchers.publish import publish
+
+    done = publish(name, tree_of(root), committed())
+    for warning in done.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for skipped in done.skipped:
+        click.echo(f"not published: {skipped}", err=True)
+    click.echo(f"{len(done.new)} published, {len(done.unchanged)} published before")
+
+
+def _start(
+    name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
+) -> None:
+    from ddl_core.launchers.study import find_study, run_study, summary
+
+    asked, tree = find_study(name), tree_of(root)
+    if dry_run:
+        _show_start(name, root, retry_failed)
+        return
+    try:
+        entries = run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir)
+    except KeyboardInterrupt:
+        click.echo(summary(ledger(asked, tree)), err=True)
+        again = "resume" if retry_failed else "run"
+        where = f" --results {root}" if root else ""
+        click.echo(f"stopped; go on with: ddl study {again} {name}{where}", err=True)
+        raise
+    click.echo(summary(entries))
+    open_runs = sum(item.state != "completed" for item in entries)
+    if open_runs:
+        raise LaunchError(
+            f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
+            f"logs/ of the run's folder below {tree.study(asked.name)}; "
+            f"try them again with: ddl study resume {name}"
+        )
+
+
+def _show_start(name: str, root: Path | None, retry_failed: bool) -> None:
+    from ddl_core.launchers import ranks
+    from ddl_core.launchers.study import find_study, pending
+
+    entries = ledger(find_study(name), tree_of(root))
+    click.echo(show_entries(entries))
+    click.echo(counts(entries))
+    todo = pending(entries, retry_failed)
+    click.echo(f"would run {len(todo)}, one after the other:")
+    for item in todo:
+        logs = RunFiles(item.directory).logs
+        click.echo(f"  {shlex.join(ranks.command(item.spec, item.directory, logs))}")
