@@ -1,0 +1,60 @@
+"""A group of threads that keeps the Strategy protocol: two ranks without two processes."""
+
+import threading
+from contextlib import nullcontext
+
+import torch
+
+
+class ThreadGroup:
+    """State that the ranks of one group share."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.slots: list[torch.Tensor] = [torch.empty(0)] * world_size
+
+    def run(self, work) -> list:
+        """Call ``work(rank)`` in one thread per rank; return the results in order of rank."""
+        results: list = [None] * self.world_size
+
+        def call(index: int) -> None:
+            results[index] = work(ThreadRank(self, index))
+
+        threads = [threading.Thread(target=call, args=(i,)) for i in range(self.world_size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return results
+
+
+class ThreadRank:
+    """One rank's view."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self._group = group
+        self.rank = self.local_rank = rank
+        self.world_size = group.world_size
+
+    def barrier(self) -> None:
+        self._group.barrier.wait()
+
+    def all_reduce(self, tensor, op="sum"):
+        self._group.slots[self.rank] = tensor.clone()
+        self.barrier()
+        stacked = torch.stack(list(self._group.slots))
+        self.barrier()
+        reduced = {"sum": stacked.sum, "min": stacked.amin, "max": stacked.amax}[op](0)
+        return tensor.copy_(reduced)
+
+    def setup(self, model, optimizer):
+        return model, optimizer
+
+    def no_sync(self):
+        return nullcontext()
+
+    def teardown(self) -> None:
+        return None
