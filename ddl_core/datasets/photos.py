@@ -66,8 +66,8 @@ def photo_path(class_name: str) -> Path:
         if path.is_file():
             return path
     raise NotInstalledError(
-        f"the sample images of class {class_name!r} are made from {file} of {distribution}, which is "
-        "not installed here; run `make env`, or install the versions pinned in requirements/"
+        f"the sample images of class {class_name!r} are made from {file} of {distribution}, which "
+        "is not installed here; run `make env`, or install the versions pinned in requirements/"
     )
 
 

@@ -1,0 +1,185 @@
+"""List an ImageNet-like folder, in the order of torchvision's ImageFolder and in little memory."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddl_core.errors import DataError
+
+# Those of torchvision.datasets.ImageFolder.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class ImageList:
+    """Paths and labels of the images of one split.
+
+    All names lie in one `bytes` object and their positions in one array: about 40 MB for the 1.28
+    million images of ImageNet, where a list of (path, label) tuples takes 300 MB, and where a
+    forked loader process copies that list page by page as it counts references.
+
+    Attributes
+    ----------
+    root : Path
+        Folder of the split.
+    classes : tuple of str
+        Class folders; a label is an index into them.
+    labels : numpy.ndarray of int32, shape (images,)
+    """
+
+    def __init__(self, root: Path, classes: Sequence[str], names: Iterable[Sequence[str]]) -> None:
+        """Pack `names`: for each class, its file names relative to the class folder, in order."""
+        self.root = root
+        self.classes = tuple(classes)
+        counts, packed = [], []
+        for files in names:
+            counts.append(len(files))
+            packed.append(b"".join(os.fsencode(name) + b"\0" for name in files))
+        self._names = b"".join(packed)
+        self._ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
+        self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[str, int]:
+        """Return path and label."""
+        return self.path(index), self.label(index)
+
+    def name(self, index: int) -> str:
+        """Return an image's path relative to the split's folder, for messages and records."""
+        start = self._ends[index - 1] + 1 if index else 0
+        file = os.fsdecode(self._names[start : self._ends[index]])
+        return f"{self.classes[self.labels[index]]}/{file}"
+
+    def path(self, index: int) -> str:
+        """Return an image's path, ``0 <= index < len``."""
+        return f"{self.root}/{self.name(index)}"
+
+    def label(self, index: int) -> int:
+        """Return an image's class as an index into `classes`."""
+        return int(self.labels[index])
+
+    def present(self) -> list[str]:
+        """Return the classes that have images."""
+        return [self.classes[label] for label in np.unique(self.labels)]
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over class names, file names and labels, but not over contents."""
+        digest = hashlib.sha256(os.fsencode("\0".join((*self.classes, "", ""))))
+        digest.update(self._names)
+        digest.update(self.labels.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> ImageList:
+    """List the images below ``split_dir/<class>/``: classes sorted, files sorted in each.
+
+    Parameters
+    ----------
+    split_dir
+        Such as ``imagenet/train``.
+    classes
+        The classes that the labels count. Give those of the training split when listing the
+        validation split: by default they are the folders found, and one that is absent in
+        validation would shift all later labels.
+
+    Raises
+    ------
+    DataError
+        If the folder is missing, is not readable, has no class folders, has a class that is not
+        in `classes`, or has a class folder without images.
+    """
+    root = Path(split_dir).absolute()
+    found = class_folders(root)
+    unknown = sorted(set(found) - set(classes or found))
+    if unknown:
+        raise DataError(f"{root} has class folders that training does not know: {_some(unknown)}")
+    images = scan(root, found, classes)
+    empty = sorted(set(found) - set(images.present()))
+    if empty:
+        raise DataError(
+            f"{root} has class folders without images: {_some(empty)}; fill or remove them"
+            f"\n{expected(root.parent)}"
+        )
+    return images
+
+
+def scan(root: Path, found: Sequence[str], classes: Sequence[str] | None = None) -> ImageList:
+    """List the images in the class folders `found`, of which some may be empty."""
+    order = classes or found
+    present = set(found)
+    return ImageList(
+        root, order, (image_files(root / name) if name in present else () for name in order)
+    )
+
+
+def class_folders(split_dir: Path) -> list[str]:
+    """Return the sorted class folders of a split.
+
+    Raises
+    ------
+    DataError
+        If there are none, or if the folder cannot be read.
+    """
+    try:
+        with os.scandir(split_dir) as entries:
+            kinds = {entry.name: entry.is_dir() for entry in entries}
+    except OSError as error:
+        raise DataError(
+            f"cannot read {split_dir}: {error.strerror}\n{expected(split_dir.parent)}"
+        ) from None
+    folders = sorted(name for name, is_folder in kinds.items() if is_folder)
+    if folders:
+        return folders
+    loose = sum(map(is_image, kinds))
+    raise DataError(
+        f"{split_dir} has no class folders"
+        + (f", but {loose} images: move each into a folder named after its class" if loose else "")
+        + f"\n{expected(split_dir.parent)}"
+    )
+
+
+def image_files(class_dir: Path) -> list[str]:
+    """Return the images below a class folder, relative to it, in ImageFolder's order.
+
+    Raises
+    ------
+    DataError
+        If a folder cannot be read.
+    """
+    names = []
+    top = str(class_dir)
+    for folder, _, files in sorted(os.walk(top, followlinks=True, onerror=_unreadable)):
+        inner = folder[len(top) + 1 :]
+        names += [f"{inner}/{file}" if inner else file for file in sorted(files) if is_image(file)]
+    return names
+
+
+def is_image(name: str) -> bool:
+    """Tell by its extension whether a file is an image."""
+    return name.lower().endswith(EXTENSIONS)
+
+
+def expected(root: Path) -> str:
+    """Return what an ImageNet-like folder looks like and how to get one."""
+    return (
+        "expected an ImageNet-like folder:\n"
+        f"  {root}/\n"
+        "    train/<class>/*.JPEG\n"
+        "    val/<class>/*.JPEG\n"
+        "make a sample set with `ddl data sample`, or name another folder with `--data DIR`"
+    )
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,136 @@
+import os
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddl_core.datasets.folder import ImageList, list_images
+from ddl_core.errors import DataError
+
+
+def touch(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+@pytest.fixture
+def split(tmp_path):
+    root = tmp_path / "set" / "train"
+    touch(root, "b/2.JPEG", "b/10.jpg", "a/x.png", "b/notes.txt", "B/q.webp", "readme.md")
+    touch(root, "b/more/0.JPEG", "b/more/.hidden/0.jpeg", "a/nom \u00e9.Jpg", "a/y.gif")
+    return root
+
+
+def test_order_labels_and_names(split):
+    images = list_images(split)
+    assert images.classes == ("B", "a", "b")
+    assert [images[i] for i in range(len(images))] == [
+        (f"{split}/B/q.webp", 0),
+        (f"{split}/a/nom \u00e9.Jpg", 1),
+        (f"{split}/a/x.png", 1),
+        (f"{split}/b/10.jpg", 2),
+        (f"{split}/b/2.JPEG", 2),
+        (f"{split}/b/more/0.JPEG", 2),
+        (f"{split}/b/more/.hidden/0.jpeg", 2),
+    ]
+    assert images.labels.tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert all(Path(images.path(i)).exists() for i in range(len(images)))
+    assert images.name(6) == "b/more/.hidden/0.jpeg"
+    with pytest.raises(IndexError):
+        images.path(7)
+
+
+@pytest.mark.slow
+def test_the_order_is_that_of_torchvision(split):
+    vision = pytest.importorskip("ddl_core.vision")
+    del vision  # makes `import torchvision` work on every build of torch
+    from torchvision.datasets import ImageFolder
+
+    images = list_images(split)
+    assert ImageFolder(str(split)).samples == [images[i] for i in range(len(images))]
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    folder = tmp_path / "train" / "a"
+    folder.mkdir(parents=True)
+    (folder / os.fsdecode(b"\xff.jpg")).write_bytes(b"x")
+    images = list_images(tmp_path / "train")
+    assert Path(images.path(0)).stat().st_size == 1
+    assert len(images.fingerprint()) == 64
+
+
+def test_fingerprint_follows_names_and_labels_only(split, tmp_path):
+    first = list_images(split).fingerprint()
+    (split / "a/x.png").write_bytes(b"other content")
+    assert list_images(split.rename(tmp_path / "moved")).fingerprint() == first
+    touch(tmp_path / "moved", "a/new.jpg")
+    assert list_images(tmp_path / "moved").fingerprint() != first
+
+
+def test_fingerprint_sees_where_a_file_lies(tmp_path):
+    touch(tmp_path, "one/a/1.jpg", "one/b/2.jpg", "one/b/3.jpg")
+    touch(tmp_path, "two/a/1.jpg", "two/a/2.jpg", "two/b/3.jpg")
+    prints = [list_images(tmp_path / name).fingerprint() for name in ("one", "two")]
+    assert prints[0] != prints[1]
+
+
+def test_validation_takes_the_classes_of_training(tmp_path):
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
+    train = list_images(tmp_path / "train")
+    val = list_images(tmp_path / "val", train.classes)
+    assert val.labels.tolist() == [0, 2]
+    assert val.classes == ("a", "b", "c")
+    assert val.present() == ["a", "c"]
+    assert list_images(tmp_path / "val").labels.tolist() == [0, 1]
+    touch(tmp_path, "val/d/1.jpg")
+    with pytest.raises(DataError, match="does not know: d"):
+        list_images(tmp_path / "val", train.classes)
+
+
+def test_missing_folder_shows_the_expected_tree(tmp_path):
+    with pytest.raises(DataError, match=r"(?s)No such file.*train/<class>/\*.JPEG.*ddl data samp"):
+        list_images(tmp_path / "train")
+
+
+def test_images_without_class_folders(tmp_path):
+    touch(tmp_path, "val/1.JPEG", "val/2.JPEG", "val/list.txt")
+    with pytest.raises(DataError, match=r"no class folders, but 2 images: move each"):
+        list_images(tmp_path / "val")
+
+
+def test_empty_class_folders_are_named(tmp_path):
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.txt")
+    (tmp_path / "train/.ipynb_checkpoints").mkdir()
+    with pytest.raises(DataError, match=r"without images: .ipynb_checkpoints, b; fill or remove"):
+        list_images(tmp_path / "train")
+
+
+def test_folder_without_permission(split, monkeypatch):
+    # A patch, because a test that is run by root is refused nothing.
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"cannot read .*/b/more: Permission denied"):
+        list_images(split)
+
+
+def test_a_long_list_is_small(tmp_path):
+    classes = tuple(f"n{number:08d}" for number in range(100))
+    names = ([f"{name}_{number}.JPEG" for number in range(1000)] for name in classes)
+    tracemalloc.start()
+    images = ImageList(tmp_path, classes, names)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(images) == 100_000
+    assert images.path(99_999) == f"{tmp_path}/n00000099/n00000099_999.JPEG"
+    assert held / len(images) < 35  # bytes an image; a list of tuples needs over 200
+    assert np.array_equal(pickle.loads(pickle.dumps(images)).labels, images.labels)
