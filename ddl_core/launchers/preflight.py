@@ -33,13 +33,13 @@ def check_run(spec: RunSpec) -> None:
         raise SpecError(
             f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes to 1"
         )
+    _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
     if spec.train_images and spec.global_batch_size > spec.train_images:
         raise SpecError(
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
         )
-    _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
 
 
 def _check_ranks(spec: RunSpec, gpus: int) -> None:

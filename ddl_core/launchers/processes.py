@@ -25,7 +25,10 @@ PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent died first")
-os.execv(sys.argv[2], sys.argv[2:])
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
 """
 
 

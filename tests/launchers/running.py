@@ -1,0 +1,65 @@
+"""What the tests of running things share: small runs, and a look at their processes."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddl_core.launchers.processes import TOKEN
+from ddl_core.launchers.study import plan_run
+from ddl_core.paths import results
+from ddl_core.spec import RunSpec
+
+TINY: dict[str, Any] = {
+    "loader": "synthetic",
+    "model": "resnet18",
+    "device": "cpu",
+    "image_size": 32,
+    "classes": 10,
+    "train_images": 32,
+    "eval_images": 8,
+    "local_batch_size": 8,
+    "epochs": 1,
+    "warmup_epochs": 0,
+    "warmup_steps": 0,
+    "loader_workers": 0,
+    "checkpoint_every": 0,
+}
+ENDLESS = {**TINY, "train_images": 100_000, "epochs": 1000}
+
+
+def planned(**fields: Any) -> Path:
+    """Plan a small run; two ranks make it a DDP run."""
+    strategy = "ddp" if fields.get("gpus_per_node", 1) > 1 else "single"
+    return plan_run(RunSpec(**{**TINY, "strategy": strategy, **fields}), "test", results())
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+def processes_of(run_dir: Path) -> list[psutil.Process]:
+    """Return torchrun and the ranks of a run, and whatever they started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(run_dir) in " ".join(process.cmdline()) and TOKEN in process.environ():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def rank_process(run_dir: Path, rank: int) -> psutil.Process:
+    """Return the process of one rank."""
+    for process in processes_of(run_dir):
+        if process.environ().get("RANK") == str(rank):
+            return process
+    raise AssertionError(f"rank {rank} has no process")

@@ -1,0 +1,105 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ddl_core.launchers.failure import diagnose, rank_log, tail, torchrun_log
+from ddl_core.paths import RunFiles
+
+SUMMARY = """\
+W1121 torch/distributed/elastic/multiprocessing/api.py:1029] Sending process 17 closing signal
+============================================================
+ddl_core.worker FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_10:00:00
+  host      : somewhere
+  rank      : 0 (local_rank: 0)
+  exitcode  : {first} (pid: 17)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_10:00:00
+  host      : somewhere
+  rank      : 3 (local_rank: 3)
+  exitcode  : {second} (pid: 20)
+  error_file: <N/A>
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RunFiles:
+    torchrun_log(tmp_path / "logs").parent.mkdir()
+    return RunFiles(tmp_path)
+
+
+def write_error(files: RunFiles) -> None:
+    files.error.write_text(json.dumps({"rank": 0, "kind": "DataError", "message": "no data"}))
+
+
+def test_the_first_rank_to_fail_is_believed(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=1))
+    write_error(files)
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.message, failure.rank) == ("DataError", "no data", 0)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, -9), (1, -11)])
+def test_a_killed_rank_comes_before_what_the_others_made_of_it(
+    files: RunFiles, first: int, second: int
+) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=first, second=second))
+    write_error(files)
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.rank) == ("Killed", 3)
+
+
+@pytest.mark.parametrize("second", [-6, -15])
+def test_an_abort_or_a_termination_is_a_consequence(files: RunFiles, second: int) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=second))
+    write_error(files)
+    assert diagnose(files, files.logs, 1).kind == "DataError"
+
+
+def test_without_its_own_words_the_exit_code_and_the_log_speak(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=7, second=1))
+    log = files.logs / "abc_x" / "attempt_0" / "0" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("\n".join(f"line {number}" for number in range(100)))
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.rank) == ("Crashed", 0)
+    assert "exit code 7" in failure.message
+    assert failure.message.endswith("line 99")
+    assert "line 84" not in failure.message
+    assert "logs/abc_x/attempt_0/0/stderr.log" in failure.message
+    assert str(files.directory) not in failure.message  # records travel, folders do not
+
+
+def test_a_half_written_error_file_is_no_error_file(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=-9))
+    files.error.write_text('{"rank": 0, "kind": "Data')
+    assert diagnose(files, files.logs, 1).kind == "Killed"
+
+
+def test_torchrun_itself_can_fail(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text("No module named torch\n")
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.rank) == ("NotStarted", None)
+    assert "No module named torch" in failure.message
+
+
+def test_torchrun_itself_can_be_killed(files: RunFiles) -> None:
+    failure = diagnose(files, files.logs, -9)
+    assert failure.kind == "Killed"
+    assert failure.message.startswith("torchrun was killed by SIGKILL")
+
+
+def test_ending_well_without_a_result_is_a_failure(files: RunFiles) -> None:
+    assert "without completing the record" in diagnose(files, files.logs, 0).message
+
+
+def test_the_newest_log_of_a_rank_is_shown(files: RunFiles) -> None:
+    assert rank_log(files.logs, 0) == torchrun_log(files.logs)
+    assert tail(files.logs / "missing.log") == ""
