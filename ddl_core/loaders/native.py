@@ -12,8 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 from ddl_core.datasets.folder import ImageList, class_folders, list_images
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.order import (
+    Indices,
     count_eval_batches,
     eval_batches,
+    spread,
     steps_per_epoch,
     train_batches,
 )
@@ -67,7 +69,8 @@ class Native:
         self.corrupt_images = 0
         self._device = device
         self._batches = _Batches(spec, split, self.images, rank, world_size)
-        dataset = _ImageDataset(listing, _transform(spec, split), spec, split)
+        chosen = spread(self.images, len(listing))
+        dataset = _ImageDataset(listing, chosen, _transform(spec, split), spec, split)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._batches,
@@ -152,9 +155,14 @@ class _ImageDataset(Dataset[Sample]):
     """Decode and augment one image; runs in the loader's processes."""
 
     def __init__(
-        self, listing: ImageList, transform: transforms.Compose, spec: RunSpec, split: Split
+        self,
+        listing: ImageList,
+        chosen: Indices,
+        transform: transforms.Compose,
+        spec: RunSpec,
+        split: Split,
     ) -> None:
-        self._listing, self._transform = listing, transform
+        self._listing, self._chosen, self._transform = listing, chosen, transform
         self._augments = split == "train"
         self._seeds = (spec.seed, spec.repeat)
         self._size = spec.image_size
@@ -162,7 +170,7 @@ class _ImageDataset(Dataset[Sample]):
 
     def __getitem__(self, place: tuple[int, int]) -> Sample:
         epoch, index = place
-        path, label = self._listing[index]
+        path, label = self._listing[int(self._chosen[index])]
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")

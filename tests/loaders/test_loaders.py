@@ -180,6 +180,13 @@ def test_settings_that_do_not_fit_the_folder_are_named(folder, fields, words):
         native(folder, **fields)
 
 
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_a_few_images_of_a_folder_come_from_all_its_classes(folder, split):
+    loader = native(folder, split, local_batch_size=3, train_images=3, eval_images=3)
+    labels = torch.cat([labels for _, labels in loader])
+    assert sorted(labels.tolist()) == [0, 1, 2]
+
+
 def test_a_missing_folder_says_how_to_get_one(tmp_path):
     with pytest.raises(DataError, match="ddl data sample"):
         native(tmp_path / "nowhere")

@@ -1,0 +1,199 @@
+"""Whole runs with real processes: equal results, exact evaluation, life after SIGKILL."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from ddl_core.errors import LaunchError
+from ddl_core.launchers.ranks import run_ranks
+from ddl_core.paths import RunFiles
+from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
+from ddl_core.spec import RunSpec
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+TINY = {
+    "model": "resnet18",
+    "image_size": 32,
+    "classes": 4,
+    "local_batch_size": 4,
+    "loader_workers": 1,
+    "epochs": 3,
+    "warmup_steps": 2,
+    "warmup_epochs": 1,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Four classes; 37 training and 11 validation images: nothing divides evenly."""
+    root = tmp_path_factory.mktemp("images")
+    for number in range(48):
+        split = "train" if number < 37 else "val"
+        folder = root / split / f"class{number % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shade = Image.linear_gradient("L").rotate(11 * number).resize((48, 40))
+        shade.convert("RGB").save(folder / f"{number}.JPEG")
+    return root
+
+
+def planned(directory: Path, data_dir: Path | None, **fields) -> Path:
+    spec = RunSpec(**{**TINY, **fields})
+    record = RunRecord.plan("test", spec, str(data_dir) if data_dir else None)
+    write_record(directory, record)
+    return directory
+
+
+def rows(directory: Path, phase: str) -> list[EpochRecord]:
+    return [row for row in read_epochs(directory) if row.phase == phase]
+
+
+ARMS = {
+    "4 real": {"strategy": "ddp", "gpus_per_node": 4},
+    "2 real x 2 virtual": {"strategy": "ddp", "gpus_per_node": 2, "accumulation": 2},
+    "1 x 4 virtual": {"strategy": "single", "accumulation": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def arms(images, tmp_path_factory) -> dict[str, Path]:
+    """The same work done by 4, 2 and 1 processes."""
+    done = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddl_core.launchers.preflight.available_cores", lambda: 4)
+        for name, fields in ARMS.items():
+            done[name] = planned(tmp_path_factory.mktemp("arm"), images, epochs=2, **fields)
+            run_ranks(done[name])
+    return done
+
+
+def test_four_processes_train_like_one_with_four_virtual_workers(arms):
+    losses = {name: [row.loss for row in rows(arms[name], "train")] for name in arms}
+    rates = {tuple(row.lr for row in rows(arms[name], "train")) for name in arms}
+    assert len(rates) == 1
+    reference = losses.pop("1 x 4 virtual")
+    for other in losses.values():
+        assert other == pytest.approx(reference, rel=1e-4)
+
+
+def test_evaluation_is_exact_at_any_world_size(arms):
+    for name in arms:
+        assert [row.samples for row in rows(arms[name], "eval")] == [11, 11]
+    reference = rows(arms["1 x 4 virtual"], "eval")
+    for name in arms:
+        for row, want in zip(rows(arms[name], "eval"), reference, strict=True):
+            assert row.top1 == want.top1
+            assert row.top5 == want.top5
+            assert row.loss == pytest.approx(want.loss, rel=1e-3)
+
+
+def test_a_record_tells_what_was_run(arms):
+    record = read_record(arms["4 real"])
+    assert record.status == "completed"
+    assert record.data is not None
+    assert (record.data.train_images, record.data.eval_images, record.data.classes) == (37, 11, 4)
+    assert record.system is not None
+    assert record.system["device"] == "cpu"
+    assert record.provenance is not None
+    assert record.provenance["packages"]["torch"]
+    first, second = rows(arms["4 real"], "train")
+    assert (first.steps, first.samples) == (2, 32)  # 37 images, global batch 16: 5 are dropped
+    assert (first.cold, second.cold) == (True, False)
+    assert second.rank_wall_s_min <= second.rank_wall_s_max <= second.wall_s
+
+
+def ranks_of(directory: Path) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(directory) in (process.info["cmdline"] or [])
+    ]
+
+
+def kill_everything_when(directory: Path, due) -> None:
+    """Start the run in a process of its own and SIGKILL all of it once `due()` holds."""
+    code = f"from ddl_core.launchers.ranks import run_ranks; run_ranks({str(directory)!r})"
+    root = Path(__file__).parent.parent
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    try:
+        end = time.monotonic() + 120
+        while not due():
+            assert caller.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < end, "the moment to kill the run never came"
+            time.sleep(0.005)
+        for process in ranks_of(directory):
+            os.kill(process.pid, signal.SIGKILL)
+    finally:
+        caller.kill()
+        caller.wait()
+    psutil.wait_procs(ranks_of(directory), timeout=10)
+    assert not ranks_of(directory)
+
+
+def finished_rows(directory: Path, count: int):
+    return lambda: len(read_epochs(directory)) >= count
+
+
+def saving(directory: Path):
+    return lambda: any(directory.glob(".checkpoint.pt.tmp"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"strategy": "ddp", "gpus_per_node": 2, "local_batch_size": 2}],
+    ids=["single", "ddp"],
+)
+def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, fields):
+    undisturbed = planned(tmp_path / "undisturbed", images, **fields)
+    want = run_ranks(undisturbed).weights_sha256
+    killed = planned(tmp_path / "killed", images, **fields)
+    for due in (saving(killed), finished_rows(killed, 3)):
+        kill_everything_when(killed, due)
+        assert read_record(killed).status == "running"  # it had no chance to say more
+    record = run_ranks(killed)
+    assert record.weights_sha256 == want
+    assert [attempt.status for attempt in record.attempts] == ["failed", "failed", "completed"]
+    epochs = [row.epoch for row in rows(killed, "train")]
+    assert epochs == [0, 1, 2]
+    losses = [row.loss for row in rows(killed, "train")]
+    assert losses == [row.loss for row in rows(undisturbed, "train")]
+
+
+def test_the_first_epoch_after_a_start_is_cold(images, tmp_path):
+    killed = planned(tmp_path / "killed", images)
+    kill_everything_when(killed, finished_rows(killed, 3))
+    run_ranks(killed)
+    by_attempt: dict[int, list[bool]] = {}
+    for row in rows(killed, "train"):
+        by_attempt.setdefault(row.attempt, []).append(row.cold)
+    assert all(cold[0] for cold in by_attempt.values())
+
+
+def test_bad_images_are_counted_in_the_record(tmp_path, images):
+    root = tmp_path / "images"
+    subprocess.run(["cp", "-r", str(images), str(root)], check=True)
+    bad = next((root / "train" / "class0").iterdir())
+    bad.write_bytes(bad.read_bytes()[:200])
+    directory = planned(tmp_path / "run", root, local_batch_size=37, epochs=2)
+    run_ranks(directory)
+    assert [row.corrupt_images for row in rows(directory, "train")] == [1, 1]
+
+
+def test_a_rank_that_fails_leaves_its_reason(tmp_path, images):
+    directory = planned(tmp_path / "run", images, local_batch_size=64)
+    with pytest.raises(LaunchError, match=r"global batch of 64 .* training set of 37"):
+        run_ranks(directory)
+    error = json.loads(RunFiles(directory).error.read_text())
+    assert (error["kind"], error["rank"]) == ("SpecError", 0)
+    assert read_record(directory).status == "failed"
