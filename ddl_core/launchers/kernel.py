@@ -2,11 +2,14 @@
 
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop
 
 from ddl_core.launchers.ranks import import_path
 
@@ -21,16 +24,11 @@ class ThisPython(AsyncKernelManager):
     lets every user of it talk to the kernel. So: this executable, and sockets in a private folder.
     """
 
+    folder: Path
+
     def __init__(self, **settings: Any) -> None:
-        base = tempfile.gettempdir()
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="ddl-", dir=base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
-        )
-        super().__init__(
-            transport="ipc",
-            connection_file=str(Path(self._folder.name) / "kernel.json"),
-            **settings,
-        )
+        connection = str(self.folder / "kernel.json")
+        super().__init__(transport="ipc", connection_file=connection, **settings)
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -41,7 +39,7 @@ class ThisPython(AsyncKernelManager):
             language="python",
             env={
                 "PYTHONPATH": import_path(),
-                "IPYTHONDIR": self._folder.name,
+                "IPYTHONDIR": str(self.folder),
                 "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             },
         )
@@ -50,3 +48,34 @@ class ThisPython(AsyncKernelManager):
     def pid(self) -> int | None:
         """Process of the kernel; None before it starts and after it ended."""
         return getattr(self.provisioner, "pid", None)
+
+
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for a kernel's sockets that only this user may enter."""
+    base = tempfile.gettempdir()
+    short = base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="ddl-", dir=short, ignore_cleanup_errors=True)
+
+
+@contextmanager
+def event_loop() -> Iterator[None]:
+    """Close the loop that jupyter makes for the calling thread, which would stay open."""
+    loop = ensure_event_loop()
+    try:
+        yield
+    finally:
+        if not loop.is_running():
+            loop.close()
+
+
+def manager_class(sockets: Path, on_start: Callable[[ThisPython], None]) -> type[ThisPython]:
+    """Return a class for nbclient, which takes no instance, that reports the one it makes."""
+
+    class Manager(ThisPython):
+        folder = sockets
+
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            on_start(self)
+
+    return Manager

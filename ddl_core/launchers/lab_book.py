@@ -38,19 +38,22 @@ def execute(
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
+    from ddl_core.launchers.kernel import event_loop, manager_class, private_folder
+
     _check_parameters(papermill, notebook, parameters)
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
-        papermill.execute_notebook(
-            notebook,
-            partial,
-            parameters=parameters,
-            kernel_manager_class=_announcing(on_kernel),
-            progress_bar=False,
-            start_timeout=KERNEL_START_S,
-            cwd=notebook.parent,
-        )
+        with event_loop(), private_folder() as sockets:
+            papermill.execute_notebook(
+                notebook,
+                partial,
+                parameters=parameters,
+                kernel_manager_class=manager_class(Path(sockets), on_kernel),
+                progress_bar=False,
+                start_timeout=KERNEL_START_S,
+                cwd=notebook.parent,
+            )
     except PapermillExecutionError as error:
         raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
     except (RuntimeError, OSError) as error:
@@ -68,18 +71,6 @@ def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]
             f"{notebook.name} has no parameter {', '.join(unknown)}; "
             f"its parameters are: {', '.join(sorted(known)) or 'none'}"
         )
-
-
-def _announcing(on_kernel: Callable[[Any], None]) -> type:
-    """Return a kernel manager class that reports its instance; nbclient accepts only a class."""
-    from ddl_core.launchers.kernel import ThisPython
-
-    class Announced(ThisPython):
-        def __init__(self, **settings: Any) -> None:
-            super().__init__(**settings)
-            on_kernel(self)
-
-    return Announced
 
 
 def write_lab_book(run_dir: Path, on_kernel: Callable[[Any], None] = lambda manager: None) -> None:
