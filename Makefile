@@ -53,7 +53,7 @@ endif
 .venv/.packages: $(PINS)
 	@python=$$(bash requirements/bootstrap.sh) || exit 1; \
 	echo "building .venv with $$python: about 2 minutes, once"; \
-	echo "(5 to 10 GB and longer where torch comes with CUDA; progress is in $(PIP_LOG))"; \
+	echo "(1.5 GB; longer and 5 GB where torch comes with CUDA; progress is in $(PIP_LOG))"; \
 	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
 	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
