@@ -6,7 +6,7 @@ Everything else is derived from them: directory names, command lines, table colu
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     PositiveInt,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -26,6 +27,10 @@ from ddl_core.registry import check_name
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
+
+# A field whose name begins with one of these belongs to that strategy alone. The defaults are the
+# frameworks' own, so that a run without them shows what a user gets.
+KNOB_OWNERS = ("ddp", "horovod", "deepspeed")
 
 
 def _name(kind: str) -> AfterValidator:
@@ -82,6 +87,23 @@ class RunSpec(BaseModel):
     checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
     warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
     loader_workers: int = Field(8, ge=0, description="processes (or threads) of each rank's loader")
+    ddp_bucket_mb: float = Field(25, gt=0, description="DDP: gradients reduced together, MiB")
+    ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
+    ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
+    ddp_compression: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="DDP: gradients on the wire"
+    )
+    horovod_fusion_mb: float = Field(128, ge=0, description="Horovod: tensor fusion buffer, MiB")
+    horovod_cycle_ms: float = Field(1, gt=0, description="Horovod: time between reductions, ms")
+    horovod_compression: Literal["none", "fp16"] = Field(
+        "none", description="Horovod: gradients on the wire"
+    )
+    deepspeed_zero_stage: Literal[0, 1, 2] = Field(
+        0, description="DeepSpeed: 1 shards optimiser states, 2 gradients as well"
+    )
+    deepspeed_overlap_comm: bool = Field(
+        False, description="DeepSpeed: reduce gradients during backward"
+    )
     seed: int = Field(0, ge=0, description="of weights, order and augmentation")
     repeat: int = Field(0, ge=0, description="index of the repetition; enters every seed")
 
@@ -92,6 +114,13 @@ class RunSpec(BaseModel):
                 f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
                 "use 'ddp', or `accumulation` for virtual workers"
             )
+        for name in self.model_dump(exclude_defaults=True):
+            owner = name.split("_")[0]
+            if owner in KNOB_OWNERS and owner != self.strategy:
+                raise ValueError(
+                    f"{name} is a setting of strategy {owner!r}, but the run's strategy is "
+                    f"{self.strategy!r}; leave it out"
+                )
         return self
 
     @property
@@ -143,29 +172,29 @@ class Study(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9_]+$")
     question: str
     base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
-    axes: dict[str, list[Any]] = Field(
-        default_factory=dict, description="field -> values to combine"
-    )
-    exclude: list[dict[str, Any]] = Field(
-        default_factory=list, description="combinations that make no sense: field -> value"
+    axes: list[dict[str, list[Any]]] = Field(
+        default_factory=lambda: [{}], description="grids, each field -> values to combine"
     )
     repeats: PositiveInt = 3
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _one_grid_is_a_list_of_one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _knows_its_fields(self) -> Self:
         _check_fields("base", self.base)
-        _check_fields("axes", self.axes)
-        for number, pattern in enumerate(self.exclude):
-            _check_fields(f"exclude[{number}]", pattern)
-        twice = sorted(self.base.keys() & self.axes.keys())
-        if twice:
-            raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
-        for field in ("repeat", "seed"):
-            if field in self.axes:
-                raise ValueError(f"axes: {field} is set by `repeats`; remove it")
-        for field, values in self.axes.items():
-            if not values:
-                raise ValueError(f"axes.{field} is an empty list; name at least one value")
+        for grid in self.axes:
+            _check_fields("axes", grid)
+            twice = sorted(self.base.keys() & grid.keys())
+            if twice:
+                raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
+            for field, values in grid.items():
+                if field in ("repeat", "seed"):
+                    raise ValueError(f"axes: {field} is set by `repeats`; remove it")
+                if not values:
+                    raise ValueError(f"axes.{field} is an empty list; name at least one value")
         return self
 
     @classmethod
@@ -201,20 +230,15 @@ class Study(BaseModel):
             If a combination is not a valid run.
         """
         runs = [
-            RunSpec.parse({**self.base, **point, "repeat": repeat})
+            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True)), "repeat": repeat})
             for repeat in range(self.repeats)
-            for point in self._points()
+            for grid in self.axes
+            for point in itertools.product(*grid.values())
         ]
-        if not runs:
-            raise SpecError("the study has no run: `exclude` leaves nothing of `axes`")
+        twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
+        if twice:
+            raise SpecError(f"two grids of axes contain the same run: {', '.join(twice)}")
         return runs
-
-    def _points(self) -> Iterator[dict[str, Any]]:
-        for values in itertools.product(*self.axes.values()):
-            point = dict(zip(self.axes, values, strict=True))
-            settings = {**self.base, **point}
-            if not any(pattern.items() <= settings.items() for pattern in self.exclude):
-                yield point
 
 
 def _check_fields(place: str, names: dict[str, Any]) -> None:

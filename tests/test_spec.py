@@ -39,6 +39,7 @@ def test_run_id_is_readable_and_depends_on_changed_fields_only():
         ({"precision": "fp8"}, ["precision", "'fp8'", "bf16"]),
         ({"base_lr": float("nan")}, ["base_lr", "nan"]),
         ({"strategy": "single", "gpus_per_node": 2}, ["single", "= 2", "ddp"]),
+        ({"strategy": "single", "ddp_bucket_mb": 1}, ["ddp_bucket_mb", "'ddp'", "'single'"]),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(fields, words):
@@ -48,19 +49,23 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(fields, words
         assert word in str(caught.value)
 
 
-def test_a_study_is_the_grid_without_what_it_excludes_repeat_by_repeat():
+def test_a_study_is_the_union_of_its_grids_repeat_by_repeat():
     study = Study(
         name="s",
         question="?",
         base={"epochs": 2},
-        axes={"strategy": ["single", "ddp"], "gpus_per_node": [1, 2]},
-        exclude=[{"strategy": "single", "gpus_per_node": 2}],
+        axes=[{"strategy": ["single"]}, {"strategy": ["ddp"], "gpus_per_node": [1, 2]}],
         repeats=2,
     )
     runs = [(run.repeat, run.strategy, run.gpus_per_node) for run in study.expand()]
     one = [("single", 1), ("ddp", 1), ("ddp", 2)]
     assert runs == [(repeat, *arm) for repeat in (0, 1) for arm in one]
     assert len({run.run_id for run in study.expand()}) == len(runs)
+
+
+def test_one_grid_needs_no_list():
+    study = Study(name="s", question="?", axes={"epochs": [1, 2]}, repeats=1)
+    assert [run.epochs for run in study.expand()] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +80,8 @@ def test_a_study_is_the_grid_without_what_it_excludes_repeat_by_repeat():
         ("name: [", ["not valid YAML"]),
         ("- 1", ["valid dictionary"]),
         (
-            "name: s\nquestion: q\nbase: {epochs: 1}\nexclude: [{epochs: 1}]",
-            ["no run", "exclude"],
+            "name: s\nquestion: q\naxes: [{epochs: [1]}, {epochs: [1, 2]}]",
+            ["two grids", "single-native-resnet50-1x1-r0"],
         ),
     ],
 )

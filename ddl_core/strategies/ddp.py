@@ -9,14 +9,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ddl_core.errors import SpecError
 from ddl_core.protocols import Reduction
 from ddl_core.spec import RunSpec
 from ddl_core.strategies.rank import Rank
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+
+COMPRESSION = {
+    "fp16": default_hooks.fp16_compress_hook,
+    "bf16": default_hooks.bf16_compress_hook,
+}
 
 # Renamed in torch 2.13.
 BUFFER_SYNC = (
@@ -34,6 +41,7 @@ class DDP:
     """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
 
     def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
         place = Rank.from_environment(spec)
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.device = place.device(spec.device)
@@ -53,10 +61,24 @@ class DDP:
         Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
         policy for all strategies, which `train.py` owns.
         """
+        spec = self._spec
         self._optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None
         options: dict[str, Any] = {BUFFER_SYNC: False}
-        self._model = DistributedDataParallel(model, device_ids=devices, **options)
+        self._model = DistributedDataParallel(
+            model,
+            device_ids=devices,
+            bucket_cap_mb=spec.ddp_bucket_mb,
+            gradient_as_bucket_view=spec.ddp_bucket_view,
+            static_graph=spec.ddp_static_graph,
+            **options,
+        )
+        if spec.ddp_compression == "bf16" and self.device.type == "cpu":
+            raise SpecError(
+                "ddp_compression = 'bf16' needs NCCL on GPUs; on the CPU use 'fp16' or 'none'"
+            )
+        if spec.ddp_compression != "none":
+            self._model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
         return self._model, optimizer
 
     def no_sync(self) -> AbstractContextManager[None]:
