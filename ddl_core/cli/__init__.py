@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from ddl_core import __version__
-from ddl_core.cli.data import data
-from ddl_core.cli.figures import figures
-from ddl_core.cli.run import run
-from ddl_core.cli.study import study
+from ddl_core.cli.data import data as data_command
+from ddl_core.cli.figures import figures as figures_command
+from ddl_core.cli.run import run as run_command
+from ddl_core.cli.study import study as study_command
 from ddl_core.errors import DDLError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -42,5 +42,5 @@ def main() -> None:
     """
 
 
-for command in (run, study, figures, data):
+for command in (run_command, study_command, figures_command, data_command):
     main.add_command(command)

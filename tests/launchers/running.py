@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from ddl_core.launchers.processes import TOKEN
+from ddl_core.launchers.progress import read_progress
 from ddl_core.launchers.study import plan_run
 from ddl_core.paths import results
 from ddl_core.spec import RunSpec
@@ -63,3 +65,19 @@ def rank_process(run_dir: Path, rank: int) -> psutil.Process:
         if process.environ().get("RANK") == str(rank):
             return process
     raise AssertionError(f"rank {rank} has no process")
+
+
+def is_training(run_dir: Path) -> bool:
+    """Say whether the first step of a run is done."""
+    progress = read_progress(run_dir)
+    return progress is not None and progress["phase"] == "train" and progress["step"] > 0
+
+
+def study_file(folder: Path, repeats: int = 1, **base: Any) -> Path:
+    """Write a study of small runs; a list is an axis."""
+    axes = {name: base.pop(name) for name in list(base) if isinstance(base[name], list)}
+    fixed = {name: value for name, value in {**TINY, **base}.items() if name not in axes}
+    content = {"name": "small", "question": "?", "base": fixed, "axes": axes, "repeats": repeats}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path

@@ -8,7 +8,6 @@ from PIL import Image
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
 from ddl_core.launchers import preflight, ranks
-from ddl_core.launchers.progress import read_progress
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.ledger import entry, exclusive
 from ddl_core.paths import RunFiles
@@ -16,16 +15,18 @@ from ddl_core.provenance import available_cores
 from ddl_core.records import Attempt, RunRecord, now, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
 from tests.launchers.conftest import Mount, Start
-from tests.launchers.running import ENDLESS, planned, processes_of, rank_process, wait_for
+from tests.launchers.running import (
+    ENDLESS,
+    is_training,
+    planned,
+    processes_of,
+    rank_process,
+    wait_for,
+)
 
 CALLER = "import sys; from ddl_core.launchers.ranks import run_ranks; run_ranks(sys.argv[1])"
 
 two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
-
-
-def is_training(run_dir: Path) -> bool:
-    progress = read_progress(run_dir)
-    return progress is not None and progress["phase"] == "train" and progress["step"] > 0
 
 
 def test_a_folder_without_a_record_is_refused_and_not_made(tmp_path: Path) -> None:
