@@ -89,8 +89,9 @@ def test_a_killed_study_leaves_nothing_behind(
     wait_for(lambda: is_training(item.directory), "the first step")
     caller.kill()
     wait_for(lambda: not processes_of(item.directory), "the ranks to end", seconds=40)
-    wait_for(
-        lambda: ledger(Study.load(path), results())[0].state == "interrupted",
+    state = wait_for(
+        lambda: (now := ledger(Study.load(path), results())[0].state) != "running" and now,
         "the lock to be free",
         seconds=20,
     )
+    assert state == "interrupted"

@@ -70,9 +70,11 @@ def test_a_stop_signal_becomes_an_interrupt(number: signal.Signals) -> None:
 
 
 def test_a_clean_up_is_not_interrupted() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with processes.undisturbed():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_handlers_are_left_alone_outside_the_main_thread() -> None:

@@ -1,0 +1,88 @@
+"""The notebooks that run things: their form, and that they work from top to bottom."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from ddl_core.launchers import lab_book
+from ddl_core.ledger import ledger
+from ddl_core.paths import NOTEBOOKS, results
+from ddl_core.records import read_record
+from ddl_core.spec import Study
+from tests.launchers.running import planned, study_file
+
+RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"
+
+
+def cells(path: Path, kind: str) -> list[nbformat.NotebookNode]:
+    notebook = nbformat.read(path, as_version=4)
+    return [cell for cell in notebook.cells if cell.cell_type == kind]
+
+
+def text(path: Path) -> str:
+    """Return all that the cells of an executed notebook show."""
+    shown = []
+    for cell in cells(path, "code"):
+        for output in cell.outputs:
+            shown.append(output.get("text") or "\n".join(map(str, output.get("data", {}).values())))
+    return "\n".join(shown)
+
+
+@pytest.mark.parametrize("path", [RUN, STUDY], ids=lambda path: path.stem)
+def test_form(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.splitlines()[0].endswith("?")
+    code = cells(path, "code")
+    assert len(code) <= 15
+    assert [cell.metadata.get("tags") for cell in code].count(["parameters"]) == 1
+    for cell in code:
+        assert cell.outputs == []
+        assert len(cell.source.splitlines()) <= 15
+        assert not re.search(r"['\"]/\w", cell.source), "an absolute path"
+        tree = ast.parse(cell.source.replace("%matplotlib inline", ""))
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_run_notebook_opened_by_hand_runs_an_example(tmp_path: Path) -> None:
+    target = tmp_path / "run.ipynb"
+    lab_book.execute(RUN, target, {})
+    (run_dir,) = results().study("example").iterdir()
+    assert read_record(run_dir).status == "completed"
+    shown = text(target)
+    assert "[########################] done" in shown
+    assert "images/s" in shown
+    assert "image/png" in nbformat.writes(nbformat.read(target, as_version=4))
+    lab_book.execute(RUN, target, {})  # a second time it shows the record, and runs nothing
+    assert len(read_record(run_dir).attempts) == 1
+    assert "images/s" in text(target)
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
+    path = study_file(tmp_path, classes=[5, 7], epochs=2)
+    target = tmp_path / "study.ipynb"
+    lab_book.execute(STUDY, target, {"study": str(path)})
+    entries = ledger(Study.load(path), results())
+    assert [entry.state for entry in entries] == ["completed", "completed"]
+    shown = text(target)
+    assert "2 runs: 2 completed" in shown
+    assert all(entry.spec.run_id in shown for entry in entries)
+    assert ".svg" in shown
+
+
+@pytest.mark.notebook
+def test_a_run_that_cannot_start_says_why_in_its_lab_book() -> None:
+    run_dir = planned(gpus_per_node=4096)
+    with pytest.raises(lab_book.LaunchError, match="gpus_per_node = 4096"):
+        lab_book.write_lab_book(run_dir)
+    assert "gpus_per_node = 4096" in (run_dir / "run.ipynb").read_text()
