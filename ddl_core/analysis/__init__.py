@@ -1,0 +1,37 @@
+"""Tables and figures from records, without torch.
+
+``records -> tables -> points -> figures``: each step is a pure function of the one before.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.save import save_figure
+from ddl_core.analysis.tables import empty_table, read_table, studies_with_runs, write_table
+from ddl_core.paths import Tree
+
+
+def redraw(tree: Tree, *, figures: Path) -> list[Path]:
+    """Rebuild the table of every study in `tree`, then every figure; return the figures' files.
+
+    The figures are drawn from the tables as written, so that a table is all a figure needs. Without
+    runs they show what the paper states.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read, or something cannot be written.
+    DataError
+        If the paper's numbers are missing.
+    """
+    tables = [read_table(write_table(tree, study)) for study in studies_with_runs(tree)]
+    runs = pd.concat([empty_table(), *tables], ignore_index=True)
+    paper = read_paper()
+    written: list[Path] = []
+    for name, question in QUESTIONS.items():
+        points = question.points(runs, paper)
+        written += save_figure(question.draw(points), points, figures / name)
+    return written

@@ -1,0 +1,86 @@
+"""What stands under a figure: how often, how sure, on what, which commit, what is not ours."""
+
+import pandas as pd
+
+METHOD_ONLY = "shows method and overhead, not hardware"
+
+
+def runs(table: pd.DataFrame) -> list[str]:
+    """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
+
+    `table` has the columns n, failed, hardware, on_cpu and commit.
+    """
+    failed = int(table["failed"].sum())
+    lost = [f"Without a value, because failed or diverged: {_runs(failed)}."] if failed else []
+    table = table[table["n"] > 0]
+    if table.empty:
+        return ["Nothing measured here yet.", *lost]
+    sentences = [f"Measured: median of {_range('n', table['n'])} runs, warm epochs only."]
+    if (table["n"] > 1).any():
+        sentences.append("Bars: 95 % bootstrap interval of the median" + _few(table["n"]) + ".")
+    return [*sentences, *lost, *_machines(table), _commits(table)]
+
+
+def scaling(measured: pd.DataFrame) -> str:
+    """Return the sentence that says which kind of scaling this is."""
+    batches = _range("", measured["local_batch_size"].dropna())
+    text = "Strong scaling (same images per epoch) with a fixed batch per worker"
+    return f"{text} ({batches} images; the paper: 64)." if batches else f"{text} (64 images)."
+
+
+def base(measured: pd.DataFrame) -> str:
+    """Return the sentence that defines E and names its base."""
+    text = "E = (throughput / G) / (throughput at G0 / G0); "
+    if measured.empty:
+        return text + "G0 = 4 (the paper)."
+    return text + f"{_range('G0', measured['base_world_size'])} (measured), 4 (the paper)."
+
+
+def statements(paper: pd.DataFrame) -> list[str]:
+    """Return the sentences that explain the paper's marks that are present."""
+    sentences = []
+    if (paper["source"] == "stated").any():
+        sentences.append("Open marks: values that the paper states (JUWELS Booster, A100).")
+    if (paper["bound"] != "value").any():
+        sentences.append("Arrows: its bounds.")
+    if (paper["source"] == "derived").any():
+        sentences.append("Crosses: our arithmetic on its rounded runtimes.")
+    if paper["contradiction"].notna().any():
+        sentences.append("[C...]: the paper contradicts itself, see docs/reading_the_paper.md.")
+    return sentences
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'s' if number > 1 else ''}"
+
+
+def _few(n: pd.Series) -> str:
+    return " (with 3 runs or fewer: their range)" if ((n > 1) & (n <= 3)).any() else ""
+
+
+def _machines(table: pd.DataFrame) -> list[str]:
+    machines = table[["hardware", "on_cpu"]].drop_duplicates().sort_values("hardware")
+    texts = [
+        f"{name}: {METHOD_ONLY}" if on_cpu else str(name)
+        for name, on_cpu in machines.itertuples(index=False)
+    ]
+    return [f"Hardware: {'; '.join(_shortened(texts))}."]
+
+
+def _commits(table: pd.DataFrame) -> str:
+    commits = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
+    changed = " (+: with uncommitted changes)" if any("+" in name for name in commits) else ""
+    return f"Commit: {', '.join(_shortened(commits))}{changed}."
+
+
+def _shortened(texts: list[str], most: int = 4) -> list[str]:
+    rest = len(texts) - most
+    return texts if rest <= 0 else [*texts[:most], f"{rest} more"]
+
+
+def _range(name: str, values: pd.Series) -> str:
+    if values.empty:
+        return ""
+    low, high = int(values.min()), int(values.max())
+    text = str(low) if low == high else f"{low} to {high}"
+    return f"{name} = {text}" if name else text

@@ -1,0 +1,174 @@
+"""What our runs say about the paper's statements. Verdicts are computed, never typed in.
+
+A verdict needs the same arms at the same numbers of workers, on accelerators: cores of a CPU can
+neither confirm nor refute what was said about GPUs. Otherwise it is "cannot say", with the reason.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddl_core.analysis import paper as published
+from ddl_core.analysis import style
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.paper import BASE_WORLD_SIZE, Paper, covers
+
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "cannot say"
+# "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).
+SIMILAR = 0.05
+
+COLUMNS = ["statement", "claim", "place", "ours", "verdict", "why"]
+_NAMES = {
+    "strategy": style.STRATEGY_NAMES,
+    "loader": style.LOADER_NAMES,
+    "model": style.MODEL_NAMES,
+}
+Interval = tuple[float, float]
+
+
+def orderings(runs: pd.DataFrame, paper: Paper, quantity: str) -> pd.DataFrame:
+    """Return one row per stated comparison of `quantity`: `COLUMNS`.
+
+    `quantity` is ``"throughput"`` or ``"parallel_efficiency"``. "Greater" is decided where the two
+    intervals lie apart, "similar" where their ratio surely stays within 5 % or surely does not.
+    """
+    arms = _arms(runs, quantity)
+    claims = paper.orderings[paper.orderings["quantity"] == quantity]
+    rows = [_ordering(claim, arms) for claim in claims.to_dict("records")]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def values(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return one row per stated parallel efficiency: `COLUMNS`.
+
+    Ours counts where it is relative to 4 workers as the paper's. A value is supported if our
+    interval comes within 5 % of it, a bound if our interval lies on its allowed side.
+    """
+    arms = _arms(runs, "parallel_efficiency")
+    arms = arms[arms["base_world_size"] == BASE_WORLD_SIZE]
+    stated = published.efficiency_points(paper)
+    stated = stated[stated["source"] == "stated"]
+    return pd.DataFrame([_value(row, arms) for row in stated.to_dict("records")], columns=COLUMNS)
+
+
+def _arms(runs: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Return the measured arms with the middle and the interval of `quantity`."""
+    prefix = {"throughput": "", "parallel_efficiency": "efficiency_"}[quantity]
+    arms = arm_table(runs)
+    arms = arms.assign(
+        middle=arms["efficiency" if prefix else "value"],
+        below=arms[f"{prefix}low"],
+        above=arms[f"{prefix}high"],
+    )
+    return arms[arms["middle"].notna()]
+
+
+def _ordering(claim: dict[str, Any], arms: pd.DataFrame) -> dict[str, Any]:
+    column, left, right = claim["compared"], claim["left"], claim["right"]
+    fixed = {
+        name: claim[name]
+        for name in ("strategy", "loader", "model")
+        if name != column and not pd.isna(claim[name])
+    }
+    low, high = _workers(claim["world_size_min"], claim["world_size_max"])
+    arms = _matching(arms, fixed, low, high)
+    verdicts, seen = [], []
+    for workers, one, other in _pairs(arms, column, left, right):
+        verdicts.append(_compare(claim["relation"], one, other))
+        seen.append(f"{workers} workers: {one['middle']:.3g} against {other['middle']:.3g}")
+    names = _NAMES[column]
+    words = {"greater": "more than", "similar": "like"}[claim["relation"]]
+    context = [_NAMES[name][value] for name, value in fixed.items()]
+    claimed = f"{names[left]} {words} {names[right]} ({', '.join([*context, _span(low, high)])})"
+    return _row(claim, claimed, verdicts, seen)
+
+
+def _value(stated: dict[str, Any], arms: pd.DataFrame) -> dict[str, Any]:
+    fixed = {
+        name: stated[name] for name in ("strategy", "loader", "model") if not pd.isna(stated[name])
+    }
+    low, high = int(stated["world_size_min"]), int(stated["world_size"])
+    verdicts, seen = [], []
+    for arm in _matching(arms, fixed, low, high).to_dict("records"):
+        verdicts.append(_contains(stated["bound"], stated["value"], arm))
+        seen.append(f"{arm['world_size']} workers: {arm['middle']:.2f}")
+    context = [_NAMES[name][value] for name, value in fixed.items()]
+    claimed = f"E {stated['printed']} ({', '.join([*context, _span(low, high)])})"
+    return _row(stated, claimed, verdicts, seen)
+
+
+def _workers(low: Any, high: Any) -> tuple[int, int]:
+    """Return the numbers of workers that are surely meant: where one end is open, the other."""
+    ends = [int(end) for end in (low, high) if not pd.isna(end)]
+    return (min(ends), max(ends)) if ends else (0, 0)
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low} GPUs" if low == high else f"{low} to {high} GPUs"
+
+
+def _matching(arms: pd.DataFrame, fixed: dict[str, str], low: int, high: int) -> pd.DataFrame:
+    for name, wanted in fixed.items():
+        arms = arms[np.array([covers(wanted, value) for value in arms[name]], dtype=bool)]
+    return arms[arms["world_size"].between(low, high)]
+
+
+def _pairs(
+    arms: pd.DataFrame, column: str, left: str, right: str
+) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """Return the arms of one setting and number of workers that differ in `column` alone."""
+    others = [name for name in ("strategy", "loader", "model") if name != column]
+    for key, group in arms.groupby(["world_size", "setting", "hardware", *others], sort=True):
+        rows = group.to_dict("records")
+        for one in (row for row in rows if covers(left, row[column])):
+            for other in (row for row in rows if covers(right, row[column])):
+                yield int(key[0]), one, other
+
+
+def _compare(relation: str, one: dict[str, Any], other: dict[str, Any]) -> str:
+    if one["on_cpu"] or pd.isna([one["below"], other["below"]]).any():
+        return _why_not(one)
+    low, high = one["below"] / other["above"], one["above"] / other["below"]
+    if relation == "greater":
+        return _decide(low > 1, high < 1)
+    return _decide(
+        low >= 1 - SIMILAR and high <= 1 + SIMILAR, low > 1 + SIMILAR or high < 1 - SIMILAR
+    )
+
+
+def _contains(bound: str, value: float, arm: dict[str, Any]) -> str:
+    if arm["on_cpu"] or pd.isna(arm["below"]):
+        return _why_not(arm)
+    if bound == "value":
+        near = arm["below"] <= value * (1 + SIMILAR) and arm["above"] >= value * (1 - SIMILAR)
+        return _decide(near, not near)
+    inside = arm["below"] <= value <= arm["above"]
+    allowed = arm["below"] >= value if bound == "lower" else arm["above"] <= value
+    return _decide(allowed, not allowed and not inside)
+
+
+def _why_not(arm: dict[str, Any]) -> str:
+    return "measured on a CPU" if arm["on_cpu"] else "no interval: base, or a single run"
+
+
+def _decide(yes: bool, no: bool) -> str:
+    return SUPPORTED if yes else CONTRADICTED if no else "the intervals overlap"
+
+
+def _row(
+    claim: dict[str, Any], claimed: str, verdicts: list[str], seen: list[str]
+) -> dict[str, Any]:
+    """Put the verdicts at all numbers of workers together: one "no" outweighs any "yes"."""
+    decided = {verdict for verdict in verdicts if verdict in (SUPPORTED, CONTRADICTED)}
+    reasons = sorted(set(verdicts) - decided) or ([] if verdicts else ["no such runs"])
+    verdict = CONTRADICTED if CONTRADICTED in decided else SUPPORTED if decided else UNDECIDED
+    return {
+        "statement": claim["statement"],
+        "claim": claimed,
+        "place": claim["place"],
+        "ours": "; ".join(seen),
+        "verdict": verdict,
+        "why": "; ".join(reasons),
+    }

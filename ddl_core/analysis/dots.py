@@ -1,0 +1,109 @@
+"""One figure that hides nothing: every repeat of every arm, with median, interval and n."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ddl_core.analysis import captions, labels, style
+from ddl_core.analysis.canvas import frame, styled
+from ddl_core.analysis.scales import compact
+
+MOST_PANELS = 8
+MOST_ROWS = 40
+_ROW_INCHES = 0.21
+_LABEL_INCHES = 2.15
+_NUMBER_INCHES = 1.7
+
+_KEYS = ["strategy", "loader", "world_size"]
+
+
+@styled
+def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
+    """Return every run's throughput, a row for each strategy, loader and number of workers."""
+    panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
+    tables = [repeats[repeats["panel"] == name] for name in panels]
+    rows = [list(table.groupby(_KEYS, sort=True))[:MOST_ROWS] for table in tables]
+    figure, axes = frame(
+        "Which strategy and loader trains fastest, and how sure is that?",
+        panels,
+        [max(len(arms), 2) * _ROW_INCHES for arms in rows],
+        _legend(repeats),
+        [
+            *captions.runs(repeats.assign(failed=repeats["lost"])),
+            *_left_out(repeats, sum(len(arms) for arms in rows)),
+        ],
+        left=_LABEL_INCHES,
+        right=[_NUMBER_INCHES] * len(panels),
+    )
+    for ax, arms in zip(axes, rows, strict=True):
+        names = []
+        for position, (key, arm) in enumerate(arms):
+            _row(ax, position, arm)
+            names.append(_name(*key))
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(max(len(names), 2) - 0.5, -0.5)
+        ax.set_xlim(left=0, right=None if len(names) else 1)
+        ax.grid(axis="y", visible=False)
+        ax.tick_params(axis="y", length=0)
+        ax.set_xlabel("throughput (images/s)")
+    return figure
+
+
+def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
+    first = arm.iloc[0]
+    hue = style.colour(first["strategy"])
+    values = arm["value"].dropna().to_numpy()
+    text = f"n = {first['n']}"
+    if len(values):
+        ax.plot([first["low"], first["high"]], [position] * 2, color=style.tint(hue, 0.35), lw=6,
+                solid_capstyle="butt", zorder=2)  # fmt: skip
+        ax.plot(
+            first["median"], position, marker="|", markersize=12, markeredgewidth=1.8, color=hue
+        )
+        look: dict[str, Any] = {
+            "marker": style.marker(first["strategy"]),
+            "markersize": 4,
+            "linestyle": "none",
+        }
+        spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
+        ax.plot(values, position + spread, color=hue, zorder=3, **look)
+        text = f"{compact(first['median'])}{_interval(first)}  {text}"
+    lost = int(arm["lost"].sum())
+    labels.write(ax, text + (f", {lost} lost" if lost else ""), (1, position), (8, 0),
+                 coords=ax.get_yaxis_transform())  # fmt: skip
+
+
+def _interval(row: pd.Series) -> str:
+    if np.isnan(row["low"]):
+        return ""
+    return f" [{compact(row['low'])}, {compact(row['high'])}]"
+
+
+def _name(strategy: str, loader: str, workers: int) -> str:
+    number = f"{workers} worker{'s' if workers > 1 else ''}"
+    return f"{style.STRATEGY_NAMES[strategy]}, {style.LOADER_NAMES[loader]}, {number}"
+
+
+def _legend(repeats: pd.DataFrame) -> list[Line2D]:
+    grey = style.UNNAMED_COLOUR
+    dots = [
+        Line2D([], [], linestyle="none", marker=style.marker(name), markersize=4,
+               color=style.colour(name), label=f"{style.STRATEGY_NAMES[name]}: one run")
+        for name in style.STRATEGY_NAMES
+        if (repeats["strategy"] == name).any()
+    ]  # fmt: skip
+    return [
+        *dots,
+        Line2D([], [], linestyle="none", marker="|", markersize=10, markeredgewidth=1.8, color=grey,
+               label="median"),
+        Line2D([], [], color=style.tint(grey, 0.35), linewidth=6, label="95 % interval"),
+    ]  # fmt: skip
+
+
+def _left_out(repeats: pd.DataFrame, drawn: int) -> list[str]:
+    rest = repeats.groupby(["panel", *_KEYS]).ngroups - drawn
+    return [f"Rows not drawn, see the CSV: {rest}."] if rest else []

@@ -1,0 +1,125 @@
+"""The quantities of the study as pure functions, each with the source of its formula.
+
+Notation: DT throughput, T runtime, G workers, G0 workers of the base.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+LEVEL = 0.95
+RESAMPLES = 9_999
+SEED = 20231
+
+Values = Sequence[float] | np.ndarray
+Interval = tuple[float, float]
+
+
+def throughput(samples: float, wall_s: float) -> float:
+    """Return DT, images per second: images the optimiser consumed / wall time of all ranks.
+
+    Aach et al. 2023, "Efficiency", name DT without a formula; the definition is ours: one count
+    and one time for the whole group, never a mean of rates. NaN without time.
+    """
+    return samples / wall_s if wall_s > 0 else float("nan")
+
+
+def runtime(wall_s: Values) -> float:
+    """Return T, seconds: the sum of the wall times of all training epochs, the cold one too.
+
+    Aach et al. 2023, "Benchmark results", do not say whether T contains evaluation. Here it does
+    not, and neither does it contain start-up or checkpoints. NaN without epochs.
+    """
+    return float(np.sum(wall_s)) if len(wall_s) else float("nan")
+
+
+def speedup(base_runtime: float, runtime: float) -> float:
+    """Return S_G = T_G0 / T_G, against the base of G0 workers, not against one worker.
+
+    Aach et al. 2023, eq. 4 with T_4, that is G0 = 4.
+    """
+    return base_runtime / runtime
+
+
+def parallel_efficiency(
+    base_workers: int, base_runtime: float, workers: int, runtime: float
+) -> float:
+    """Return E_G = G0 T_G0 / (G T_G); 1 is ideal.
+
+    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
+    figures contain. With it, E_G0 = 1.
+    """
+    return base_workers * base_runtime / (workers * runtime)
+
+
+def relative_efficiency(
+    base_workers: int, base_throughput: float, workers: int, throughput: float
+) -> float:
+    """Return E_G = (DT_G / G) / (DT_G0 / G0): the same E_G, from throughputs.
+
+    Equal to `parallel_efficiency` for equal work, since then DT T is constant. Preferred for
+    measurements: it can leave the cold epoch out, and dropped last batches do not bias it.
+    """
+    return (throughput / workers) / (base_throughput / base_workers)
+
+
+def bootstrap_interval(values: Values, level: float = LEVEL, seed: int = SEED) -> Interval:
+    """Return the percentile bootstrap interval of the median (Efron and Tibshirani 1993, ch. 13).
+
+    With three values it is exactly their range: a resample has the smallest value as its median
+    with probability 7/27, far above 2.5 %. That range contains the true median with probability
+    1 - 2 (1/2)^3 = 75 %, so with n = 3 read it as "what was seen", not as 95 % certainty. From
+    n = 6 on, even the range covers more than 95 %. One value has no interval: (NaN, NaN).
+    """
+    clean = _finite(values)
+    if len(clean) < 2:
+        return float("nan"), float("nan")
+    return _percentiles(_medians(clean, np.random.default_rng(seed)), level)
+
+
+def bootstrap_ratio_interval(
+    values: Values, base: Values, level: float = LEVEL, seed: int = SEED
+) -> Interval:
+    """Return the same interval of median(values) / median(base), both resampled, independently.
+
+    So the spread of the base widens the interval of everything that is relative to it.
+    """
+    above, below = _finite(values), _finite(base)
+    if len(above) < 2 or len(below) < 2:
+        return float("nan"), float("nan")
+    generator = np.random.default_rng(seed)
+    return _percentiles(_medians(above, generator) / _medians(below, generator), level)
+
+
+def summarise(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+    """Return one row per group: the columns `by`, n, median, min, max, low, high of `value`.
+
+    Missing and non-finite values do not count towards n; a group without any keeps its row, with
+    n = 0. low and high are `bootstrap_interval`.
+    """
+    keys = list(by)
+    rows = []
+    for group, part in table.groupby(keys, dropna=False, sort=True):
+        values = _finite(part[value])
+        low, high = bootstrap_interval(values)
+        ends = (values.min(), values.max()) if len(values) else (np.nan, np.nan)
+        middle = float(np.median(values)) if len(values) else np.nan
+        rows.append((*group, len(values), middle, *ends, low, high))
+    return pd.DataFrame(rows, columns=[*keys, "n", "median", "min", "max", "low", "high"])
+
+
+def _finite(values: Values) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    return array[np.isfinite(array)]
+
+
+def _medians(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    picks = generator.integers(0, len(values), size=(RESAMPLES, len(values)))
+    return np.median(values[picks], axis=1)
+
+
+def _percentiles(draws: np.ndarray, level: float) -> Interval:
+    tail = 50 * (1 - level)
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    return float(low), float(high)

@@ -1,0 +1,110 @@
+"""The paper's statements as points for our figures; the numbers themselves live in data/paper/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ddl_core.errors import DataError
+from ddl_core.paths import PAPER
+
+BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
+SYSTEM = "the paper (JUWELS Booster, 4 A100 a node)"
+
+_COLUMNS = [
+    "source",
+    "statement",
+    "strategy",
+    "loader",
+    "model",
+    "world_size_min",
+    "world_size",
+    "value",
+    "bound",
+    "approx",
+    "printed",
+    "place",
+    "contradiction",
+]
+_TYPES = {
+    "world_size_min": "Int64",
+    "world_size_max": "Int64",
+    "world_size": "Int64",
+    "value": "float64",
+}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What Aach et al. 2023 state, and what follows from it by arithmetic."""
+
+    efficiency: pd.DataFrame
+    orderings: pd.DataFrame
+    derived: pd.DataFrame
+
+
+def read_paper(directory: Path = PAPER) -> Paper:
+    """Read the paper's numbers.
+
+    Raises
+    ------
+    DataError
+        If a file is missing.
+    """
+    return Paper(*(_read(directory / f"{name}.csv") for name in Paper.__annotations__))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; it belongs to the repository, "
+            "restore it with `git checkout data/paper`"
+        ) from None
+    return table.astype({name: kind for name, kind in _TYPES.items() if name in table})
+
+
+def efficiency_points(paper: Paper) -> pd.DataFrame:
+    """Return every stated E_G, and those that follow from the stated runtimes.
+
+    data/paper/ spells a statement out for each strategy and model that it may mean. Where the paper
+    names none, the cell is empty here, and the statement is one row.
+    """
+    stated = paper.efficiency.assign(source="stated")
+    inferred = stated["inferred"].fillna("").str.split(";")
+    for column in ("strategy", "model"):
+        unnamed = inferred.map(lambda names, column=column: column in names).astype(bool)
+        stated[column] = stated[column].mask(unnamed)
+    return _points(stated.drop_duplicates(_COLUMNS), _derived(paper, "parallel_efficiency"))
+
+
+def throughput_points(paper: Paper) -> pd.DataFrame:
+    """Return the throughputs that follow from stated runtimes: 90 epochs x 1,281,167 images / T.
+
+    The paper prints no throughput: the values of its Fig. 3 are only drawn.
+    """
+    return _points(_derived(paper, "throughput"))
+
+
+def _derived(paper: Paper, quantity: str) -> pd.DataFrame:
+    table = paper.derived
+    # Rows without a loader evaluate the printed equations, which omit G0: not for comparison.
+    table = table[(table["quantity"] == quantity) & table["loader"].notna()]
+    return table.assign(
+        source="derived",
+        world_size_min=table["world_size"],
+        approx="true",
+        printed=table["formula"],
+        place=table["inputs"],
+    )
+
+
+def _points(*parts: pd.DataFrame) -> pd.DataFrame:
+    table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
+    return table.assign(base_world_size=BASE_WORLD_SIZE, hardware=SYSTEM)
+
+
+def covers(stated: str, name: str) -> bool:
+    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU."""
+    return name == stated or (stated == "dali" and name.startswith("dali_"))

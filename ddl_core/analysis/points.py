@@ -1,0 +1,173 @@
+"""What each figure shows, as a table: the figure is drawn from it, and it is saved beside it."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from ddl_core.analysis import paper as published
+from ddl_core.analysis.arms import VALUE, arm_table, commits, lost, usable
+from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.settings import ARM, with_settings
+from ddl_core.analysis.style import LOADER_NAMES, MODEL_NAMES
+
+POINTS = {
+    "panel": "string",
+    "source": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "model": "string",
+    "local_batch_size": "Int64",
+    "world_size_min": "Int64",
+    "world_size": "Int64",
+    "base_world_size": "Int64",
+    "n": "Int64",
+    "failed": "Int64",
+    "value": "float64",
+    "low": "float64",
+    "high": "float64",
+    "bound": "string",
+    "approx": "string",
+    "statement": "string",
+    "printed": "string",
+    "place": "string",
+    "contradiction": "string",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
+REPEATS = {
+    "panel": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "model": "string",
+    "local_batch_size": "Int64",
+    "world_size": "Int64",
+    "repeat": "Int64",
+    "run_id": "string",
+    "lost": "boolean",
+    "value": "float64",
+    "n": "Int64",
+    "failed": "Int64",
+    "median": "float64",
+    "low": "float64",
+    "high": "float64",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
+
+
+def throughput(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return throughput (images/s) over workers: a panel per setting and model, then the paper's.
+
+    The paper's panel is its own because the hardware is another.
+    """
+    ours = _measured(arm_table(runs), ["value", "low", "high"])
+    ours["panel"] = _with_model(ours)
+    theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
+    return _stack([ours, theirs], POINTS)
+
+
+def efficiency(
+    runs: pd.DataFrame,
+    paper: Paper,
+    loaders: Sequence[Sequence[str]],
+    models: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Return parallel efficiency over workers for some arms, the paper's statements beside ours.
+
+    Parameters
+    ----------
+    runs
+        A runs table.
+    paper
+        The paper's numbers.
+    loaders
+        Groups of loaders; each group gets its own panel.
+    models, strategies
+        What to keep; empty keeps all. Statements that name no strategy are always kept.
+
+    Returns
+    -------
+    DataFrame
+        `POINTS`. Every setting with an arm at two or more world sizes has its own panels. An arm
+        measured at its base only is left out: it is 1 by definition.
+    """
+    ours = _measured(_scaling(arm_table(runs)), ["efficiency", "efficiency_low", "efficiency_high"])
+    theirs = published.efficiency_points(paper)
+    ours, theirs = (
+        part[_among(part["model"], models) & _among(part["strategy"], strategies)]
+        for part in (ours, theirs)
+    )
+    return _stack(_panels(ours, theirs, loaders), POINTS)
+
+
+def repeats(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run that was made, with the median and interval of its arm beside it."""
+    table = with_settings(runs[usable(runs) | lost(runs)])
+    table["lost"] = lost(table)
+    keys = ["setting", "hardware", *ARM, "world_size"]
+    summary = arm_table(runs).rename(columns={"value": "median"})
+    table = table.merge(summary[[*keys, "n", "failed", "median", "low", "high"]], on=keys)
+    table["value"] = table[VALUE].mask(table["lost"])
+    table["commit"] = [commits(table.iloc[[row]]) for row in range(len(table))]
+    table["panel"] = _with_model(table)
+    order = ["panel", "strategy", "loader", "world_size", "repeat", "run_id"]
+    return _stack([table], REPEATS).sort_values(order, ignore_index=True)
+
+
+def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
+    """Return the measured arms with `values` as value, low and high."""
+    chosen = {new: table[old] for new, old in zip(("value", "low", "high"), values, strict=True)}
+    return table.assign(
+        **chosen,
+        source="measured",
+        bound="value",
+        world_size_min=table["world_size"],
+        panel=table["setting"],
+    )
+
+
+def _scaling(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms that were measured at two or more world sizes."""
+    reached = table["world_size"].where(table["n"] > 0)
+    keys = [table[name] for name in ("setting", "hardware", *ARM)]
+    return table[reached.groupby(keys).transform("nunique") > 1]
+
+
+def _panels(
+    ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
+) -> Iterator[pd.DataFrame]:
+    """Return the rows of each panel: ours and the paper's for a group, once for each setting."""
+    for group in loaders:
+        settings = sorted(ours.loc[ours["loader"].isin(group), "panel"].unique())
+        for setting in settings or [""]:
+            panel = _panel_name(setting, group if len(loaders) > 1 else ())
+            covered = theirs["loader"].map(
+                lambda stated, group=group: any(published.covers(stated, name) for name in group)
+            )
+            yield ours[(ours["panel"] == setting) & ours["loader"].isin(group)].assign(panel=panel)
+            yield theirs[covered.astype(bool)].assign(panel=panel)
+
+
+def _panel_name(setting: str, group: Sequence[str]) -> str:
+    names = ", ".join(LOADER_NAMES[loader] for loader in group)
+    return " · ".join(part for part in (names, setting or "the paper") if part)
+
+
+def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
+    return column.isin(wanted) | column.isna() if wanted else column.notna() | column.isna()
+
+
+def _with_model(table: pd.DataFrame) -> pd.Series:
+    return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
+
+
+def _stack(
+    parts: Iterator[pd.DataFrame] | list[pd.DataFrame], types: dict[str, str]
+) -> pd.DataFrame:
+    rows = [row for part in parts for row in part.to_dict("records")]
+    return pd.DataFrame(rows, columns=list(types)).astype(types)

@@ -1,0 +1,134 @@
+"""How things look and what they are called: one mapping for all figures.
+
+Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well; every
+strategy also has its own marker and every loader its own line.
+"""
+
+from typing import Any
+
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+STRATEGY_NAMES = {
+    "single": "single process",
+    "ddp": "PyTorch-DDP",
+    "horovod": "Horovod",
+    "deepspeed": "DeepSpeed",
+}
+STRATEGY_COLOURS = {
+    "single": "#000000",
+    "ddp": "#0072B2",
+    "horovod": "#E69F00",
+    "deepspeed": "#009E73",
+}
+STRATEGY_MARKERS = {"single": "D", "ddp": "o", "horovod": "s", "deepspeed": "^"}
+
+LOADER_NAMES = {
+    "native": "native",
+    "dali": "DALI",  # the paper, where it does not say CPU or GPU
+    "dali_cpu": "DALI (CPU)",
+    "dali_gpu": "DALI (GPU)",
+    "synthetic": "synthetic",
+}
+LOADER_LINES: dict[str, Any] = {
+    "native": "solid",
+    "dali": (0, (5, 2)),
+    "dali_cpu": (0, (5, 2)),
+    "dali_gpu": (0, (5, 2, 1, 2)),
+    "synthetic": (0, (1, 1.5)),
+}
+# How a measured marker is filled; the rest is white.
+LOADER_FILLS = {
+    "native": "full",
+    "dali": "left",
+    "dali_cpu": "left",
+    "dali_gpu": "right",
+    "synthetic": "bottom",
+}
+
+MODEL_NAMES = {
+    "resnet18": "ResNet18",
+    "resnet44": "ResNet44",
+    "resnet50": "ResNet50",
+    "resnet101": "ResNet101",
+    "resnet152": "ResNet152",
+    "alexnet": "AlexNet",
+    "googlenet": "GoogLeNet",
+}
+
+# Share of the strategy's colour, where a figure compares models: the larger, the darker.
+MODEL_SHADES = {
+    "resnet44": 0.4,
+    "alexnet": 0.45,
+    "googlenet": 0.5,
+    "resnet18": 0.55,
+    "resnet50": 0.65,
+    "resnet101": 0.8,
+    "resnet152": 1.0,
+}
+
+# Where a statement of the paper names no strategy.
+UNNAMED = "framework not named"
+UNNAMED_COLOUR = "#666666"
+UNNAMED_MARKER = "h"
+
+IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
+
+# Sizes in inches and points: two figures side by side fill the width of a page, and a figure
+# scaled to a text column keeps legible letters.
+WIDTH = 7.2
+CAPTION_POINTS = 7.0
+RC: Any = {  # matplotlib's own type lists every key
+    # A family by name: which font "sans-serif" stands for differs between machines.
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 6.0,
+    "text.usetex": False,
+    "mathtext.fontset": "dejavusans",
+    # Letters as outlines: an SVG looks the same whatever fonts its reader has.
+    "svg.fonttype": "path",
+    # No random ids, and no compressed streams in the PDF: zlib's output differs between builds.
+    "svg.hashsalt": "ddl_core",
+    "pdf.compression": 0,
+    "savefig.dpi": 200,
+    "figure.dpi": 100,
+}
+
+
+def colour(strategy: str | None) -> str:
+    """Return the colour of a strategy; None is "not named"."""
+    return STRATEGY_COLOURS[strategy] if strategy else UNNAMED_COLOUR
+
+
+def marker(strategy: str | None) -> str:
+    """Return the marker of a strategy; None is "not named"."""
+    return STRATEGY_MARKERS[strategy] if strategy else UNNAMED_MARKER
+
+
+def strategy_name(strategy: str | None) -> str:
+    """Return what people call a strategy; None is "not named"."""
+    return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+
+
+def text_points(text: str, size: float) -> float:
+    """Return the printed width of one line of text in points."""
+    font = FontProperties(family=RC["font.family"], size=size)
+    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def tint(hex_colour: str, share: float) -> str:
+    """Return the colour mixed with white; `share` is the part of the colour, 0 to 1."""
+    red, green, blue = (1 - share * (1 - channel) for channel in to_rgb(hex_colour))
+    return str(to_hex((red, green, blue)))

@@ -1,0 +1,204 @@
+"""From result records to one table: a row per run, failed runs too, missing values empty."""
+
+import types
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import numpy as np
+import pandas as pd
+
+from ddl_core.analysis import metrics
+from ddl_core.errors import RecordError
+from ddl_core.paths import RunFiles, Tree
+from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
+from ddl_core.spec import RunSpec
+
+_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
+
+
+def _dtype(annotation: Any) -> str:
+    """Return the column type of a `RunSpec` field; ``X | None`` is a column of X with gaps."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    while get_args(annotation):  # Annotated[X, ...] and Literal["a", ...]
+        annotation = get_args(annotation)[0]
+    return _DTYPES[annotation if isinstance(annotation, type) else type(annotation)]
+
+
+COLUMNS: dict[str, str] = {
+    "study": "string",
+    "run_id": "string",
+    "status": "string",
+    **{name: _dtype(field.annotation) for name, field in RunSpec.model_fields.items()},
+    "world_size": "Int64",
+    "global_batch_size": "Int64",
+    "device_used": "string",
+    "accelerator": "string",
+    "machine": "string",
+    "cpu_cores": "Int64",
+    "git_commit": "string",
+    "git_dirty": "boolean",
+    "method_version": "Int64",
+    "attempts": "Int64",
+    "train_epochs_warm": "Int64",
+    "images_per_epoch": "Int64",
+    "throughput_samples_per_s": "float64",
+    "throughput_samples_per_cpu_s": "float64",
+    "runtime_s": "float64",
+    "runtime_warm_epoch_s": "float64",
+    "data_share": "float64",
+    "step_s_median": "float64",
+    "train_loss": "float64",
+    "eval_loss": "float64",
+    "top1": "float64",
+    "top5": "float64",
+    "diverged": "boolean",
+    "corrupt_images": "Int64",
+    "error_kind": "string",
+}
+_ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
+
+
+def runs_table(runs_dir: Path) -> pd.DataFrame:
+    """Read every record below `runs_dir` (``<study>/<run_id>/``) strictly.
+
+    Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
+    of warm training epochs (see `metrics`); ``runtime_s`` sums all training epochs of a completed
+    run, cold ones too; ``diverged`` says that a training loss was not finite.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read, has an unknown field, or lies in a folder of another name.
+    """
+    if not runs_dir.is_dir():
+        return empty_table()
+    studies = sorted(folder for folder in runs_dir.iterdir() if folder.is_dir())
+    return _frame([row for study in studies for row in _rows(study)])
+
+
+def write_table(tree: Tree, study: str) -> Path:
+    """Write ``tables/<study>.csv`` from the study's records and return its path.
+
+    The same records give the same bytes.
+
+    Raises
+    ------
+    RecordError
+        If the study has no runs here, or a record cannot be read, or the table not be written.
+    """
+    rows = _rows(tree.study(study))
+    if not rows:
+        raise RecordError(
+            f"study {study!r} has no runs in {tree.runs}; "
+            f"run it with `ddl study run {study}`, or choose another place with --results DIR"
+        )
+    path = tree.tables / f"{study}.csv"
+    write_atomically(path, to_csv(_frame(rows)))
+    return path
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table that `write_table` wrote, with the same column types."""
+    return pd.read_csv(
+        path, dtype=COLUMNS, float_precision="round_trip", keep_default_na=False, na_values=[""]
+    )
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Return `table` as CSV with nine significant digits, so that its bytes are stable."""
+    return str(table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def studies_with_runs(tree: Tree) -> list[str]:
+    """Return the names of the studies that have at least one record in `tree`."""
+    return sorted({path.parent.parent.name for path in tree.runs.glob("*/*/run.json")})
+
+
+def empty_table() -> pd.DataFrame:
+    """Return a table of no runs, with all columns and their types."""
+    return _frame([])
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    return table.sort_values(_ORDER, ignore_index=True, kind="stable")
+
+
+def _rows(study: Path) -> list[dict[str, Any]]:
+    if not study.is_dir():
+        return []
+    folders = sorted(folder for folder in study.iterdir() if RunFiles(folder).record.exists())
+    return [_row(folder) for folder in folders]
+
+
+def _row(directory: Path) -> dict[str, Any]:
+    record = read_record(directory)
+    place = (directory.parent.name, directory.name)
+    if place != (record.study, record.run_id):
+        raise RecordError(
+            f"{directory} holds the record of run {record.run_id!r} of study {record.study!r}; "
+            "a copied run would count twice: remove the copy or restore the folder's name"
+        )
+    return {
+        **record.spec.model_dump(),
+        **_about(record),
+        **_measured(read_epochs(directory), completed=record.status == "completed"),
+    }
+
+
+def _about(record: RunRecord) -> dict[str, Any]:
+    system, provenance = record.system or {}, record.provenance or {}
+    return {
+        "study": record.study,
+        "run_id": record.run_id,
+        "status": record.status,
+        "world_size": record.world_size,
+        "global_batch_size": record.global_batch_size,
+        "device_used": system.get("device"),
+        "accelerator": system.get("accelerator"),
+        "machine": system.get("cpu"),
+        "cpu_cores": system.get("cpu_cores"),
+        "git_commit": provenance.get("git_commit"),
+        "git_dirty": provenance.get("git_dirty"),
+        "method_version": record.method_version,
+        "attempts": len(record.attempts),
+        "error_kind": record.error.kind if record.error else None,
+    }
+
+
+def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
+    train = [row for row in epochs if row.phase == "train"]
+    evaluations = [row for row in epochs if row.phase == "eval"]
+    if not train:
+        return {}
+    last = evaluations[-1] if evaluations else None
+    losses = [row.loss for row in train if row.loss is not None]
+    return {
+        "train_epochs_warm": sum(not row.cold for row in train),
+        "images_per_epoch": train[-1].samples,
+        "runtime_s": metrics.runtime([row.wall_s for row in train]) if completed else None,
+        **_rates([row for row in train if not row.cold]),
+        "train_loss": train[-1].loss,
+        "eval_loss": last.loss if last else None,
+        "top1": last.top1 if last else None,
+        "top5": last.top5 if last else None,
+        "diverged": not np.isfinite(losses).all() if losses else None,
+        "corrupt_images": sum(row.corrupt_images for row in epochs),
+    }
+
+
+def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
+    """Return what only warm epochs may tell; nothing where there is none."""
+    if not warm:
+        return {}
+    samples = sum(row.samples for row in warm)
+    wall_s = sum(row.wall_s for row in warm)
+    steps = [row.step_s_median for row in warm if row.step_s_median is not None]
+    return {
+        "throughput_samples_per_s": metrics.throughput(samples, wall_s),
+        "throughput_samples_per_cpu_s": metrics.throughput(samples, sum(row.cpu_s for row in warm)),
+        "runtime_warm_epoch_s": wall_s / len(warm),
+        "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
+        "step_s_median": float(np.median(steps)) if steps else None,
+    }

@@ -1,0 +1,109 @@
+"""Invented records for the tests of the analysis; they never leave a temporary folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.paths import Tree
+from ddl_core.records import (
+    Attempt,
+    EpochRecord,
+    Failure,
+    RunRecord,
+    append_epoch,
+    write_record,
+)
+from ddl_core.spec import RunSpec
+
+MACHINE = {"os": "Linux", "cpu": "Example(R) CPU @ 2.00GHz", "cpu_cores": 2, "device": "cpu"}
+CODE = {"git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
+SPEC = {
+    "image_size": 96,
+    "local_batch_size": 16,
+    "epochs": 3,
+    "loader_workers": 1,
+    "train_images": 320,
+    "eval_images": 64,
+}
+
+
+def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochRecord:
+    fields: dict[str, Any] = {
+        "attempt": 0,
+        "epoch": epoch,
+        "phase": phase,
+        "cold": epoch == 0 and phase == "train",
+        "steps": 10,
+        "samples": 320 if phase == "train" else 64,
+        "corrupt_images": 0,
+        "wall_s": 20.0,
+        "cpu_s": 32.0,
+        "data_s": 2.0,
+        "rank_wall_s_min": 19.0,
+        "rank_wall_s_max": 20.0,
+        "step_s_median": 1.9,
+        "step_s_p95": 2.5,
+        "throughput_samples_per_s": 16.0,
+        "loss": 6.5,
+        "top1": 0.01,
+        "top5": 0.05,
+        "lr": 0.025,
+        "max_memory_bytes": None,
+    }
+    return EpochRecord(**fields | changes)
+
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "results")
+
+
+@pytest.fixture
+def make_run(tree: Tree) -> MakeRun:
+    """Return a function that writes one run: warm wall time per epoch, status, spec fields."""
+
+    def make(
+        wall_s: float = 20.0,
+        *,
+        study: str = "laptop",
+        status: str = "completed",
+        system: dict[str, Any] | None = MACHINE,
+        rows: list[EpochRecord] | None = None,
+        **fields: Any,
+    ) -> Path:
+        record = RunRecord.plan(study, RunSpec(**SPEC | fields))
+        record.status = status
+        record.system = system
+        record.provenance = CODE
+        record.attempts = [Attempt(started_utc=record.created_utc)]
+        if status == "failed":
+            record.error = Failure(kind="Killed", message="rank 1 was killed")
+        directory = tree.study(study) / record.run_id
+        write_record(directory, record)
+        if rows is None:
+            rows = [epoch_row(0, wall_s=5 * wall_s)]
+            rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
+            rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
+        for row in rows:
+            append_epoch(directory, row)
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def laptop(make_run: MakeRun) -> MakeRun:
+    """Write 18 runs like the laptop study's: three repeats of six arms."""
+    spread = (1.0, 1.02, 0.97)
+    for repeat, factor in enumerate(spread):
+        for loader, wall_s in (("native", 30.0), ("synthetic", 26.0)):
+            common = {"loader": loader, "repeat": repeat}
+            make_run(wall_s * factor, strategy="single", **common)
+            make_run(1.03 * wall_s * factor, strategy="ddp", **common)
+            make_run(0.58 * wall_s * factor**2, strategy="ddp", gpus_per_node=2, **common)
+    return make_run
