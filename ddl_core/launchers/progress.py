@@ -1,6 +1,7 @@
 """Show how far a run is: in a terminal, in a notebook, or in a log file."""
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -94,15 +95,17 @@ class TerminalScreen:
 
         self._bar = tqdm(
             total=total,
-            bar_format="{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}] {postfix}",
-            dynamic_ncols=True,
+            bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}<{remaining}]{postfix}",
+            # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
+            ncols=shutil.get_terminal_size().columns - 1,
         )
 
     def show(self, done: int, name: str, progress: Progress | None) -> None:
         """See `Screen`."""
         self._bar.n = done + fraction(progress)
         self._bar.set_description_str(f"run {done + 1}/{self._bar.total}", refresh=False)
-        self._bar.set_postfix_str(f"{name}: {describe(progress)}", refresh=False)
+        # The name last: it is what a narrow terminal may cut.
+        self._bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
         self._bar.refresh()
 
     def say(self, line: str) -> None:

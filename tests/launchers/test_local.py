@@ -130,3 +130,17 @@ def test_a_job_can_be_cancelled() -> None:
     with pytest.raises(LaunchError, match="Interrupted: stopped by the user"):
         job.wait()
     assert [path.name for path in job.logs.iterdir()] == ["attempt_0"]
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_a_killed_kernel_fails_the_run_and_leaves_no_rank() -> None:
+    run_dir = planned(**ENDLESS)
+    job = Local().submit(run_dir)
+    wait_for(lambda: read_progress(run_dir), "the first sign of life")
+    (torchrun,) = [item for item in processes_of(run_dir) if "RANK" not in item.environ()]
+    torchrun.parent().kill()
+    with pytest.raises(LaunchError, match="did not survive"):
+        job.wait(timeout=60)
+    wait_for(lambda: not processes_of(run_dir), "the ranks to end", seconds=40)
+    assert read_record(run_dir).status == "failed"

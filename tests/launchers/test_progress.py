@@ -74,11 +74,12 @@ def test_the_screen_fits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
     bar = screen(3)
     assert isinstance(bar, TerminalScreen)
     bar.show(1, "name", state())
     bar.say("a line that stays")
     bar.close()
     assert "run 2/3" in terminal.getvalue()
-    assert "name: epoch 2/4 train, step 5/10, 87.2 images/s" in terminal.getvalue()
+    assert "epoch 2/4 train, step 5/10, 87.2 images/s, name" in terminal.getvalue()
     assert "a line that stays\n" in terminal.getvalue()

@@ -1,0 +1,143 @@
+"""What one run costs besides training: papermill, the kernel, torchrun and imports, in seconds.
+
+Executes small runs through the local launcher, as `ddl run` does, and divides the wall time of each
+at the marks that papermill, torchrun and rank 0 leave behind.
+
+    python benchmarks/launch_cost.py [REPEATS]
+"""
+
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from ddl_core.launchers.local import Local
+from ddl_core.launchers.progress import read_progress
+from ddl_core.launchers.study import plan_run
+from ddl_core.paths import PROJECT, RunFiles, Tree
+from ddl_core.provenance import host, provenance
+from ddl_core.records import write_atomically
+from ddl_core.spec import RunSpec
+
+RESULT = PROJECT / "benchmarks" / "results" / "launch_cost.json"
+POLL_S = 0.01
+TRAINING = "training and evaluation"
+PARTS = (
+    "kernel start",
+    "imports of the notebook",
+    "torchrun start",
+    "imports and set-up of the ranks",
+    TRAINING,
+    "end of the ranks",
+    "table and figure",
+    "end of the kernel, saving",
+)
+
+
+def main() -> None:
+    """Measure one and two ranks and print and store the medians."""
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    started = time.perf_counter()
+    import papermill  # noqa: F401
+
+    once = time.perf_counter() - started
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {
+            ranks: [measure(Tree(Path(folder)), ranks, repeat) for repeat in range(repeats)]
+            for ranks in (1, 2)
+        }
+    medians = {
+        ranks: {part: statistics.median(run[part] for run in rows) for part in PARTS}
+        for ranks, rows in runs.items()
+    }
+    cost = {
+        ranks: statistics.median(sum(run.values()) - run[TRAINING] for run in rows)
+        for ranks, rows in runs.items()
+    }
+    show(medians, cost, once)
+    content = {
+        "import_papermill_once_s": once,
+        "repeats": repeats,
+        "cost_per_run_s": cost,
+        "parts_s": medians,
+        "runs_s": runs,
+        "system": host(),
+        "provenance": provenance(),
+    }
+    write_atomically(RESULT, json.dumps(content, indent=1) + "\n")
+
+
+def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
+    """Return the seconds of each part of one run."""
+    spec = RunSpec(
+        strategy="ddp",
+        gpus_per_node=ranks,
+        loader="synthetic",
+        model="resnet50",
+        device="cpu",
+        image_size=32,
+        train_images=32,
+        eval_images=16,
+        local_batch_size=8,
+        epochs=1,
+        warmup_epochs=0,
+        checkpoint_every=0,
+        loader_workers=0,
+        repeat=repeat,
+    )
+    run_dir = plan_run(spec, "launch_cost", tree)
+    files = RunFiles(run_dir)
+    begun = time.time()
+    job = Local().submit(run_dir)
+    marks: dict[str, float] = {}
+    while not job.ended:
+        if next(files.logs.glob("attempt_0/*/attempt_0/0"), None):
+            marks.setdefault("spawned", time.time())
+        if progress := read_progress(run_dir):
+            marks.setdefault(progress["phase"], time.time())
+        time.sleep(POLL_S)
+    ended = time.time()
+    job.wait()
+    cells = _cells(files.notebook)
+    ranks_cell = next(cell for cell in cells if "run_ranks(" in cell.source)
+    times = [
+        begun,
+        _time(cells[0], "start_time"),
+        _time(ranks_cell, "start_time"),
+        marks["spawned"],
+        marks["train"],
+        marks["done"],
+        _time(ranks_cell, "end_time"),
+        _time(cells[-1], "end_time"),
+        ended,
+    ]
+    return dict(zip(PARTS, (b - a for a, b in itertools.pairwise(times)), strict=True))
+
+
+def show(medians: dict[int, dict[str, float]], cost: dict[int, float], once: float) -> None:
+    """Print a table: a row per part, a column per number of ranks."""
+    print(f"{'seconds, median':<34}" + "".join(f"{ranks:>6} rank(s)" for ranks in medians))
+    for part in PARTS:
+        print(f"{part:<34}" + "".join(f"{row[part]:>14.2f}" for row in medians.values()))
+    print(f"{'cost of a run besides training':<34}" + "".join(f"{c:>14.2f}" for c in cost.values()))
+    print(f"once per session: import papermill {once:.2f}")
+
+
+def _cells(path: Path) -> list[Any]:
+    notebook = nbformat.read(path, as_version=4)
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _time(cell: Any, name: str) -> float:
+    return datetime.fromisoformat(cell.metadata.papermill[name]).timestamp()
+
+
+if __name__ == "__main__":
+    main()
