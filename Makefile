@@ -4,11 +4,10 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .PHONY: help reproduce figures test lint env clean clean-results
 
-# Nothing that is left on the machine may change what runs. (Without bytecode, every start of
-# every rank would compile torch again.)
+# Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
-unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+unexport PYTHONPATH PYTHONHOME
 
 BIN := .venv/bin
 SETS := analysis train notebooks test
@@ -58,10 +57,13 @@ endif
 	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install the pinned packages; all of its output: $(PIP_LOG)"; exit 1; }
+	@# On all cores, which pip does not do; else every start of every rank would compile torch
+	@# again where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >>$(PIP_LOG) 2>&1 || true
 	@echo "$(CURDIR)" >$@
 
 .venv/.project: .venv/.packages pyproject.toml
-	@$(PIP) --no-deps --editable . >$(PIP_LOG) 2>&1 || { \
+	@$(PIP) --no-deps --editable . >>$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install this project; all of its output: $(PIP_LOG)"; exit 1; }
 	@touch $@
