@@ -48,10 +48,13 @@ def test_a_command_dies_with_its_parent(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    assert psutil.pid_exists(child)
+    wait_for(lambda: psutil.Process(child).name() == "sleep", "the command", seconds=10)
     parent.kill()
     parent.communicate()
-    wait_for(lambda: not processes.carrying("t4"), "the child to go", seconds=10)
+    try:
+        wait_for(lambda: not processes.carrying("t4"), "the child to go", seconds=10)
+    finally:
+        processes.end_all("t4")
 
 
 def test_output_of_a_command_lands_in_its_log(tmp_path: Path) -> None:
