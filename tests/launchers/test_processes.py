@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -14,54 +16,73 @@ from tests.launchers.running import wait_for
 FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
 
 
-def test_everything_that_a_command_started_is_ended(tmp_path: Path) -> None:
-    child = processes.start(FAMILY, token="t1", log=tmp_path / "log", environment=os.environ)
-    wait_for(lambda: len(processes.carrying("t1")) == 4, "the family", seconds=10)
-    assert processes.end_all("t1") == []
-    child.wait()
-    assert processes.carrying("t1") == []
+Begin = Callable[[Sequence[str], str], subprocess.Popen[bytes]]
 
 
-def test_another_run_is_left_alone(tmp_path: Path) -> None:
-    mine = processes.start(FAMILY, token="t2", log=tmp_path / "a", environment=os.environ)
-    other = processes.start(FAMILY, token="t3", log=tmp_path / "b", environment=os.environ)
-    wait_for(lambda: len(processes.carrying("t3")) == 4, "the other family", seconds=10)
-    processes.end_all("t2")
-    try:
-        assert len(processes.carrying("t3")) == 4
-    finally:
-        processes.end_all("t3")
-        mine.wait()
-        other.wait()
+@pytest.fixture
+def token() -> Iterator[str]:
+    """Give a token that no other test run on this machine has; nothing of it stays."""
+    name = uuid.uuid4().hex
+    yield name
+    processes.end_all(name)
 
 
-def test_a_command_dies_with_its_parent(tmp_path: Path) -> None:
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(command: Sequence[str], token: str) -> subprocess.Popen[bytes]:
+        log = tmp_path / "logs" / f"{len(children)}"
+        child = processes.start(command, token=token, log=log, environment=os.environ)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def test_everything_that_a_command_started_is_ended(begin: Begin, token: str) -> None:
+    begin(FAMILY, token)
+    wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
+    assert processes.end_all(token) == []
+    assert processes.carrying(token) == []
+
+
+def test_another_run_is_left_alone(begin: Begin, token: str) -> None:
+    other = begin(["/bin/sleep", "300"], f"{token}-other")
+    begin(FAMILY, token)
+    wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
+    processes.end_all(token)
+    assert other.poll() is None
+
+
+def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
         "from ddl_core.launchers.processes import start\n"
-        "child = start(['/bin/sleep', '300'], token='t4', log=Path(sys.argv[1]),"
+        "child = start(['/bin/sleep', '300'], token=sys.argv[2], log=Path(sys.argv[1]),"
         " environment=os.environ)\n"
         "print(child.pid, flush=True); time.sleep(300)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(tmp_path / "log"), token],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    wait_for(lambda: psutil.Process(child).name() == "sleep", "the command", seconds=10)
+    child = psutil.Process(int(parent.stdout.readline()))
+    wait_for(lambda: child.name() == "sleep", "the command", seconds=30)
     parent.kill()
     parent.communicate()
-    try:
-        wait_for(lambda: not processes.carrying("t4"), "the child to go", seconds=10)
-    finally:
-        processes.end_all("t4")
+    wait_for(lambda: not processes.carrying(token), "the child to go", seconds=30)
+    assert processes.carrying(token) == []
 
 
-def test_output_of_a_command_lands_in_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "new" / "log"
-    command = ["/bin/sh", "-c", "echo out; echo err >&2"]
-    processes.start(command, token="t5", log=log, environment=os.environ).wait()
-    assert log.read_text() == "out\nerr\n"
+def test_output_of_a_command_lands_in_its_log(begin: Begin, token: str, tmp_path: Path) -> None:
+    begin(["/bin/sh", "-c", "echo out; echo err >&2"], token).wait()
+    assert (tmp_path / "logs" / "0").read_text() == "out\nerr\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
