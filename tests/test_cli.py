@@ -199,3 +199,11 @@ def test_verifying_a_damaged_folder_fails(tmp_path: Path) -> None:
     result = ddl("data", "verify", tmp_path, "--processes", 1)
     assert result.exit_code == 1
     assert "1.jpg" in result.stdout
+
+
+def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
+    result = ddl("figures", "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    drawn = list((tmp_path / "figures").iterdir())
+    assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
+    assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output

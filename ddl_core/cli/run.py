@@ -54,7 +54,8 @@ def run(
         click.echo(shlex.join(ranks.command(spec, directory, files.logs)))
         return
     preflight.check_run(spec)
-    preflight.check_study([spec], tree, data_dir)
+    preflight.check_room(directory)
+    study.check_data([entry(spec, directory)], tree, data_dir)
     study.plan_run(spec, study_name, tree, data_dir)
     click.echo(spec.run_id)
     study.run_one(directory)

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
-from ddl_core.paths import Tree
 from ddl_core.provenance import available_cores
 from ddl_core.records import cannot_write
 from ddl_core.spec import RunSpec
@@ -113,16 +112,3 @@ def check_room(folder: Path) -> None:
             f"{free / 1e6:.0f} MB are free on the disk of {folder}; a run may need "
             f"{MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another place with --results DIR"
         )
-
-
-def check_study(specs: list[RunSpec], tree: Tree, data_dir: Path | None = None) -> None:
-    """Check what concerns all runs of a study: a folder to write to, and the data they name.
-
-    Raises
-    ------
-    DDLError
-        As `check_room` and `check_data` do.
-    """
-    check_room(tree.root)
-    for name in sorted({spec.dataset for spec in specs if spec.loader != "synthetic"}):
-        check_data(data_dir or tree.dataset(name))

@@ -9,11 +9,11 @@ from ddl_core.launchers.local import Local
 from ddl_core.launchers.processes import stoppable
 from ddl_core.launchers.progress import Screen, describe, read_progress, screen
 from ddl_core.ledger import TO_RETRY, TO_RUN, Entry, counts, exclusive, ledger, plan
-from ddl_core.paths import STUDIES, RunFiles, Tree, portable
+from ddl_core.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_core.records import RunRecord, read_record, write_record
 from ddl_core.spec import RunSpec, Study
 
-POLL_S = 0.5
+POLL_S = 0.25
 INTERRUPTED = "Interrupted: "  # how a run that was stopped from outside begins its reason
 
 
@@ -61,7 +61,7 @@ def run_study(
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
         todo = pending(ledger(study, tree), retry_failed)
-        preflight.check_study([item.spec for item in todo], tree, data_dir)
+        check_data(todo, tree, data_dir)
         for item in todo:
             _set_aside_unreadable(item)
         plan(study, tree, data_dir)
@@ -95,6 +95,27 @@ def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
     """Return what a study still has to run; a run stopped from outside has not failed."""
     wanted = TO_RETRY if retry_failed else TO_RUN
     return [item for item in entries if is_interrupted(item) or item.state in wanted]
+
+
+def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check the folders that some runs will read.
+
+    Raises
+    ------
+    DataError
+        If one is missing or cannot be read.
+    """
+    folders = (_folder_of(item, tree, data_dir) for item in entries)
+    for folder in sorted({folder for folder in folders if folder}):
+        preflight.check_data(folder)
+
+
+def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
+    """Return what a run will read: what is chosen now, else what was chosen when it was planned."""
+    if data_dir is None and item.state not in ("missing", "unreadable"):
+        planned = read_record(item.directory).data_dir
+        return locate(planned) if planned else None
+    return data_folder(item.spec, tree, data_dir)
 
 
 def is_interrupted(item: Entry) -> bool:

@@ -6,8 +6,7 @@ import pytest
 
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, RecordError, SpecError
 from ddl_core.launchers import preflight
-from ddl_core.launchers.preflight import check_data, check_room, check_run, check_study, gpu_count
-from ddl_core.paths import Tree
+from ddl_core.launchers.preflight import check_data, check_room, check_run, gpu_count
 from ddl_core.spec import RunSpec
 from tests.launchers.conftest import Mount
 
@@ -87,12 +86,6 @@ def test_data_need_both_parts(tmp_path: Path) -> None:
         check_data(tmp_path)
     (tmp_path / "val").mkdir()
     check_data(tmp_path)
-
-
-def test_synthetic_runs_need_no_data(tmp_path: Path) -> None:
-    check_study([RunSpec(loader="synthetic")], Tree(tmp_path))
-    with pytest.raises(DataError, match="datasets/sample"):
-        check_study([RunSpec(loader="synthetic"), RunSpec()], Tree(tmp_path))
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -129,6 +129,17 @@ def test_missing_data_stop_a_study_before_anything_is_written(launcher: FakeLaun
     assert list(results().study("grid").glob("*/run.json")) == []
 
 
+def test_data_named_in_the_plan_need_not_be_named_again(
+    launcher: FakeLauncher, tmp_path: Path
+) -> None:
+    study = grid(loader=["native", "synthetic"])
+    for part in ("train", "val"):
+        (tmp_path / "images" / part).mkdir(parents=True)
+    plan(study, results(), tmp_path / "images")
+    entries = run_study(study, results(), launcher=launcher)
+    assert states(entries) == ["completed", "completed"]
+
+
 def test_data_may_be_named_later(launcher: FakeLauncher, tmp_path: Path) -> None:
     study = grid(loader=["native"])
     (item,) = plan(study, results())
