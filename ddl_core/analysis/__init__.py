@@ -1,12 +1,13 @@
 """Tables and figures from records, without torch.
 
-``records -> tables -> points -> figures``: each step is a pure function of the one before.
+``records -> tables -> arms -> points -> figures``: each step is a pure function of the one before.
 """
 
 from pathlib import Path
 
 import pandas as pd
 
+from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.save import save_figure
@@ -29,9 +30,9 @@ def redraw(tree: Tree, *, figures: Path) -> list[Path]:
     """
     tables = [read_table(write_table(tree, study)) for study in studies_with_runs(tree)]
     runs = pd.concat([empty_table(), *tables], ignore_index=True)
-    paper = read_paper()
+    arms, paper = arm_table(runs), read_paper()
     written: list[Path] = []
     for name, question in QUESTIONS.items():
-        points = question.points(runs, paper)
+        points = question.points(runs, arms, paper)
         written += save_figure(question.draw(points), points, figures / name)
     return written

@@ -10,10 +10,11 @@ from ddl_core.analysis.settings import ARM, with_settings
 
 VALUE = "throughput_samples_per_s"
 
-_SHARED = ["setting", "study", *ARM, "local_batch_size", "hardware", "on_cpu"]
+# One row of the arm table has these in common; every change of one of them is another row.
+KEYS = ["setting", "hardware", *ARM, "world_size"]
+_SHARED = [*KEYS, "study", "local_batch_size", "on_cpu"]
 COLUMNS = [
     *_SHARED,
-    "world_size",
     "base_world_size",
     "n",
     "failed",
@@ -27,18 +28,20 @@ COLUMNS = [
 ]
 
 
-def usable(runs: pd.DataFrame) -> pd.Series:
-    """Mark the runs whose throughput counts: completed, finite losses, at least one warm epoch."""
-    return (runs["status"] == "completed") & ~_diverged(runs) & runs[VALUE].notna()
+def made_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that were made to their end, good or bad, with what pools and judges them.
 
-
-def lost(runs: pd.DataFrame) -> pd.Series:
-    """Mark the runs that were made and give no throughput: failed, or diverged."""
-    return (runs["status"] == "failed") | _diverged(runs)
-
-
-def _diverged(runs: pd.DataFrame) -> pd.Series:
-    return runs["diverged"].fillna(False).astype(bool)
+    Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
+    throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
+    files were changed).
+    """
+    diverged = runs["diverged"].fillna(False).astype(bool)
+    lost = (runs["status"] == "failed") | diverged
+    measured = (runs["status"] == "completed") & runs[VALUE].notna()
+    table = with_settings(runs.assign(lost=lost, value=runs[VALUE].mask(lost))[measured | lost])
+    dirty = table["git_dirty"].fillna(False).astype(bool).map({True: "+", False: ""})
+    table["commit"] = table["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
+    return table.astype({"lost": bool})
 
 
 def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -48,32 +51,25 @@ def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
     is relative to the smallest world size at hand of the same arm, base_world_size, where it is 1
     by definition and has no interval. A row whose runs were all lost has n = 0 and no value.
     """
-    table = with_settings(runs[usable(runs) | lost(runs)])
-    arms = table.groupby(["setting", "hardware", *ARM], sort=True)
-    rows = [row for _, arm in arms for row in _arm_rows(arm)]
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _arm_rows(arm: pd.DataFrame) -> list[dict[str, Any]]:
-    shared = {name: arm[name].iloc[0] for name in _SHARED}
-    rows = []
-    base: tuple[int, np.ndarray] | None = None
-    for size, runs in arm.groupby("world_size"):
-        workers = int(size)
-        good = runs[usable(runs)]
-        values = good[VALUE].to_numpy(dtype=float)
-        row = {
-            **shared,
-            "world_size": workers,
-            "n": len(values),
-            "failed": int(lost(runs).sum()),
-            "commit": commits(good),
+    table = made_runs(runs)
+    values, lost, commits = (table[name].to_numpy() for name in ("value", "lost", "commit"))
+    shared = table[_SHARED].to_dict("records")
+    rows: list[dict[str, Any]] = []
+    bases: dict[tuple[Any, ...], tuple[int, np.ndarray]] = {}
+    groups = table.groupby(KEYS).indices
+    for key in sorted(groups):  # by world size last: the first of an arm is its base
+        members = groups[key]
+        known = values[members][~np.isnan(values[members])]
+        row = shared[members[0]] | {
+            "n": len(known),
+            "failed": int(lost[members].sum()),
+            "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
-        if len(values):
-            base = base or (workers, values)
-            row |= _reached(workers, values, *base)
+        if len(known):
+            base = bases.setdefault(key[:-1], (row["world_size"], known))
+            row |= _reached(row["world_size"], known, *base)
         rows.append(row)
-    return rows
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _reached(
@@ -93,10 +89,3 @@ def _reached(
         "efficiency_low": low * scale,
         "efficiency_high": high * scale,
     }
-
-
-def commits(runs: pd.DataFrame) -> str:
-    """Return the commits of `runs`, eight digits each, ``+`` where files were changed."""
-    dirty = runs["git_dirty"].fillna(False).astype(bool)
-    pairs = zip(runs["git_commit"].fillna("unknown"), dirty, strict=True)
-    return ";".join(sorted({commit[:8] + ("+" if changed else "") for commit, changed in pairs}))

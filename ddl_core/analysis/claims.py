@@ -12,7 +12,6 @@ import pandas as pd
 
 from ddl_core.analysis import paper as published
 from ddl_core.analysis import style
-from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import BASE_WORLD_SIZE, Paper, covers
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "cannot say"
@@ -28,35 +27,34 @@ _NAMES = {
 Interval = tuple[float, float]
 
 
-def orderings(runs: pd.DataFrame, paper: Paper, quantity: str) -> pd.DataFrame:
-    """Return one row per stated comparison of `quantity`: `COLUMNS`.
+def orderings(arms: pd.DataFrame, paper: Paper, quantity: str) -> pd.DataFrame:
+    """Return one row per stated comparison of `quantity`, judged by an arm table: `COLUMNS`.
 
     `quantity` is ``"throughput"`` or ``"parallel_efficiency"``. "Greater" is decided where the two
     intervals lie apart, "similar" where their ratio surely stays within 5 % or surely does not.
     """
-    arms = _arms(runs, quantity)
+    arms = _measured(arms, quantity)
     claims = paper.orderings[paper.orderings["quantity"] == quantity]
     rows = [_ordering(claim, arms) for claim in claims.to_dict("records")]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def values(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return one row per stated parallel efficiency: `COLUMNS`.
+def values(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return one row per stated parallel efficiency, judged by an arm table: `COLUMNS`.
 
     Ours counts where it is relative to 4 workers as the paper's. A value is supported if our
     interval comes within 5 % of it, a bound if our interval lies on its allowed side.
     """
-    arms = _arms(runs, "parallel_efficiency")
+    arms = _measured(arms, "parallel_efficiency")
     arms = arms[arms["base_world_size"] == BASE_WORLD_SIZE]
     stated = published.efficiency_points(paper)
     stated = stated[stated["source"] == "stated"]
     return pd.DataFrame([_value(row, arms) for row in stated.to_dict("records")], columns=COLUMNS)
 
 
-def _arms(runs: pd.DataFrame, quantity: str) -> pd.DataFrame:
+def _measured(arms: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Return the measured arms with the middle and the interval of `quantity`."""
     prefix = {"throughput": "", "parallel_efficiency": "efficiency_"}[quantity]
-    arms = arm_table(runs)
     arms = arms.assign(
         middle=arms["efficiency" if prefix else "value"],
         below=arms[f"{prefix}low"],

@@ -12,8 +12,8 @@ from ddl_core.analysis import captions, labels, style
 from ddl_core.analysis.canvas import frame, styled
 from ddl_core.analysis.scales import compact
 
-MOST_PANELS = 8
-MOST_ROWS = 40
+MOST_PANELS = 6
+MOST_ROWS = 48  # in all panels together: about a page
 _ROW_INCHES = 0.21
 _LABEL_INCHES = 2.15
 _NUMBER_INCHES = 1.7
@@ -26,7 +26,8 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
     """Return every run's throughput, a row for each strategy, loader and number of workers."""
     panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
     tables = [repeats[repeats["panel"] == name] for name in panels]
-    rows = [list(table.groupby(_KEYS, sort=True))[:MOST_ROWS] for table in tables]
+    each = MOST_ROWS // len(panels)
+    rows = [list(table.groupby(_KEYS, sort=True))[:each] for table in tables]
     figure, axes = frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         panels,

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from ddl_core.analysis import captions, labels, marks, scales, statements, style
 from ddl_core.analysis.canvas import frame, styled
 
-MOST_PANELS = 8
+MOST_PANELS = 6
 
 
 @styled

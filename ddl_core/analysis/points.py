@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from ddl_core.analysis import paper as published
-from ddl_core.analysis.arms import VALUE, arm_table, commits, lost, usable
+from ddl_core.analysis.arms import KEYS, made_runs
 from ddl_core.analysis.paper import Paper
-from ddl_core.analysis.settings import ARM, with_settings
 from ddl_core.analysis.style import LOADER_NAMES, MODEL_NAMES
 
 POINTS = {
@@ -59,19 +58,19 @@ REPEATS = {
 }
 
 
-def throughput(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+def throughput(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting and model, then the paper's.
 
     The paper's panel is its own because the hardware is another.
     """
-    ours = _measured(arm_table(runs), ["value", "low", "high"])
+    ours = _measured(arms, ["value", "low", "high"])
     ours["panel"] = _with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
     return _stack([ours, theirs], POINTS)
 
 
 def efficiency(
-    runs: pd.DataFrame,
+    arms: pd.DataFrame,
     paper: Paper,
     loaders: Sequence[Sequence[str]],
     models: Sequence[str] = (),
@@ -81,8 +80,8 @@ def efficiency(
 
     Parameters
     ----------
-    runs
-        A runs table.
+    arms
+        An arm table.
     paper
         The paper's numbers.
     loaders
@@ -96,7 +95,7 @@ def efficiency(
         `POINTS`. Every setting with an arm at two or more world sizes has its own panels. An arm
         measured at its base only is left out: it is 1 by definition.
     """
-    ours = _measured(_scaling(arm_table(runs)), ["efficiency", "efficiency_low", "efficiency_high"])
+    ours = _measured(_scaling(arms), ["efficiency", "efficiency_low", "efficiency_high"])
     theirs = published.efficiency_points(paper)
     ours, theirs = (
         part[_among(part["model"], models) & _among(part["strategy"], strategies)]
@@ -105,15 +104,11 @@ def efficiency(
     return _stack(_panels(ours, theirs, loaders), POINTS)
 
 
-def repeats(runs: pd.DataFrame) -> pd.DataFrame:
+def repeats(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run that was made, with the median and interval of its arm beside it."""
-    table = with_settings(runs[usable(runs) | lost(runs)])
-    table["lost"] = lost(table)
-    keys = ["setting", "hardware", *ARM, "world_size"]
-    summary = arm_table(runs).rename(columns={"value": "median"})
-    table = table.merge(summary[[*keys, "n", "failed", "median", "low", "high"]], on=keys)
-    table["value"] = table[VALUE].mask(table["lost"])
-    table["commit"] = [commits(table.iloc[[row]]) for row in range(len(table))]
+    summary = arms.rename(columns={"value": "median"})
+    summary = summary[[*KEYS, "n", "failed", "median", "low", "high"]]
+    table = made_runs(runs).merge(summary, on=KEYS)
     table["panel"] = _with_model(table)
     order = ["panel", "strategy", "loader", "world_size", "repeat", "run_id"]
     return _stack([table], REPEATS).sort_values(order, ignore_index=True)
@@ -134,7 +129,7 @@ def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
 def _scaling(table: pd.DataFrame) -> pd.DataFrame:
     """Return the arms that were measured at two or more world sizes."""
     reached = table["world_size"].where(table["n"] > 0)
-    keys = [table[name] for name in ("setting", "hardware", *ARM)]
+    keys = [table[name] for name in KEYS if name != "world_size"]
     return table[reached.groupby(keys).transform("nunique") > 1]
 
 
@@ -169,5 +164,5 @@ def _with_model(table: pd.DataFrame) -> pd.Series:
 def _stack(
     parts: Iterator[pd.DataFrame] | list[pd.DataFrame], types: dict[str, str]
 ) -> pd.DataFrame:
-    rows = [row for part in parts for row in part.to_dict("records")]
+    rows = [row for part in parts for row in part.filter(list(types)).to_dict("records")]
     return pd.DataFrame(rows, columns=list(types)).astype(types)

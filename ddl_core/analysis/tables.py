@@ -100,9 +100,7 @@ def write_table(tree: Tree, study: str) -> Path:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table that `write_table` wrote, with the same column types."""
-    return pd.read_csv(
-        path, dtype=COLUMNS, float_precision="round_trip", keep_default_na=False, na_values=[""]
-    )
+    return pd.read_csv(path, dtype=COLUMNS, keep_default_na=False, na_values=[""])
 
 
 def to_csv(table: pd.DataFrame) -> str:
