@@ -173,7 +173,7 @@ class Study(BaseModel):
     question: str
     base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
     axes: list[dict[str, list[Any]]] = Field(
-        default_factory=lambda: [{}], description="grids, each field -> values to combine"
+        [{}], description="grids, each field -> values to combine"
     )
     repeats: PositiveInt = 3
 
