@@ -21,5 +21,9 @@ class LaunchError(DDLError):
     """The processes of a run could not be started, or did not end as they should."""
 
 
+class FairnessError(DDLError):
+    """A run did not do what all strategies must do alike; its numbers cannot be compared."""
+
+
 class NotInstalledError(DDLError):
     """An optional framework is not installed; only its own arm of a study is affected."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -67,6 +69,8 @@ class Loader(Protocol):
     """SHA-256 that identifies the data; None if it is made up."""
     corrupt_images: int
     """Unreadable images replaced on this rank since `set_epoch`."""
+    seen: list[npt.NDArray[np.int64]] | None
+    """Numbers of the images yielded since `set_epoch`, 0 to ``images - 1``; None if made up."""
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch; equal on all ranks when training."""

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ddl_core.errors import DataError
+from ddl_core.fairness import Referee
 from ddl_core.optim import learning_rate, set_learning_rate
 from ddl_core.protocols import Loader, Strategy
 from ddl_core.seeds import derive_seed
@@ -45,6 +46,7 @@ class Trainee:
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
     criterion: nn.Module
+    referee: Referee
 
     @classmethod
     def build(
@@ -60,6 +62,7 @@ class Trainee:
             optimizer=optimizer,
             scaler=torch.amp.GradScaler(strategy.device.type, enabled=spec.precision == "fp16"),
             criterion=nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing),
+            referee=Referee(spec, strategy, network, optimizer),
         )
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -80,7 +83,8 @@ class Outcome:
     """One epoch of training or one evaluation, over all ranks.
 
     `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1, and
-    null for training. `lr` is that of the last update, null for evaluation.
+    null for training. `lr` is that of the last update, null for evaluation. `ids_sha256` is a hash
+    of the set of images used, null if they are made up.
     """
 
     window: Window
@@ -91,6 +95,7 @@ class Outcome:
     top1: float | None = None
     top5: float | None = None
     lr: float | None = None
+    ids_sha256: str | None = None
 
 
 def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep) -> Outcome:
@@ -100,8 +105,10 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     ------
     DataError
         If more than 1 % of the epoch's images are unreadable.
+    FairnessError
+        If the epoch was not done as every strategy must do it.
     """
-    spec, strategy = trainee.spec, trainee.strategy
+    spec, strategy, referee = trainee.spec, trainee.strategy, trainee.referee
     steps = len(loader) // spec.accumulation
     images_per_epoch = steps * spec.global_batch_size
     loss_sum = torch.zeros((), dtype=torch.float64, device=strategy.device)
@@ -114,26 +121,36 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     clock = Clock(strategy)
     clock.start()
     batches = clock.batches(iter(loader))
-    for step in range(steps):
-        seen = epoch * images_per_epoch + step * spec.global_batch_size
-        rate = learning_rate(spec, seen, images_per_epoch)
-        set_learning_rate(trainee.optimizer, rate)
-        trainee.optimizer.zero_grad(set_to_none=True)
-        for micro in range(spec.accumulation):
-            images, labels = next(batches)
-            loss_sum += _forward_backward(trainee, images, labels, micro)
-        strategy.optimizer_step(trainee.scaler)
-        clock.step_done()
-        on_step(step + 1, steps)
+    with referee.watching(epoch, loader.images):
+        for step in range(steps):
+            seen = epoch * images_per_epoch + step * spec.global_batch_size
+            rate = learning_rate(spec, seen, images_per_epoch)
+            set_learning_rate(trainee.optimizer, rate)
+            trainee.optimizer.zero_grad(set_to_none=True)
+            for micro in range(spec.accumulation):
+                images, labels = next(batches)
+                loss_sum += _forward_backward(trainee, images, labels, micro)
+                referee.gradients_added()
+            strategy.optimizer_step(trainee.scaler)
+            referee.step_done(may_be_skipped=trainee.scaler.is_enabled())
+            clock.step_done()
+            on_step(step + 1, steps)
     window = clock.stop()
 
     average_batch_statistics(trainee)
+    ids = referee.check_training(loader, epoch, steps)
     totals = torch.stack([loss_sum, _corrupt(loader, strategy)])
     loss_total, corrupt = strategy.all_reduce(totals).tolist()
     _refuse_broken_data(int(corrupt), images_per_epoch)
     micro_batches = steps * spec.virtual_workers
     return Outcome(
-        window, steps, images_per_epoch, int(corrupt), loss_total / micro_batches, lr=rate
+        window=window,
+        steps=steps,
+        samples=images_per_epoch,
+        corrupt_images=int(corrupt),
+        loss=loss_total / micro_batches,
+        lr=rate,
+        ids_sha256=ids,
     )
 
 
@@ -179,7 +196,14 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     corrupt = int(strategy.all_reduce(_corrupt(loader, strategy)).item())
     loss_sum, top1, top5, samples = strategy.all_reduce(totals).tolist()
     return Outcome(
-        window, busiest, int(samples), corrupt, loss_sum / samples, top1 / samples, top5 / samples
+        window=window,
+        steps=busiest,
+        samples=int(samples),
+        corrupt_images=corrupt,
+        loss=loss_sum / samples,
+        top1=top1 / samples,
+        top5=top5 / samples,
+        ids_sha256=trainee.referee.check_evaluation(loader),
     )
 
 

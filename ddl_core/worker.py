@@ -16,7 +16,9 @@ from typing import Literal
 import torch
 
 from ddl_core import accelerator, checkpoint
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.checkpoint import weights_sha256
+from ddl_core.errors import DDLError
+from ddl_core.fairness import check_agreement, check_setup
 from ddl_core.optim import make_optimizer
 from ddl_core.paths import RunFiles, locate
 from ddl_core.progress import Progress
@@ -65,6 +67,8 @@ class Run:
             train_loader, eval_loader = self._loader("train"), self._loader("eval")
             trainee = self._trainee()
             first_epoch = checkpoint.load(self.files.checkpoint, trainee)
+            start = weights_sha256(trainee.network)
+            check_agreement(self.strategy, start, "same initial weights")
             self._describe(train_loader, eval_loader)
             warm_from = first_epoch + self._cold_epochs(train_loader)
             for epoch in range(first_epoch, self.spec.epochs):
@@ -91,7 +95,10 @@ class Run:
         optimizer = make_optimizer(spec, network)
         if spec.compile:
             network.compile()
-        return Trainee.build(spec, self.strategy, network, optimizer)
+        seeded = weights_sha256(network)
+        trainee = Trainee.build(spec, self.strategy, network, optimizer)
+        check_setup(seeded, weights_sha256(trainee.network))
+        return trainee
 
     def _cold_epochs(self, loader: Loader) -> int:
         """Return how many epochs after a start may not count: at least the first."""
@@ -149,8 +156,8 @@ class Run:
         append_epoch(self.files.directory, row)
 
     def _complete(self, trainee: Trainee) -> None:
-        digest = checkpoint.weights_sha256(trainee.network)
-        _check_ranks_agree(self.strategy, digest)
+        digest = weights_sha256(trainee.network)
+        check_agreement(self.strategy, digest, "same final weights")
         if self.strategy.rank != 0:
             return
         self.progress.begin("done", self.spec.epochs, 0)
@@ -165,17 +172,6 @@ class Run:
 def _due(every: int, epoch: int, epochs: int) -> bool:
     """Say whether something done `every` so many epochs, and after the last, is due now."""
     return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
-
-
-def _check_ranks_agree(strategy: Strategy, digest: str) -> None:
-    """Fail the run if the ranks ended with different weights: they did not train together."""
-    own = torch.tensor(int(digest[:12], 16), dtype=torch.int64, device=strategy.device)
-    low, high = strategy.all_reduce(own.clone(), "min"), strategy.all_reduce(own.clone(), "max")
-    if low.item() != high.item():
-        raise LaunchError(
-            f"the ranks ended with different weights (rank {strategy.rank}: {digest[:12]}); "
-            "their gradients or statistics were not synchronised, so the run is worth nothing"
-        )
 
 
 def report(directory: Path, error: Exception) -> None:

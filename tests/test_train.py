@@ -20,6 +20,7 @@ class ListLoader:
 
     classes = 3
     fingerprint = None
+    seen = None
 
     def __init__(self, batches, corrupt: int = 0) -> None:
         self._batches, self.corrupt_images = batches, corrupt

@@ -33,7 +33,7 @@ STD = (0.229, 0.224, 0.225)
 
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
-Sample = tuple[Tensor, int, bool]
+Sample = tuple[Tensor, int, int, bool]
 
 
 class Native:
@@ -67,6 +67,7 @@ class Native:
             )
         self.fingerprint = listing.fingerprint()
         self.corrupt_images = 0
+        self.seen: list[Indices] | None = []
         self._device = device
         self._batches = _Batches(spec, split, self.images, rank, world_size)
         chosen = spread(self.images, len(listing))
@@ -85,6 +86,7 @@ class Native:
         """Choose order and augmentation."""
         self._batches.epoch = epoch
         self.corrupt_images = 0
+        self.seen = []
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch."""
@@ -92,8 +94,10 @@ class Native:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on the device; from pinned memory the copy overlaps with computing."""
-        for images, labels, corrupt in self._loader:
+        seen = self.seen = []
+        for images, labels, indices, corrupt in self._loader:
             self.corrupt_images += int(corrupt.sum())
+            seen.append(indices.numpy().copy())  # pinned memory is not for keeping
             yield (
                 images.to(self._device, non_blocking=True),
                 labels.to(self._device, non_blocking=True),
@@ -179,8 +183,8 @@ class _ImageDataset(Dataset[Sample]):
         except UNREADABLE as error:
             self._name_once(path, error)
             # Zeros are the mean colour after normalising.
-            return torch.zeros(3, self._size, self._size), label, True
-        return self._augment(image, epoch, index), label, False
+            return torch.zeros(3, self._size, self._size), label, index, True
+        return self._augment(image, epoch, index), label, index, False
 
     def _name_once(self, path: str, error: Exception) -> None:
         if path not in self._named:

@@ -41,10 +41,15 @@ def steps_per_epoch(spec: RunSpec, images: int) -> int:
     return steps
 
 
+def epoch_order(spec: RunSpec, images: int, epoch: int) -> Indices:
+    """Return the order of all training images in one epoch."""
+    seed = derive_seed("order", spec.seed, spec.repeat, epoch)
+    return np.random.default_rng(seed).permutation(images)
+
+
 def train_batches(spec: RunSpec, images: int, epoch: int, rank: int) -> Iterator[Indices]:
     """Yield the image indices of each micro-batch of one rank, in order."""
-    seed = derive_seed("order", spec.seed, spec.repeat, epoch)
-    permutation = np.random.default_rng(seed).permutation(images)
+    permutation = epoch_order(spec, images, epoch)
     batch = spec.local_batch_size
     for step in range(steps_per_epoch(spec, images)):
         for micro in range(spec.accumulation):

@@ -21,6 +21,7 @@ class Synthetic:
 
     fingerprint = None
     corrupt_images = 0
+    seen = None
 
     def __init__(
         self,

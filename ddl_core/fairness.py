@@ -1,0 +1,254 @@
+"""The fairness contract, checked in every run: a broken rule ends the run and names itself.
+
+What costs more than a counter is done outside the timed window, or only in the first steps after
+a start, which lie in a cold epoch. What can only be seen by comparing with another run (a gradient
+that is summed where it should be averaged) is proved by tests/test_equality.py instead.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ddl_core.errors import FairnessError
+from ddl_core.loaders.order import epoch_order
+from ddl_core.optim import learning_rate
+from ddl_core.protocols import Loader, Strategy
+from ddl_core.spec import RunSpec
+
+CLOSELY_WATCHED_STEPS = 3
+
+
+def broken(rule: str, text: str) -> FairnessError:
+    """Return the error that ends a run which is not comparable with the others."""
+    return FairnessError(
+        f"fairness rule {rule!r} is broken: {text}; the run cannot be compared with others. "
+        "The rules are in docs/method.md"
+    )
+
+
+def check_setup(before: str, after: str) -> None:
+    """Check that a strategy's `setup` left the weights as they were (two hashes).
+
+    Raises
+    ------
+    FairnessError
+        If it did not: all ranks of all strategies start from the weights of the run's seed.
+    """
+    if before != after:
+        raise broken("same initial weights", "setup() of the strategy changed weights or buffers")
+
+
+def check_agreement(strategy: Strategy, digest: str, rule: str) -> None:
+    """Check that all ranks hold the same `digest`, a hexadecimal hash. A collective.
+
+    Raises
+    ------
+    FairnessError
+        Naming `rule`.
+    """
+    own = int(digest[:12], 16)
+    pair = torch.tensor([own, -own], dtype=torch.int64, device=strategy.device)
+    high, minus_low = strategy.all_reduce(pair, "max").tolist()
+    if high != -minus_low:
+        raise broken(rule, f"the ranks hold different values (rank {strategy.rank}: {digest[:12]})")
+
+
+def statistics(network: nn.Module) -> Tensor:
+    """Return a copy of all buffers of `network` as one vector of float64."""
+    parts = [buffer.detach().double().flatten() for buffer in network.buffers()]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+class Referee:
+    """Watches how one rank trains.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        What the run should do.
+    strategy : Strategy
+        The rank's group, for comparisons after the timed window.
+    network, optimizer
+        What is trained, and what `train.py` calls `zero_grad` of.
+    """
+
+    def __init__(
+        self, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
+    ) -> None:
+        self._spec, self._strategy = spec, strategy
+        self._network, self._optimizer = network, optimizer
+        self._close_steps = CLOSELY_WATCHED_STEPS
+        self._images_seen = self._images_per_epoch = 0
+        self._waiting = False  # gradients were added that no update has used
+        self._depth = 0
+        self._statistics = torch.empty(0)
+
+    @contextmanager
+    def watching(self, epoch: int, images: int) -> Iterator[None]:
+        """Watch the steps of `epoch` on a training set of `images` images.
+
+        Inside, `FairnessError` is raised by the call that breaks a rule.
+        """
+        batch = self._spec.global_batch_size
+        self._images_per_epoch = images // batch * batch
+        self._images_seen = epoch * self._images_per_epoch
+        with ExitStack() as stack:
+            # Hooks of all optimisers: what a framework really steps need not be what it returned.
+            stack.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_update).remove)
+            for owner in (self._optimizer, self._network):
+                stack.enter_context(_guarded(owner, "zero_grad", self._gradients_may_go))
+            if not self._spec.compile:  # the compiler times its own choices
+                stack.enter_context(_guarded(torch.cuda, "synchronize", _no_wait))
+                stack.callback(self._network.register_forward_pre_hook(self._before_forward).remove)
+            self._statistics = statistics(self._network)
+            yield
+
+    def gradients_added(self) -> None:
+        """Note that a backward pass is done."""
+        self._waiting = True
+        if self._close_steps:
+            self._statistics = statistics(self._network)
+
+    def step_done(self, may_be_skipped: bool) -> None:
+        """Note that the loop's step is done; fp16 may skip an update whose gradients overflowed."""
+        if self._waiting and not may_be_skipped:
+            raise broken("one update per step", "no optimiser stepped")
+        self._waiting = False
+        self._images_seen += self._spec.global_batch_size
+        self._close_steps = max(0, self._close_steps - 1)
+
+    def check_training(self, loader: Loader, epoch: int, steps: int) -> str | None:
+        """Check an epoch that is over; return the SHA-256 of its images. A collective."""
+        planned = loader.images // self._spec.global_batch_size
+        if steps != planned:
+            raise broken(
+                "only an incomplete last batch is dropped",
+                f"{steps} steps were made, {loader.images} images give {planned}",
+            )
+        vector = statistics(self._network).cpu().numpy()
+        digest = hashlib.sha256(vector.tobytes()).hexdigest()
+        check_agreement(self._strategy, digest, "batch statistics averaged over ranks")
+        if loader.seen is None:
+            return None
+        expected = epoch_order(self._spec, loader.images, epoch)[: self._images_per_epoch]
+        return self._check_images(loader, loader.seen, np.sort(expected))
+
+    def check_evaluation(self, loader: Loader) -> str | None:
+        """Check an evaluation that is over; return the SHA-256 of its images. A collective."""
+        if loader.seen is None:
+            return None
+        return self._check_images(loader, loader.seen, np.arange(loader.images))
+
+    def _check_images(
+        self,
+        loader: Loader,
+        seen: list[npt.NDArray[np.int64]],
+        expected: npt.NDArray[np.int64],
+    ) -> str:
+        own = np.concatenate([np.empty(0, np.int64), *seen])
+        counts = torch.from_numpy(np.bincount(own, minlength=loader.images)).int()
+        times = self._strategy.all_reduce(counts.to(self._strategy.device)).cpu().numpy()
+        twice = np.flatnonzero(times > 1)
+        if twice.size:
+            raise broken(
+                "each image once",
+                f"{twice.size} images were used more than once, the first is number {twice[0]}",
+            )
+        used = np.flatnonzero(times)
+        if not np.array_equal(used, expected):
+            raise broken(
+                "same images",
+                f"{used.size} images were used, {expected.size} should have been, "
+                f"and {np.setxor1d(used, expected).size} are in one set only",
+            )
+        return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
+
+    def _before_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth += 1
+        self._check_settings(optimizer)
+        if self._depth > 1:  # an optimiser made by subclassing calls its parent's step
+            return
+        if not self._waiting:
+            raise broken("one update per step", "an optimiser stepped again without new gradients")
+        if self._close_steps and not _has_gradient(optimizer):
+            raise broken(
+                "gradients zeroed once, before backward", "all gradients were zero in the update"
+            )
+        self._waiting = False
+
+    def _after_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth -= 1
+
+    def _check_settings(self, optimizer: Optimizer) -> None:
+        spec = self._spec
+        expected = {
+            "lr": learning_rate(spec, self._images_seen, self._images_per_epoch),
+            "momentum": spec.momentum,
+            "weight_decay": spec.weight_decay,
+        }
+        for group in optimizer.param_groups:
+            for name, value in expected.items():
+                if float(group[name]) != value:
+                    raise broken(
+                        "same learning rate and update rule",
+                        f"the optimiser stepped with {name} = {group[name]}, not {value}",
+                    )
+
+    def _gradients_may_go(self) -> None:
+        if self._waiting:
+            raise broken(
+                "gradients zeroed once, before backward",
+                "zero_grad() was called between backward and update",
+            )
+
+    def _before_forward(self, _network: nn.Module, _inputs: Any) -> None:
+        if self._close_steps and not torch.equal(statistics(self._network), self._statistics):
+            raise broken(
+                "batch statistics local within an epoch",
+                "buffers changed between backward and the next forward",
+            )
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    return any(
+        parameter.grad is not None and bool(parameter.grad.any())
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+def _no_wait() -> None:
+    raise broken(
+        "same device synchronisations", "torch.cuda.synchronize() was called during the steps"
+    )
+
+
+@contextmanager
+def _guarded(owner: Any, name: str, guard: Callable[[], None]) -> Iterator[None]:
+    """Call `guard` before every call of ``owner.name`` inside the block."""
+    original, own = getattr(owner, name), name in vars(owner)
+
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        guard()
+        return original(*arguments, **named)
+
+    setattr(owner, name, guarded)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
