@@ -95,13 +95,19 @@ class Referee:
         self._statistics = torch.empty(0)
 
     @contextmanager
-    def watching(self, epoch: int, images: int) -> Iterator[None]:
-        """Watch the steps of `epoch` on a training set of `images` images.
+    def watching(self, epoch: int, steps: int, images: int) -> Iterator[None]:
+        """Watch the `steps` steps of `epoch` on a training set of `images` images.
 
         Inside, `FairnessError` is raised by the call that breaks a rule.
         """
         batch = self._spec.global_batch_size
-        self._images_per_epoch = images // batch * batch
+        full_batches = images // batch
+        if steps != full_batches:
+            raise broken(
+                "only an incomplete last batch is dropped",
+                f"{steps} steps are planned, but {images} images give {full_batches}",
+            )
+        self._images_per_epoch = steps * batch
         self._images_seen = epoch * self._images_per_epoch
         with ExitStack() as stack:
             # Hooks of all optimisers: what a framework really steps need not be what it returned.
@@ -129,14 +135,8 @@ class Referee:
         self._images_seen += self._spec.global_batch_size
         self._close_steps = max(0, self._close_steps - 1)
 
-    def check_training(self, loader: Loader, epoch: int, steps: int) -> str | None:
+    def check_training(self, loader: Loader, epoch: int) -> str | None:
         """Check an epoch that is over; return the SHA-256 of its images. A collective."""
-        planned = loader.images // self._spec.global_batch_size
-        if steps != planned:
-            raise broken(
-                "only an incomplete last batch is dropped",
-                f"{steps} steps were made, {loader.images} images give {planned}",
-            )
         vector = statistics(self._network).cpu().numpy()
         digest = hashlib.sha256(vector.tobytes()).hexdigest()
         check_agreement(self._strategy, digest, "batch statistics averaged over ranks")

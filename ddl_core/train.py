@@ -121,7 +121,7 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     clock = Clock(strategy)
     clock.start()
     batches = clock.batches(iter(loader))
-    with referee.watching(epoch, loader.images):
+    with referee.watching(epoch, steps, loader.images):
         for step in range(steps):
             seen = epoch * images_per_epoch + step * spec.global_batch_size
             rate = learning_rate(spec, seen, images_per_epoch)
@@ -138,7 +138,7 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     window = clock.stop()
 
     average_batch_statistics(trainee)
-    ids = referee.check_training(loader, epoch, steps)
+    ids = referee.check_training(loader, epoch)
     totals = torch.stack([loss_sum, _corrupt(loader, strategy)])
     loss_total, corrupt = strategy.all_reduce(totals).tolist()
     _refuse_broken_data(int(corrupt), images_per_epoch)

@@ -1,0 +1,195 @@
+"""Faults to plant into a strategy or a loader, and a worker that knows them.
+
+``python -m tests.planted RUN_DIR`` is a rank like any other, but these names exist for it too:
+
+- model ``tiny``: a small network with batch statistics;
+- strategy ``S_FAULT``: the registered strategy S with a fault of `STRATEGY_FAULTS`;
+- loader ``L_FAULT``: the registered loader L with a fault of `LOADER_FAULTS`;
+- strategy ``manual``: from a module of that name, if there is one on the path.
+"""
+
+import logging
+import sys
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddl_core import registry, worker
+from ddl_core.models import SmallResNet
+
+
+def tiny(classes: int) -> nn.Module:
+    """ResNet8: a thousandth of ResNet50's work at 16 pixels."""
+    return SmallResNet(blocks_per_stage=1, classes=classes)
+
+
+class RateTwice:
+    """Scales the learning rate once more, as a framework does that means to help."""
+
+    def setup(self, model, optimizer):
+        model, self.planted = super().setup(model, optimizer)
+        return model, self.planted
+
+    def optimizer_step(self, scaler):
+        for group in self.planted.param_groups:
+            group["lr"] *= 2
+        super().optimizer_step(scaler)
+
+
+class SecondZeroGrad(RateTwice):
+    """Clears the gradients between backward and update."""
+
+    def optimizer_step(self, scaler):
+        self.planted.zero_grad()
+        super(RateTwice, self).optimizer_step(scaler)
+
+
+class SecondUpdate:
+    """Updates twice with the same gradients."""
+
+    def optimizer_step(self, scaler):
+        super().optimizer_step(scaler)
+        super().optimizer_step(scaler)
+
+
+class NoUpdate:
+    """Forgets to update."""
+
+    def optimizer_step(self, scaler):
+        return None
+
+
+class OtherWeights:
+    """Starts from weights of its own."""
+
+    def setup(self, model, optimizer):
+        with torch.no_grad():
+            next(model.parameters()).add_(0.01)
+        return super().setup(model, optimizer)
+
+
+class StatisticsOfRank0:
+    """Gives all ranks the batch statistics of rank 0 in every forward, as DDP does by default."""
+
+    def setup(self, model, optimizer):
+        wrapped, optimizer = super().setup(model, optimizer)
+        root = SimpleNamespace(weight=1.0 if self.rank == 0 else 0.0)
+
+        def share(module, inputs):
+            for buffer in model.buffers():
+                buffer.copy_(self.all_reduce(buffer * root.weight))
+
+        wrapped.register_forward_pre_hook(share, prepend=True)
+        return wrapped, optimizer
+
+
+class StatisticsKept:
+    """Takes no part in averaging: what is larger than a few numbers is not reduced."""
+
+    def all_reduce(self, tensor, op="sum"):
+        if tensor.is_floating_point() and tensor.numel() > 16:
+            return tensor.mul_(self.world_size)
+        return super().all_reduce(tensor, op)
+
+
+class GradientsSummed:
+    """Sums gradients where the others average them; no run by itself looks wrong."""
+
+    def backward(self, loss):
+        super().backward(loss * self.world_size)
+
+
+class GradientsKept:
+    """Never synchronises gradients."""
+
+    def backward(self, loss):
+        with self.no_sync():
+            super().backward(loss)
+
+
+class DeviceWait:
+    """Waits for the device in every step, as a throughput timer does."""
+
+    def optimizer_step(self, scaler):
+        super().optimizer_step(scaler)
+        torch.cuda.synchronize()
+
+
+STRATEGY_FAULTS = {
+    "rate_twice": RateTwice,
+    "second_zero_grad": SecondZeroGrad,
+    "second_update": SecondUpdate,
+    "no_update": NoUpdate,
+    "other_weights": OtherWeights,
+    "statistics_of_rank_0": StatisticsOfRank0,
+    "statistics_kept": StatisticsKept,
+    "gradients_summed": GradientsSummed,
+    "gradients_kept": GradientsKept,
+    "device_wait": DeviceWait,
+}
+
+
+class LastBatchDropped:
+    """Ends an epoch one step early."""
+
+    def __init__(self, spec, *arguments):
+        super().__init__(spec, *arguments)
+        self.missing = spec.accumulation
+
+    def __len__(self):
+        return super().__len__() - self.missing
+
+
+class SameShare:
+    """Lets every rank read the share of rank 0."""
+
+    def __init__(self, spec, data_dir, split, rank, world_size, device):
+        super().__init__(spec, data_dir, split, 0, world_size, device)
+
+
+class OtherOrder:
+    """Reads the images of the next epoch."""
+
+    def set_epoch(self, epoch):
+        super().set_epoch(epoch + 1)
+
+
+LOADER_FAULTS = {
+    "last_batch_dropped": LastBatchDropped,
+    "same_share": SameShare,
+    "other_order": OtherOrder,
+}
+
+
+def names() -> list[tuple[dict[str, str], str, str]]:
+    """Return the additional names: (registry, name, place)."""
+    here = "tests.planted"
+    found = [(registry.MODELS, "tiny", f"{here}:tiny")]
+    for name in list(registry.STRATEGIES):
+        found += [
+            (registry.STRATEGIES, f"{name}_{f}", f"{here}:{name}__{f}") for f in STRATEGY_FAULTS
+        ]
+    found += [(registry.LOADERS, f"native_{f}", f"{here}:native__{f}") for f in LOADER_FAULTS]
+    found.append((registry.STRATEGIES, "manual", "manual:Manual"))
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class that an entry of `names` points to."""
+    base, _, fault = name.partition("__")
+    if fault in STRATEGY_FAULTS and base in registry.STRATEGIES:
+        return type(name, (STRATEGY_FAULTS[fault], registry.resolve("strategy", base)), {})
+    if fault in LOADER_FAULTS and base in registry.LOADERS:
+        return type(name, (LOADER_FAULTS[fault], registry.resolve("loader", base)), {})
+    raise AttributeError(name)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    planted = import_module("tests.planted")  # one module, not a second one named __main__
+    for table, name, place in planted.names():
+        table[name] = place
+    sys.exit(worker.main(sys.argv[1:]))
