@@ -11,6 +11,7 @@ import click
 
 from ddl_core import __version__
 from ddl_core.cli.data import data as data_command
+from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
@@ -42,5 +43,5 @@ def main() -> None:
     """
 
 
-for command in (run_command, study_command, figures_command, data_command):
+for command in (run_command, study_command, figures_command, data_command, doctor_command):
     main.add_command(command)

@@ -1,0 +1,221 @@
+"""Every registered strategy does what one process does: same weights, statistics, images, rates.
+
+Real processes, 20 steps. One process with V virtual workers is the reference for V workers, however
+they are spread. Strategies that are not installed are skipped, but must be there where CI is set.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launchers.ranks import run_ranks
+from ddl_core.optim import learning_rate
+from ddl_core.paths import RunFiles
+from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
+from ddl_core.registry import STRATEGIES, resolve
+from ddl_core.spec import RunSpec
+from tests import planted
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+PAGE = Path(__file__).parent.parent / "docs" / "adding_a_framework.md"
+CONTESTANTS = [*(name for name in STRATEGIES if name != "single"), "manual"]
+
+TRAIN_IMAGES, EVAL_IMAGES = 83, 11  # nothing divides evenly
+TINY: dict[str, Any] = {
+    "model": "tiny",
+    "image_size": 16,
+    "classes": 4,
+    "local_batch_size": 4,
+    "loader_workers": 0,
+    "warmup_steps": 0,
+    "warmup_epochs": 1,
+    "schedule": "cosine",
+    "weight_decay": 0.01,
+    "device": "cpu",
+}
+# 10 steps an epoch with two workers, 5 with four.
+TWENTY_STEPS = {2: {"epochs": 2}, 4: {"epochs": 4}}
+SPREADS = {
+    "2 ranks": {"gpus_per_node": 2},
+    "2 ranks, 2 micro-batches each": {"gpus_per_node": 2, "accumulation": 2},
+    "4 ranks": {"gpus_per_node": 4},
+}
+
+PAIRS = [(name, spread) for name in CONTESTANTS for spread in SPREADS if name != "manual"]
+PAIRS.append(("manual", "2 ranks"))
+
+
+@dataclass
+class Result:
+    """What a run left."""
+
+    state: dict[str, Any]
+    train: list[EpochRecord]
+    evaluation: list[EpochRecord]
+    spec: RunSpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _names(tmp_path_factory) -> Iterator[None]:
+    """Let this process and the ranks know `tests.planted` and the page's example."""
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    folder = tmp_path_factory.mktemp("example")
+    (folder / "manual.py").write_text(example)
+    with pytest.MonkeyPatch.context() as patch:
+        for table, name, place in planted.names():
+            patch.setitem(table, name, place)
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.syspath_prepend(folder)
+        patch.setattr("ddl_core.launchers.ranks.WORKER", "tests.planted")
+        patch.setattr("ddl_core.launchers.preflight.available_cores", lambda: 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    for number in range(TRAIN_IMAGES + EVAL_IMAGES):
+        split = "train" if number < TRAIN_IMAGES else "val"
+        folder = root / split / f"class{number % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shade = Image.linear_gradient("L").rotate(11 * number).resize((24, 20))
+        shade.convert("RGB").save(folder / f"{number}.JPEG")
+    return root
+
+
+def planned(directory: Path, images: Path, **fields: Any) -> Path:
+    workers = fields.get("gpus_per_node", 1) * fields.get("accumulation", 1)
+    spec = RunSpec(**{**TINY, **TWENTY_STEPS[workers], **fields})
+    write_record(directory, RunRecord.plan("test", spec, str(images)))
+    return directory
+
+
+def result(directory: Path) -> Result:
+    run_ranks(directory)
+    rows = read_epochs(directory)
+    return Result(
+        state=torch.load(RunFiles(directory).checkpoint, weights_only=True),
+        train=[row for row in rows if row.phase == "train"],
+        evaluation=[row for row in rows if row.phase == "eval"],
+        spec=read_record(directory).spec,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory):
+    """Run a strategy once in each way; later calls return the same result."""
+    done: dict[tuple[str, str], Result] = {}
+
+    def of(strategy: str, **fields: int) -> Result:
+        key = (strategy, str(fields))
+        if key not in done:
+            directory = tmp_path_factory.mktemp("run")
+            done[key] = result(planned(directory, images, strategy=strategy, **fields))
+        return done[key]
+
+    return of
+
+
+def reference(run, other: Result) -> Result:
+    return run("single", accumulation=other.spec.virtual_workers)
+
+
+def installed(strategy: str) -> str:
+    """Return `strategy`; skip the test if its package is not here, unless it has to be."""
+    try:
+        resolve("strategy", strategy)
+    except NotInstalledError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    return strategy
+
+
+def assert_same_training(got: Result, want: Result) -> None:
+    """Compare the state after the last step, and the way there."""
+    for name, tensor in want.state["model"].items():
+        torch.testing.assert_close(got.state["model"][name], tensor, **TOLERANCE, msg=said(name))
+    momenta, expected = (momentum(one) for one in (got, want))
+    assert len(momenta) == len(expected) > 0
+    for index, (own, other) in enumerate(zip(momenta, expected, strict=True)):
+        torch.testing.assert_close(own, other, **TOLERANCE, msg=said(f"momentum {index}"))
+    assert rates(got) == rates(want)
+
+
+# Reductions add in another order. A learning rate 1 % higher makes a
+# thousand times the difference.
+TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
+
+
+def said(name: str):
+    return lambda text: f"{name}: {text}"
+
+
+def momentum(of: Result) -> list[torch.Tensor]:
+    state = of.state["optimizer"]["state"]
+    return [state[index]["momentum_buffer"] for index in sorted(state)]
+
+
+def rates(of: Result) -> tuple:
+    groups = of.state["optimizer"]["param_groups"]
+    return [group["lr"] for group in groups], [row.lr for row in of.train]
+
+
+@pytest.mark.parametrize(("strategy", "spread"), PAIRS)
+def test_twenty_steps_equal_those_of_one_process(run, strategy, spread):
+    got = run(installed(strategy), **SPREADS[spread])
+    assert_same_training(got, reference(run, got))
+    spec = got.spec
+    per_epoch = got.train[0].samples
+    last = learning_rate(spec, spec.epochs * per_epoch - spec.global_batch_size, per_epoch)
+    assert rates(got)[0] == [last]
+
+
+@pytest.mark.parametrize(("strategy", "spread"), PAIRS)
+def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
+    got = run(installed(strategy), **SPREADS[spread])
+    want = reference(run, got)
+    assert sum(row.steps for row in got.train) == 20
+    for own, other in zip(got.train + got.evaluation, want.train + want.evaluation, strict=True):
+        assert (own.samples, own.ids_sha256) == (other.samples, other.ids_sha256)
+        assert own.loss == pytest.approx(other.loss, rel=1e-5)
+        assert (own.top1, own.top5) == (other.top1, other.top5)
+    assert len({row.ids_sha256 for row in got.train}) == len(got.train)  # every epoch its own
+    assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
+
+
+PLANTED = [
+    # Whether the watch sees what a framework really does, it must show under every one.
+    *((name, "rate_twice", "native", "same learning rate") for name in CONTESTANTS[:-1]),
+    ("ddp", "second_zero_grad", "native", "gradients zeroed once"),
+    ("ddp", "statistics_kept", "native", "batch statistics averaged"),
+    ("ddp", "own_gradients", "native", "same final weights"),
+    ("ddp", "", "native_last_batch_dropped", "only an incomplete last batch is dropped"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "fault", "loader", "rule"), PLANTED)
+def test_an_unfair_run_fails_and_names_the_rule(images, tmp_path, strategy, fault, loader, rule):
+    name = f"{installed(strategy)}_{fault}".rstrip("_")
+    directory = planned(tmp_path, images, strategy=name, loader=loader, gpus_per_node=2)
+    with pytest.raises(LaunchError, match=f"FairnessError: fairness rule '{rule}"):
+        run_ranks(directory)
+    record = read_record(directory)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.kind == "FairnessError"
+
+
+def test_a_fault_that_no_single_run_shows_is_seen_by_comparison(run):
+    summed = run("ddp_gradients_summed", gpus_per_node=2)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same_training(summed, reference(run, summed))
