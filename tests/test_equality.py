@@ -143,6 +143,8 @@ def installed(strategy: str) -> str:
 def assert_same_training(got: Result, want: Result) -> None:
     """Compare the state after the last step, and the way there."""
     for name, tensor in want.state["model"].items():
+        if not tensor.is_floating_point():
+            continue  # num_batches_tracked counts the forward passes of one rank
         torch.testing.assert_close(got.state["model"][name], tensor, **TOLERANCE, msg=said(name))
     momenta, expected = (momentum(one) for one in (got, want))
     assert len(momenta) == len(expected) > 0
