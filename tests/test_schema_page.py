@@ -1,0 +1,50 @@
+"""docs/schema.md describes the records as they are: no field forgotten, none invented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddl_core.progress import Progress
+from ddl_core.records import Attempt, DataInfo, EpochRecord, Failure, RunRecord
+from ddl_core.spec import RunSpec
+
+PAGE = (Path(__file__).parent.parent / "docs" / "schema.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_column(text: str) -> list[str]:
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+@pytest.mark.parametrize(
+    ("title", "model"), [("run.json", RunRecord), ("epochs.jsonl", EpochRecord), ("spec", RunSpec)]
+)
+def test_a_table_has_the_fields_of_its_record_in_their_order(title, model):
+    assert first_column(section(title)) == list(model.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("begin", "model"), [("`attempts[]`", Attempt), ("`error`:", Failure), ("`data`:", DataInfo)]
+)
+def test_a_paragraph_names_the_fields_of_its_part(begin, model):
+    (paragraph,) = (one for one in PAGE.split("\n\n") if one.startswith(begin))
+    for field in model.model_fields:
+        assert f"`{field}`" in paragraph
+
+
+def test_every_setting_has_its_default_and_description():
+    text = section("spec")
+    for name, field in RunSpec.model_fields.items():
+        default = "null" if field.default is None else str(field.default).lower()
+        assert f"| `{name}` | {default} | {field.description} |" in text
+
+
+def test_progress_is_described(tmp_path):
+    progress = Progress(tmp_path / "progress.json", 1)
+    for name in progress._state:
+        assert f"`{name}`" in section("Files of a run at work")
