@@ -65,8 +65,11 @@ def check_agreement(strategy: Strategy, digest: str, rule: str) -> None:
 
 
 def statistics(network: nn.Module) -> Tensor:
-    """Return a copy of all buffers of `network` as one vector of float64."""
-    parts = [buffer.detach().double().flatten() for buffer in network.buffers()]
+    """Return a copy of all buffers of `network` as one vector of float64, without NaN.
+
+    A training that diverges is a result, and NaN would differ from itself.
+    """
+    parts = [buffer.detach().double().nan_to_num().flatten() for buffer in network.buffers()]
     return torch.cat(parts) if parts else torch.empty(0)
 
 
@@ -117,8 +120,10 @@ class Referee:
                 stack.enter_context(_guarded(owner, "zero_grad", self._gradients_may_go))
             if not self._spec.compile:  # the compiler times its own choices
                 stack.enter_context(_guarded(torch.cuda, "synchronize", _no_wait))
-                stack.callback(self._network.register_forward_pre_hook(self._before_forward).remove)
-            self._statistics = statistics(self._network)
+                if self._close_steps:
+                    self._statistics = statistics(self._network)
+                    hook = self._network.register_forward_pre_hook(self._before_forward)
+                    stack.callback(hook.remove)
             yield
 
     def gradients_added(self) -> None:
