@@ -16,16 +16,21 @@ from ddl_core.train import Trainee
 def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
     """Replace the checkpoint at `path`; a crash leaves the old one.
 
+    All ranks call it: collecting an optimiser state that they share is a collective. Rank 0 writes.
+
     Raises
     ------
     RecordError
         If it cannot be written.
     """
+    optimizer = trainee.optimizer.state_dict()
+    if trainee.strategy.rank != 0:
+        return
     state = {
         "run_id": trainee.spec.run_id,
         "epochs_done": epochs_done,
         "model": trainee.network.state_dict(),
-        "optimizer": trainee.optimizer.state_dict(),
+        "optimizer": optimizer,
         "scaler": trainee.scaler.state_dict(),
     }
     temporary = path.with_name(f".{path.name}.tmp")

@@ -12,6 +12,7 @@ from ddl_core.errors import NotInstalledError, SpecError
 STRATEGIES = {
     "single": "ddl_core.strategies.single:Single",
     "ddp": "ddl_core.strategies.ddp:DDP",
+    "deepspeed": "ddl_core.strategies.deepspeed:DeepSpeed",
 }
 
 LOADERS = {

@@ -119,8 +119,7 @@ class Run:
             outcome = evaluate(trainee, eval_loader, self.progress.step)
             self._store(outcome, epoch, "eval", cold)
         if _due(spec.checkpoint_every, epoch, spec.epochs):
-            if group.rank == 0:
-                checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
+            checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
             group.barrier()
 
     def _describe(self, train_loader: Loader, eval_loader: Loader) -> None:

@@ -1,24 +1,17 @@
 """PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
 
-import os
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from inspect import signature
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ddl_core.errors import SpecError
-from ddl_core.protocols import Reduction
-from ddl_core.spec import RunSpec
-from ddl_core.strategies.rank import Rank
-
-OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+from ddl_core.strategies.process_group import ProcessGroup
 
 COMPRESSION = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -32,28 +25,9 @@ BUFFER_SYNC = (
     else "broadcast_buffers"
 )
 
-# A collective that waits longer than this ends the run. Generous, because the first one waits for
-# the slowest rank to list its images, which takes minutes on a busy parallel file system.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
-
-class DDP:
+class DDP(ProcessGroup):
     """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
-
-    def __init__(self, spec: RunSpec) -> None:
-        self._spec = spec
-        place = Rank.from_environment(spec)
-        self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
-        self.device = place.device(spec.device)
-        if spec.nodes == 1:
-            # A laptop's host name often resolves to an address that is not there at the moment.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        on_gpu = self.device.type == "cuda"
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            timeout=COLLECTIVE_TIMEOUT,
-            device_id=self.device if on_gpu else None,
-        )
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap `model`; the constructor sends rank 0's weights to all.
@@ -94,15 +68,6 @@ class DDP:
         scaler.step(self._optimizer)
         scaler.update()
 
-    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
-        """Reduce `tensor` over ranks in place."""
-        dist.all_reduce(tensor, OPERATIONS[op])
-        return tensor
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        dist.barrier()
-
     def teardown(self) -> None:
         """Leave the group.
 
@@ -110,5 +75,4 @@ class DDP:
         the process after a correct training.
         """
         self._model = self._optimizer = None  # type: ignore[assignment]
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        super().teardown()

@@ -1,0 +1,166 @@
+"""DeepSpeed: its configuration, equal results under every ZeRO stage, life after faults."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddl_core.errors import SpecError
+from ddl_core.spec import RunSpec
+from ddl_core.strategies.deepspeed import configuration
+from ddl_core.strategies.single import Single
+from tests.strategies.deepspeed_ranks import STEPS, Batches, build, network, result, spec, train
+
+PROJECT = Path(__file__).resolve().parents[2]
+RANKS = 2
+
+
+def settings(**fields) -> dict:
+    return configuration(RunSpec(strategy="deepspeed", **fields))
+
+
+def test_the_configuration_follows_from_the_run_alone():
+    assert settings(local_batch_size=32, accumulation=4) == {
+        "train_micro_batch_size_per_gpu": 32,
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 0.0,
+        "wall_clock_breakdown": False,
+        "timers": {"throughput": {"enabled": False}},
+        "zero_optimization": {"stage": 0, "overlap_comm": False},
+    }
+    sharded = settings(deepspeed_zero_stage=2, deepspeed_overlap_comm=True, precision="bf16")
+    assert sharded["zero_optimization"] == {
+        "stage": 2,
+        "overlap_comm": True,
+        "compute_grad_norm": False,
+    }
+    assert sharded["zero_allow_untested_optimizer"] is True
+    assert sharded["torch_autocast"]["dtype"] == "bfloat16"
+    assert sharded["torch_autocast"]["lower_precision_safe_modules"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"deepspeed_overlap_comm": True}, "no effect at deepspeed_zero_stage = 0"),
+        ({"precision": "fp16", "deepspeed_zero_stage": 1}, "use 'bf16', or stage 0"),
+        ({"channels_last": True, "deepspeed_zero_stage": 2}, "use stage 0, or channels_last"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(fields, why):
+    with pytest.raises(SpecError, match=why):
+        settings(**fields)
+
+
+CASES = [
+    {"deepspeed_zero_stage": 0},
+    {"deepspeed_zero_stage": 1},
+    {"deepspeed_zero_stage": 2},
+    {"deepspeed_zero_stage": 0, "accumulation": 2},
+    {"deepspeed_zero_stage": 1, "accumulation": 2},
+    {"deepspeed_zero_stage": 2, "accumulation": 2},
+    {"deepspeed_zero_stage": 1, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 2, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 0, "channels_last": True},
+    {"deepspeed_zero_stage": 1, "momentum": 0.0},
+    {"deepspeed_zero_stage": 0, "precision": "bf16"},
+    {"deepspeed_zero_stage": 2, "precision": "bf16"},
+    {"deepspeed_zero_stage": 0, "precision": "fp16"},  # DeepSpeed never forgets half precision
+]
+every_case = pytest.mark.parametrize(
+    "case",
+    range(len(CASES)),
+    ids=lambda case: "-".join(
+        f"{k.removeprefix('deepspeed_')}={v}" for k, v in CASES[case].items()
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> list[list[dict]]:
+    """Results of each case and rank: one start of two processes for all of them."""
+    out = tmp_path_factory.mktemp("deepspeed")
+    home = out / "home"
+    home.mkdir()
+    launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
+    command = [*launch, "--nproc-per-node", str(RANKS), "-m", "tests.strategies.deepspeed_ranks"]
+    paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [*command, json.dumps(CASES), str(out)],
+        env={**os.environ, "PYTHONPATH": paths, "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout == ""  # nothing that alarms
+    assert list(home.iterdir()) == []
+    return [
+        [torch.load(out / f"{case}.rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+        for case in range(len(CASES))
+    ]
+
+
+def single(case: int) -> dict:
+    """Train one process that accumulates what the two ranks do."""
+    fields = {k: v for k, v in CASES[case].items() if not k.startswith("deepspeed_")}
+    accumulation = RANKS * fields.pop("accumulation", 1)
+    run = spec("single", accumulation=accumulation, **fields)
+    subject = build(run, Single(run), network())
+    return result(subject, train(subject, Batches(0, accumulation, accumulation)))
+
+
+def tolerance(case: int) -> dict[str, float]:
+    half = CASES[case].get("precision", "fp32") != "fp32"
+    return {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-4, "atol": 1e-6}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
+    want = single(case)
+    for rank in trained[case]:
+        got = rank["undisturbed"]
+        assert got["losses"] == pytest.approx(want["losses"], rel=tolerance(case)["rtol"])
+        for name, value in want["weights"].items():
+            if not name.endswith("num_batches_tracked"):
+                torch.testing.assert_close(got["weights"][name], value, **tolerance(case))
+        assert got["optimizer"]["state"].keys() == want["optimizer"]["state"].keys()
+        for index, state in want["optimizer"]["state"].items():
+            if state["momentum_buffer"] is not None:
+                torch.testing.assert_close(
+                    got["optimizer"]["state"][index]["momentum_buffer"],
+                    state["momentum_buffer"],
+                    **tolerance(case),
+                )
+        rate = got["optimizer"]["param_groups"][0]["lr"]
+        assert rate == want["optimizer"]["param_groups"][0]["lr"]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
+    for rank in trained[case]:
+        got = rank["undisturbed"]
+        assert got["steps"] == 2 * STEPS
+        assert (got["timer"], got["synchronised"]) == (False, False)
+        # fp16 needs to know, under every strategy, whether a gradient is infinite.
+        assert got["waits"] == (STEPS if CASES[case].get("precision") == "fp16" else 0)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_a_resumed_run_ends_with_the_same_bits(trained, case):
+    for rank in trained[case]:
+        want, got = rank["undisturbed"], rank["resumed"]
+        assert got["losses"] == want["losses"]
+        for name, value in want["weights"].items():
+            assert torch.equal(got["weights"][name], value), name
