@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test lint env clean clean-results
+.PHONY: help reproduce figures test lint env horovod clean clean-results
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -14,6 +14,7 @@ SETS := analysis train notebooks test
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
 PIP_LOG := .venv/pip.log
+HOROVOD_LOG := .venv/horovod.log
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,7 +44,7 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/lint-imports --no-logo
 	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
 
-env: .venv/.project ## build .venv (the other targets do this when needed)
+env: .venv/.project .venv/.horovod ## build .venv (the other targets do this when needed)
 
 # The stamp holds this folder's name: an environment does not survive being moved.
 ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDIR))
@@ -67,6 +68,18 @@ endif
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install this project; all of its output: $(PIP_LOG)"; exit 1; }
 	@touch $@
+
+# Without Horovod everything else works, so a failure is told and not repeated.
+.venv/.horovod: .venv/.packages $(wildcard requirements/horovod/*)
+	@$(MAKE) --no-print-directory horovod || \
+	  echo "going on: only strategy 'horovod' is missing; to try again, run: make horovod"
+	@touch $@
+
+horovod: .venv/.packages ## build Horovod for this torch (env does; HOROVOD_WITH_MPI=1 adds MPI)
+	@echo "building Horovod: 2 to 6 minutes, once (progress is in $(HOROVOD_LOG))"
+	@bash requirements/horovod/build.sh $(BIN)/python build/horovod >$(HOROVOD_LOG) 2>&1 || { \
+	  grep -A 9 '^Horovod was not built' $(HOROVOD_LOG) || tail -n 20 $(HOROVOD_LOG); \
+	  echo "error: all of the output: $(HOROVOD_LOG)"; exit 1; }
 
 clean: ## delete .venv and caches, keep results/
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -12,6 +12,7 @@ from ddl_core.errors import NotInstalledError, SpecError
 STRATEGIES = {
     "single": "ddl_core.strategies.single:Single",
     "ddp": "ddl_core.strategies.ddp:DDP",
+    "horovod": "ddl_core.strategies.horovod:Horovod",
     "deepspeed": "ddl_core.strategies.deepspeed:DeepSpeed",
 }
 

@@ -75,4 +75,9 @@ if ! makes_environments "$python"; then
     makes_environments "$python" || fail "$python cannot make environments: no venv or ensurepip" \
         "install the package $package, or name another Python: make env PYTHON=/path/to/python3.11"
 fi
+
+# Compiling Horovod needs these; without them all else works, and its own build says what is missing.
+headers=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+[ -f "$headers/Python.h" ] || apt_install "python$(version_of "$python")-dev" || true
+command -v "${CXX:-g++}" >/dev/null || apt_install g++ || true
 "$python" -c 'import sys; print(sys.executable)'

@@ -11,6 +11,12 @@ from ddl_core.records import Failure
 TAIL_LINES = 15
 # One entry of torchrun's summary, e.g. "rank : 1 (local_rank: 1)", "exitcode : -9 (pid: 17)".
 ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+# The same by horovodrun, the first to end first, e.g. "Process 1 exit with status code 137.": its
+# shell gives 128 + n for signal n.
+ENDED_PROCESS = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
+SHELL_SIGNAL = 128
+# Horovod names the ranks that others wait for, e.g. "Missing ranks:\n1: [DistributedOptimizer...".
+MISSING_RANK = re.compile(r"Missing ranks:\s*(\d+)!?: \[")
 # What a rank may get because another one failed: torchrun ends it, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 
@@ -30,7 +36,7 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
     exit_code
         Of torchrun; negative where a signal ended it.
     """
-    ended = [(int(rank), int(code)) for rank, code in _entries(logs)]
+    ended = _entries(logs)
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
         return failure
@@ -49,9 +55,28 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
     )
 
 
-def _entries(logs: Path) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = ENDED_RANK.findall(_text(torchrun_log(logs)))
+def _entries(logs: Path) -> list[tuple[int, int]]:
+    """Return rank and exit code of what ended badly, a signal as its negative number."""
+    text = _text(torchrun_log(logs))
+    found = [(int(rank), int(code)) for rank, code in ENDED_RANK.findall(text)]
+    for rank, code in ENDED_PROCESS.findall(text):
+        status = int(code)
+        found.append((int(rank), SHELL_SIGNAL - status if status > SHELL_SIGNAL else status))
     return found
+
+
+def stalled(logs: Path, text: str) -> Failure:
+    """Return the failure of a run that makes no progress, with the rank to blame where known."""
+    log = rank_log(logs, 0)
+    missing = MISSING_RANK.findall(_text(log))
+    if not missing:
+        return Failure(kind="Timeout", message=text)
+    rank = int(missing[-1])
+    return Failure(
+        kind="Timeout",
+        rank=rank,
+        message=f"{text}; the others wait for rank {rank}{tail(rank_log(logs, rank))}{tail(log)}",
+    )
 
 
 def torchrun_log(logs: Path) -> Path:

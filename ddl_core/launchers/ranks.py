@@ -5,7 +5,6 @@ interrupted) no process is left behind and ``run.json`` says why.
 """
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launchers import failure, preflight, processes
+from ddl_core.launchers import commands, failure, preflight, processes
 from ddl_core.launchers.progress import Progress, read_progress
 from ddl_core.ledger import exclusive
 from ddl_core.paths import PROJECT, RunFiles, locate
@@ -81,12 +80,7 @@ def complete_text(record: RunRecord, directory: Path) -> str:
 
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> list[str]:
     """Return the command line that starts the ranks of a run."""
-    return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(spec.gpus_per_node)),
-        *("--log-dir", str(logs), "--redirects", "3", "--shutdown-timeout", "5"),
-        *("-m", WORKER, str(run_dir)),
-    ]
+    return commands.command(spec, WORKER, run_dir, logs)
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:
@@ -144,7 +138,7 @@ def _execute(
     except OSError as error:
         raise _Failed(Failure(kind="NotStarted", message=f"torchrun: {error}")) from None
     try:
-        stalled = _watch(torchrun, files, on_progress, stall_timeout)
+        stalled = _watch(torchrun, files, logs, on_progress, stall_timeout)
     finally:
         with processes.undisturbed():
             left = processes.end_all(token)
@@ -157,6 +151,7 @@ def _execute(
 def _watch(
     torchrun: Popen[bytes],
     files: RunFiles,
+    logs: Path,
     on_progress: Callable[[Progress], None] | None,
     stall_timeout: float,
 ) -> Failure | None:
@@ -174,7 +169,7 @@ def _watch(
         if waited > EXIT_GRACE_S and read_record(files.directory).status == "completed":
             return None
         if waited > stall_timeout:
-            return Failure(kind="Timeout", message=_stall_text(files, stall_timeout))
+            return failure.stalled(logs, _stall_text(files, stall_timeout))
     return None
 
 

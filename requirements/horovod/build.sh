@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Build Horovod from its released source against the torch of an environment, and install it there:
+#   build.sh PYTHON CACHE
+# The wheel is kept in CACHE under a name made of everything that it depends on, so the same build
+# is never done twice. Set these variables for more than the default (collectives by Gloo alone):
+#   HOROVOD_WITH_MPI=1            MPI too; mpicxx must be found
+#   HOROVOD_GPU_OPERATIONS=NCCL   NCCL for tensors on the GPU; HOROVOD_NCCL_HOME says where it is
+#   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
+set -euo pipefail
+
+python=$1 cache=$2
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+pip=("$python" -m pip --disable-pip-version-check --no-input)
+
+fail() {
+    printf 'Horovod was not built: %s\n' "$1" >&2
+    shift
+    [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
+    exit 1
+}
+
+ask() { "$python" -c "$1"; }
+
+headers=$(ask 'import sysconfig; print(sysconfig.get_paths()["include"])')
+version=$(ask 'import sys; print("%d.%d" % sys.version_info[:2])')
+command -v "${CXX:-g++}" >/dev/null ||
+    fail "there is no C++ compiler ${CXX:-g++}" \
+        "install the package g++, or load the cluster's compiler module, or set CXX"
+command -v make >/dev/null || fail "make is missing" "install the package make"
+[ -f "$headers/Python.h" ] ||
+    fail "$headers has no Python.h" "install the package python$version-dev"
+mpi=none
+if [ "${HOROVOD_WITH_MPI:-0}" = 1 ]; then
+    command -v mpicxx >/dev/null ||
+        fail "HOROVOD_WITH_MPI=1 was asked for, but there is no mpicxx" \
+            "load the cluster's MPI module, install the package libopenmpi-dev, or unset it"
+    mpi=$(command -v mpicxx)
+else
+    unset HOROVOD_WITH_MPI
+    export HOROVOD_WITHOUT_MPI=1
+fi
+
+torch=$(ask 'from importlib.metadata import version; print(version("torch"))')
+settings=$(env | grep -E '^(HOROVOD_|CXX=|CXXFLAGS=|CUDA_HOME=|NCCL_HOME=)' | sort || true)
+key=$( (cd "$here" && cat -- *.txt *.cmake build.sh
+    "${CXX:-g++}" --version | head -n 1
+    echo "$version $torch $mpi $(uname -m) $settings") | sha256sum | cut -c 1-12)
+folder=$cache/$key
+
+export CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" CMAKE_POLICY_VERSION_MINIMUM=3.5
+export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
+export HOROVOD_WITH_GLOO=1
+# Without debugging symbols: 1 MB instead of 18.
+export LDFLAGS="${LDFLAGS:-} -s"
+# A surrounding make's own flags would say otherwise.
+cores=$(nproc)
+export MAKEFLAGS="-j${HOROVOD_BUILD_JOBS:-$((cores < 8 ? cores : 8))}"
+
+if ! ls "$folder"/*.whl >/dev/null 2>&1; then
+    "${pip[@]}" install -q -r "$here/build.txt"
+    HOROVOD_CMAKE=$(ask 'import cmake, os; print(os.path.join(cmake.CMAKE_BIN_DIR, "cmake"))')
+    export HOROVOD_CMAKE
+    rm -rf "$folder"
+    mkdir -p "$cache"
+    partial=$(mktemp -d "$cache/.partial.XXXXXX")
+    trap 'rm -rf "$partial"' EXIT
+    "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod --no-cache-dir \
+        -r "$here/horovod.txt" -w "$partial" ||
+        fail "the compilation failed; the lines above tell why"
+    mv "$partial" "$folder"
+fi
+"${pip[@]}" install -q --no-deps --no-index --force-reinstall "$folder"/*.whl
+"${pip[@]}" install -q -c "$here/../constraints.txt" "$folder"/*.whl # what it imports
+"$python" -c 'import horovod.torch' || fail "it compiles, but cannot be imported"

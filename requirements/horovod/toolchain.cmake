@@ -1,0 +1,2 @@
+# CMake reads this file first; it has CMake read after.cmake right after Horovod's project().
+set(CMAKE_PROJECT_horovod_INCLUDE "${CMAKE_CURRENT_LIST_DIR}/after.cmake")

@@ -1,0 +1,215 @@
+"""Horovod in real processes: what `single` computes, its own settings, life after faults."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launchers import commands, ranks
+from ddl_core.launchers.ranks import run_ranks
+from ddl_core.paths import RunFiles
+from ddl_core.provenance import available_cores
+from ddl_core.records import RunRecord, read_epochs, read_record, write_record
+from ddl_core.spec import RunSpec
+from tests.launchers.running import processes_of
+from tests.strategies.horovod_worker import PLANTED
+
+# Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay. The
+# rate is small, so that rounding does not grow into a difference of its own.
+RUN: dict[str, Any] = {
+    "loader": "synthetic",
+    "model": "resnet18",
+    "device": "cpu",
+    "image_size": 32,
+    "classes": 10,
+    "train_images": 160,
+    "eval_images": 10,
+    "local_batch_size": 4,
+    "epochs": 2,
+    "warmup_epochs": 1,
+    "warmup_steps": 0,
+    "base_lr": 0.002,
+    "loader_workers": 0,
+}
+HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
+SINGLE = {"strategy": "single", "accumulation": 4}
+
+
+def test_without_horovod_its_arm_says_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    with pytest.raises(NotInstalledError, match="make horovod"):
+        ranks.command(RunSpec(**RUN, **HOROVOD), tmp_path, tmp_path)
+
+
+def horovod_is_there() -> bool:
+    """Say whether Horovod is there; in CI it has to be."""
+    if find_spec("horovod") is None and os.environ.get("CI"):
+        raise AssertionError("CI tests the real Horovod, which is missing here: run `make horovod`")
+    return find_spec("horovod") is not None
+
+
+def with_horovod(test: Any) -> Any:
+    """Mark a test that starts real ranks."""
+    for mark in (
+        pytest.mark.multiprocess,
+        pytest.mark.slow,
+        pytest.mark.skipif(not horovod_is_there(), reason="Horovod is missing; run `make horovod`"),
+        pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
+    ):
+        test = mark(test)
+    return test
+
+
+def planned(directory: Path, **fields: Any) -> Path:
+    write_record(directory, RunRecord.plan("test", RunSpec(**{**RUN, **fields})))
+    return directory
+
+
+def losses(directory: Path) -> list[float]:
+    return [row.loss for row in read_epochs(directory)]
+
+
+def checkpoint(directory: Path) -> dict[str, Any]:
+    return torch.load(RunFiles(directory).checkpoint, weights_only=True)
+
+
+def timeline(directory: Path) -> list[dict[str, Any]]:
+    """Return what Horovod did, as it wrote it down; its last line may be missing."""
+    text = (directory / "timeline.json").read_text().strip().rstrip(",").rstrip("]").rstrip(",")
+    return json.loads(text + "]")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> dict[str, Path]:
+    """The same work by two Horovod ranks and by one process."""
+    done = {}
+    for name, fields in (("horovod", HOROVOD), ("single", SINGLE)):
+        done[name] = planned(tmp_path_factory.mktemp(name), **fields)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOROVOD_TIMELINE", str(done[name] / "timeline.json"))
+            patch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
+            run_ranks(done[name])
+    return done
+
+
+@with_horovod
+def test_two_ranks_train_like_one_process(pair):
+    assert losses(pair["horovod"]) == pytest.approx(losses(pair["single"]), rel=1e-5)
+    got, want = checkpoint(pair["horovod"]), checkpoint(pair["single"])
+    assert got["model"].keys() == want["model"].keys()
+    for name, tensor in want["model"].items():
+        torch.testing.assert_close(got["model"][name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+    momenta = want["optimizer"]["state"]
+    assert got["optimizer"]["state"].keys() == momenta.keys()
+    for number, state in momenta.items():
+        torch.testing.assert_close(
+            got["optimizer"]["state"][number]["momentum_buffer"],
+            state["momentum_buffer"],
+            rtol=1e-3,
+            atol=1e-4,
+        )
+    (a,), (b,) = (each["optimizer"]["param_groups"] for each in (got, want))
+    assert (a["lr"], a["momentum"], a["weight_decay"]) == (
+        b["lr"],
+        b["momentum"],
+        b["weight_decay"],
+    )
+
+
+@with_horovod
+def test_ranks_that_torchrun_starts_meet_without_horovodrun(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "LAUNCHERS", {})
+    record = run_ranks(planned(tmp_path / "run", **HOROVOD))
+    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+    assert "torch.distributed.run" in ranks.command(record.spec, tmp_path, tmp_path)
+
+
+@with_horovod
+def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, tmp_path, monkeypatch):
+    run = planned(tmp_path / "run", **HOROVOD, horovod_fusion_mb=0, horovod_cycle_ms=25)
+    monkeypatch.setenv("HOROVOD_TIMELINE", str(run / "timeline.json"))
+    monkeypatch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # the run decides, not the environment
+    record = run_ranks(run)
+    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+
+    def count(directory: Path, name: str) -> int:
+        return sum(event.get("name") == name for event in timeline(directory))
+
+    assert count(pair["horovod"], "MEMCPY_IN_FUSION_BUFFER") > 0
+    assert count(run, "MEMCPY_IN_FUSION_BUFFER") == 0
+    assert count(run, "GLOO_ALLREDUCE") > 2 * count(pair["horovod"], "GLOO_ALLREDUCE") > 0
+    assert 0 < 3 * count(run, "CYCLE_START") < count(pair["horovod"], "CYCLE_START")
+
+
+@with_horovod
+def test_compression_changes_the_result_a_little(pair, tmp_path):
+    run = planned(tmp_path / "run", **HOROVOD, horovod_compression="fp16")
+    assert run_ranks(run).weights_sha256 != read_record(pair["horovod"]).weights_sha256
+    assert losses(run) == pytest.approx(losses(pair["horovod"]), rel=1e-2)
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Have the ranks execute `horovod_worker` with a fault."""
+
+    def plant(fault: str) -> None:
+        monkeypatch.setattr(ranks, "WORKER", "tests.strategies.horovod_worker")
+        monkeypatch.setenv("DDL_TEST_FAULT", fault)
+
+    return plant
+
+
+@with_horovod
+def test_reductions_work_in_place_for_all_types(faulty, tmp_path):
+    faulty("collectives")
+    assert run_ranks(planned(tmp_path / "run", **HOROVOD)).status == "completed"
+
+
+@with_horovod
+def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
+    pair, faulty, monkeypatch, tmp_path
+):
+    run = planned(tmp_path / "run", **HOROVOD)
+    faulty("kill")
+    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
+        run_ranks(run)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Killed", 1)
+    assert processes_of(run) == []
+    monkeypatch.setattr(ranks, "WORKER", "ddl_core.worker")
+    record = run_ranks(run)
+    assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
+    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+
+
+@with_horovod
+def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, tmp_path):
+    run = planned(tmp_path / "run", **HOROVOD, checkpoint_every=0)
+    faulty("raise")
+    with pytest.raises(LaunchError, match=PLANTED):
+        run_ranks(run)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("ValueError", 1)
+    assert processes_of(run) == []
+
+
+@with_horovod
+def test_a_hanging_rank_is_named_by_those_that_wait_for_it(faulty, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "5")
+    run = planned(tmp_path / "run", **HOROVOD, checkpoint_every=0)
+    faulty("hang")
+    with pytest.raises(LaunchError, match="the others wait for rank 1"):
+        run_ranks(run, stall_timeout=20)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Timeout", 1)
+    assert "Missing ranks" in error.message
+    assert processes_of(run) == []
