@@ -111,6 +111,9 @@ class EpochRecord(_Strict):
     top5: float | None
     lr: float | None = Field(description="of the last optimiser step")
     max_memory_bytes: int | None = Field(description="on the accelerator, maximum over ranks")
+    device_waits: int | None = Field(
+        None, description="torch.cuda.synchronize calls in the steps, rank 0; null in evaluation"
+    )
     ids_sha256: str | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
     )

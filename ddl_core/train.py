@@ -84,7 +84,8 @@ class Outcome:
 
     `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1, and
     null for training. `lr` is that of the last update, null for evaluation. `ids_sha256` is a hash
-    of the set of images used, null if they are made up.
+    of the set of images used, null if they are made up. `device_waits` counts the framework's own
+    device synchronisations on this rank, null for evaluation.
     """
 
     window: Window
@@ -96,6 +97,7 @@ class Outcome:
     top5: float | None = None
     lr: float | None = None
     ids_sha256: str | None = None
+    device_waits: int | None = None
 
 
 def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep) -> Outcome:
@@ -151,6 +153,7 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
         loss=loss_total / micro_batches,
         lr=rate,
         ids_sha256=ids,
+        device_waits=referee.device_waits,
     )
 
 
