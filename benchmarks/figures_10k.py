@@ -3,7 +3,8 @@
     python benchmarks/figures_10k.py
 
 Writes invented records into a temporary folder: 50 studies of 200 runs, with the epochs of the
-laptop study (3) and of the paper (90). Times `redraw` in a new process each, imports included. Target: 30 s.
+laptop study (3) and of the paper (90). Times `redraw` in a new process each, imports included.
+Target: 30 s.
 """
 
 import itertools

@@ -1,12 +1,13 @@
 """What each figure shows, as a table: the figure is drawn from it, and it is saved beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import paper as published
 from ddl_core.analysis.arms import KEYS, made_runs
-from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.style import LOADER_NAMES, MODEL_NAMES
 
 POINTS = {
@@ -101,7 +102,7 @@ def efficiency(
         part[_among(part["model"], models) & _among(part["strategy"], strategies)]
         for part in (ours, theirs)
     )
-    return _stack(_panels(ours, theirs, loaders), POINTS)
+    return _stack([pd.concat(part) for part in _panels(ours, theirs, loaders)], POINTS)
 
 
 def repeats(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
@@ -135,17 +136,17 @@ def _scaling(table: pd.DataFrame) -> pd.DataFrame:
 
 def _panels(
     ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
-) -> Iterator[pd.DataFrame]:
-    """Return the rows of each panel: ours and the paper's for a group, once for each setting."""
+) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+    """Return the rows of each panel, ours and the paper's: for a group, once for each setting."""
+    parts: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
     for group in loaders:
-        settings = sorted(ours.loc[ours["loader"].isin(group), "panel"].unique())
-        for setting in settings or [""]:
+        here = ours[ours["loader"].isin(group)]
+        covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
+        for setting in sorted(here["panel"].unique()) or [""]:
             panel = _panel_name(setting, group if len(loaders) > 1 else ())
-            covered = theirs["loader"].map(
-                lambda stated, group=group: any(published.covers(stated, name) for name in group)
-            )
-            yield ours[(ours["panel"] == setting) & ours["loader"].isin(group)].assign(panel=panel)
-            yield theirs[covered.astype(bool)].assign(panel=panel)
+            parts[0].append(here[here["panel"] == setting].assign(panel=panel))
+            parts[1].append(theirs[np.array(covered, dtype=bool)].assign(panel=panel))
+    return parts
 
 
 def _panel_name(setting: str, group: Sequence[str]) -> str:
@@ -161,8 +162,10 @@ def _with_model(table: pd.DataFrame) -> pd.Series:
     return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
 
 
-def _stack(
-    parts: Iterator[pd.DataFrame] | list[pd.DataFrame], types: dict[str, str]
-) -> pd.DataFrame:
-    rows = [row for part in parts for row in part.filter(list(types)).to_dict("records")]
-    return pd.DataFrame(rows, columns=list(types)).astype(types)
+def _stack(parts: Sequence[pd.DataFrame], types: dict[str, str]) -> pd.DataFrame:
+    """Return the parts as one table of these columns, panel by panel in order of appearance."""
+    table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
+    order = {name: number for number, name in enumerate(table["panel"].unique())}
+    return table.sort_values(
+        "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
+    )

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from ddl_core.paths import Tree
-from ddl_core.records import (
-    Attempt,
-    EpochRecord,
-    Failure,
-    RunRecord,
-    append_epoch,
-    write_record,
-)
+from ddl_core.paths import RunFiles, Tree
+from ddl_core.records import Attempt, EpochRecord, Failure, RunRecord
 from ddl_core.spec import RunSpec
 
 MACHINE = {"os": "Linux", "cpu": "Example(R) CPU @ 2.00GHz", "cpu_cores": 2, "device": "cpu"}
@@ -84,13 +77,15 @@ def make_run(tree: Tree) -> MakeRun:
         if status == "failed":
             record.error = Failure(kind="Killed", message="rank 1 was killed")
         directory = tree.study(study) / record.run_id
-        write_record(directory, record)
+        # Written plainly: `write_record` and `append_epoch` wait for the disk each time.
+        directory.mkdir(parents=True)
+        RunFiles(directory).record.write_text(record.model_dump_json())
         if rows is None:
             rows = [epoch_row(0, wall_s=5 * wall_s)]
             rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
             rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
-        for row in rows:
-            append_epoch(directory, row)
+        lines = [row.model_dump_json() + "\n" for row in rows]
+        RunFiles(directory).epochs.write_text("".join(lines))
         return directory
 
     return make

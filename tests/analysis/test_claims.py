@@ -1,0 +1,134 @@
+"""Verdicts follow from the runs."""
+
+import pytest
+
+from ddl_core.analysis import claims
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.paper import Paper, read_paper
+from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.paths import Tree
+from tests.analysis.conftest import MACHINE, MakeRun
+
+GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
+SPREAD = (1.0, 1.01, 0.99)
+
+
+@pytest.fixture(scope="module")
+def paper() -> Paper:
+    return read_paper()
+
+
+def verdicts(tree: Tree, paper: Paper, quantity: str, claim: str) -> list[str]:
+    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, quantity)
+    return table[table["claim"].str.startswith(claim)]["verdict"].tolist()
+
+
+def measure(make_run: MakeRun, wall_s: float, system: dict = GPU, **fields: object) -> None:
+    for repeat, factor in enumerate(SPREAD):
+        make_run(wall_s * factor, system=system, strategy="ddp", repeat=repeat, **fields)
+
+
+def three_models(make_run: MakeRun, deep: float, shallow: float, **common: object) -> None:
+    """Scale two networks from 4 to 8 workers with these efficiencies."""
+    for model, efficiency in (("resnet152", deep), ("resnet50", shallow)):
+        measure(make_run, 40, model=model, nodes=4, **common)
+        measure(make_run, 20 / efficiency, model=model, nodes=8, **common)
+
+
+def as_dali(tree: Tree) -> None:
+    """Stand in for a loader that is not registered in every installation."""
+
+
+def test_without_runs_nothing_can_be_said(paper: Paper) -> None:
+    for quantity in ("throughput", "parallel_efficiency"):
+        table = claims.orderings(arm_table(empty_table()), paper, quantity)
+        assert len(table) > 10
+        assert set(table["verdict"]) == {claims.UNDECIDED}
+        assert set(table["why"]) == {"no such runs"}
+    assert set(claims.values(arm_table(empty_table()), paper)["verdict"]) == {claims.UNDECIDED}
+
+
+def arms_with_dali(tree: Tree):  # type: ignore[no-untyped-def]
+    """Return the arms with the synthetic loader taken for DALI on the CPU."""
+    arms = arm_table(runs_table(tree.runs))
+    return arms.replace({"loader": {"synthetic": "dali_cpu"}})
+
+
+@pytest.mark.parametrize(
+    ("dali_s", "verdict"),
+    [(10.0, claims.SUPPORTED), (40.0, claims.CONTRADICTED), (20.1, claims.UNDECIDED)],
+)
+def test_greater(tree: Tree, make_run: MakeRun, paper: Paper, dali_s: float, verdict: str) -> None:
+    measure(make_run, 20.0, nodes=8)
+    measure(make_run, dali_s, nodes=8, loader="synthetic")
+    table = claims.orderings(arms_with_dali(tree), paper, "throughput").set_index("claim")
+    row = table.loc["DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"]
+    assert row["verdict"] == verdict
+    assert row["ours"].startswith("8 workers: ")
+    assert (row["why"] == "the intervals overlap") == (verdict == claims.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("deep", "shallow", "verdict"),
+    [
+        (0.90, 0.70, claims.CONTRADICTED),
+        (0.90, 0.86, claims.UNDECIDED),
+    ],
+)
+def test_similar(
+    tree: Tree, make_run: MakeRun, paper: Paper, deep: float, shallow: float, verdict: str
+) -> None:
+    three_models(make_run, deep, shallow, loader="synthetic")
+    table = claims.orderings(arms_with_dali(tree), paper, "parallel_efficiency").set_index("claim")
+    row = table.loc["ResNet152 like ResNet50 (PyTorch-DDP, DALI (CPU), 4 to 16 GPUs)"]
+    assert row["verdict"] == verdict
+
+
+def test_cores_of_a_cpu_decide_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    measure(make_run, 20.0, MACHINE, nodes=8)
+    measure(make_run, 10.0, MACHINE, nodes=8, loader="synthetic")
+    table = claims.orderings(arms_with_dali(tree), paper, "throughput").set_index("claim")
+    row = table.loc["DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"]
+    assert (row["verdict"], row["why"]) == (claims.UNDECIDED, "measured on a CPU")
+    assert row["ours"]
+
+
+def test_other_numbers_of_workers_decide_nothing(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    measure(make_run, 20.0, nodes=2)
+    measure(make_run, 10.0, nodes=2, loader="synthetic")
+    table = claims.orderings(arms_with_dali(tree), paper, "throughput")
+    assert set(table["verdict"]) == {claims.UNDECIDED}
+
+
+def test_open_limit_counts_at_the_end_that_is_given(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    """ "DeepSpeed is fastest on few GPUs" is about 4, "DDP on many" about 512."""
+    table = claims.orderings(arm_table(empty_table()), paper, "throughput")
+    few = table[table["statement"] == "O03"]["claim"]
+    many = table[table["statement"] == "O04"]["claim"]
+    assert few.str.endswith("4 GPUs)").all()
+    assert many.str.endswith(", 512 GPUs)").all()
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "verdict"),
+    [(0.40, claims.SUPPORTED), (0.60, claims.CONTRADICTED), (0.44, claims.UNDECIDED)],
+)
+def test_stated_bound(
+    tree: Tree, make_run: MakeRun, paper: Paper, efficiency: float, verdict: str
+) -> None:
+    measure(make_run, 640.0, nodes=4)
+    measure(make_run, 10.0 / efficiency, nodes=256)
+    table = claims.values(arm_table(runs_table(tree.runs)), paper).set_index("statement")
+    assert table.loc["E04", "verdict"] == verdict
+    assert table.loc["E04", "claim"] == "E <0.44 (PyTorch-DDP, native, ResNet50, 256 GPUs)"
+
+
+def test_another_base_decides_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    measure(make_run, 640.0, nodes=2)
+    measure(make_run, 10.0, nodes=256)
+    table = claims.values(arm_table(runs_table(tree.runs)), paper).set_index("statement")
+    assert table.loc["E04", "verdict"] == claims.UNDECIDED

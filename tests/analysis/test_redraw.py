@@ -1,0 +1,94 @@
+"""From records to files: all of them, the same bytes, without torch."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ddl_core.analysis import QUESTIONS, redraw
+from ddl_core.analysis.save import save_figure
+from ddl_core.errors import RecordError
+from ddl_core.paths import PROJECT, Tree
+from tests.analysis.conftest import MakeRun
+
+REDRAW = """
+import sys
+from pathlib import Path
+from ddl_core.analysis import redraw
+from ddl_core.paths import Tree
+redraw(Tree(Path(sys.argv[1])), figures=Path(sys.argv[2]))
+assert "torch" not in sys.modules
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def redraw_in_new_process(tree: Tree, figures: Path, seed: str, folder: Path) -> dict[str, str]:
+    subprocess.run(
+        [sys.executable, "-c", REDRAW, str(tree.root), str(figures)],
+        check=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(PROJECT)},
+    )
+    files = [*figures.iterdir(), *tree.tables.iterdir()]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_bytes(tree: Tree, laptop: MakeRun, tmp_path: Path) -> None:
+    laptop(status="failed", rows=[], repeat=8)
+    first = redraw_in_new_process(tree, tmp_path / "a", "1", tmp_path)
+    second = redraw_in_new_process(tree, tmp_path / "b", "2", PROJECT)
+    assert first == second
+    assert len(first) == 4 * len(QUESTIONS) + 1
+
+
+def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
+    written = redraw(Tree(tmp_path / "none"), figures=tmp_path / "figures")
+    assert sorted(path.name for path in written) == sorted(
+        f"{name}.{kind}" for name in QUESTIONS for kind in ("svg", "pdf", "png", "csv")
+    )
+    assert all(path.stat().st_size for path in written)
+    assert not (tmp_path / "none").exists()
+    table = pd.read_csv(tmp_path / "figures" / "efficiency_native.csv")
+    assert set(table["source"]) == {"stated"}
+
+
+def small(tmp_path: Path) -> list[Path]:
+    figure = Figure(figsize=(1, 1))
+    figure.add_subplot().plot([1, 2])
+    return save_figure(figure, pd.DataFrame({"value": [1 / 3, None]}), tmp_path / "new" / "small")
+
+
+def test_files_hold_no_date_and_no_program(tmp_path: Path) -> None:
+    for path in small(tmp_path):
+        content = path.read_bytes()
+        for word in (b"CreationDate", b"dc:date", b"Matplotlib v", b"Software", b"matplotlib.org"):
+            assert word not in content, (path.name, word)
+
+
+def test_numbers_are_written_with_six_digits(tmp_path: Path) -> None:
+    small(tmp_path)
+    assert (tmp_path / "new" / "small.csv").read_bytes() == b'value\n0.333333\n""\n'
+
+
+def test_nothing_but_the_files_is_left(tmp_path: Path) -> None:
+    written = small(tmp_path)
+    assert sorted((tmp_path / "new").iterdir()) == sorted(written)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir(mode=0o500)
+    with pytest.raises(RecordError, match="cannot write"):
+        small(tmp_path)
+
+
+def test_place_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("")
+    with pytest.raises(RecordError, match="cannot write"):
+        small(tmp_path)

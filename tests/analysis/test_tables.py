@@ -1,0 +1,158 @@
+"""Records to tables: what counts, what stays a row, what is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis import tables
+from ddl_core.errors import RecordError
+from ddl_core.paths import RunFiles, Tree
+from ddl_core.spec import RunSpec
+from tests.analysis.conftest import MakeRun, epoch_row
+
+
+def only_row(tree: Tree) -> pd.Series:
+    table = tables.runs_table(tree.runs)
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_numbers_of_a_run(tree: Tree, make_run: MakeRun) -> None:
+    make_run(20.0, strategy="ddp", gpus_per_node=2, repeat=1)
+    row = only_row(tree)
+    assert row["study"] == "laptop"
+    assert (row["strategy"], row["world_size"], row["global_batch_size"]) == ("ddp", 2, 32)
+    assert (row["train_epochs_warm"], row["images_per_epoch"]) == (2, 320)
+    assert row["throughput_samples_per_s"] == 16.0
+    assert row["throughput_samples_per_cpu_s"] == 10.0
+    assert row["runtime_s"] == 100 + 20 + 20
+    assert row["runtime_warm_epoch_s"] == 20
+    assert row["data_share"] == 0.1
+    assert row["step_s_median"] == 1.9
+    assert (row["eval_loss"], row["top1"], row["top5"]) == (6.25, 0.125, 0.5)
+    assert (row["machine"], row["cpu_cores"]) == ("Example(R) CPU @ 2.00GHz", 2)
+    assert row["git_commit"].startswith("01234567")
+    assert not row["git_dirty"]
+    assert not row["diverged"]
+
+
+def test_throughput_is_all_images_over_all_time_not_a_mean_of_rates(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    make_run(rows=[epoch_row(1, wall_s=10.0), epoch_row(2, wall_s=30.0)])
+    assert only_row(tree)["throughput_samples_per_s"] == 640 / 40
+
+
+def test_cold_epochs_do_not_count(tree: Tree, make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(0), epoch_row(1, cold=True)])
+    row = only_row(tree)
+    assert row["train_epochs_warm"] == 0
+    assert math.isnan(row["throughput_samples_per_s"])
+    assert math.isnan(row["data_share"])
+    assert row["runtime_s"] == 40
+
+
+def test_evaluation_is_in_no_rate(tree: Tree, make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(1), epoch_row(1, "eval", wall_s=1000.0, samples=5)])
+    row = only_row(tree)
+    assert row["throughput_samples_per_s"] == 16
+    assert row["runtime_s"] == 20
+
+
+def test_corrupt_images_are_added_up(tree: Tree, make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(0, corrupt_images=2), epoch_row(1, corrupt_images=1)])
+    assert only_row(tree)["corrupt_images"] == 3
+
+
+def test_failed_and_planned_runs_stay_rows(tree: Tree, make_run: MakeRun) -> None:
+    make_run(status="failed", rows=[], repeat=0)
+    make_run(status="failed", repeat=1)
+    make_run(status="planned", rows=[], repeat=2, system=None)
+    table = tables.runs_table(tree.runs).set_index("repeat")
+    assert table["status"].tolist() == ["failed", "failed", "planned"]
+    assert table["error_kind"].isna().tolist() == [False, False, True]
+    assert table["runtime_s"].isna().all(), "a failed run has no runtime"
+    assert table["corrupt_images"].isna()[0], "missing is null, never 0"
+
+
+def test_diverged_runs_are_marked(tree: Tree, make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(0), epoch_row(1, loss=math.nan)], repeat=0)
+    make_run(rows=[epoch_row(0), epoch_row(1, loss=math.inf)], repeat=1)
+    make_run(repeat=2)
+    make_run(rows=[epoch_row(0, loss=None)], repeat=3)
+    diverged = tables.runs_table(tree.runs)["diverged"]
+    assert diverged[:3].tolist() == [True, True, False]
+    assert diverged.isna()[3]
+
+
+def test_columns_follow_the_specification() -> None:
+    table = tables.empty_table()
+    assert set(RunSpec.model_fields) <= set(table.columns)
+    assert {str(table[name].dtype) for name in RunSpec.model_fields} == {
+        "string", "Int64", "float64", "boolean",
+    }  # fmt: skip
+    assert str(table["train_images"].dtype) == "Int64"
+    assert str(table["precision"].dtype) == "string"
+
+
+def test_unknown_field_is_refused(tree: Tree, make_run: MakeRun) -> None:
+    files = RunFiles(make_run())
+    content = json.loads(files.record.read_text())
+    files.record.write_text(json.dumps(content | {"surprise": 1}))
+    with pytest.raises(RecordError, match="surprise"):
+        tables.runs_table(tree.runs)
+
+
+def test_unknown_field_of_an_epoch_is_refused(tree: Tree, make_run: MakeRun) -> None:
+    files = RunFiles(make_run())
+    line = json.loads(files.epochs.read_text().splitlines()[0])
+    with files.epochs.open("a") as file:
+        file.write(json.dumps(line | {"surprise": 1}) + "\n")
+    with pytest.raises(RecordError, match="surprise"):
+        tables.runs_table(tree.runs)
+
+
+def test_copied_run_is_refused(tree: Tree, make_run: MakeRun) -> None:
+    directory = make_run()
+    directory.rename(directory.with_name(directory.name + "-copy"))
+    with pytest.raises(RecordError, match="count twice"):
+        tables.runs_table(tree.runs)
+
+
+def test_table_on_disk_reads_back_the_same(tree: Tree, laptop: MakeRun) -> None:
+    laptop(status="failed", rows=[], repeat=9)
+    path = tables.write_table(tree, "laptop")
+    assert path == tree.tables / "laptop.csv"
+    written = path.read_bytes()
+    pd.testing.assert_frame_equal(
+        tables.read_table(path), tables.runs_table(tree.runs), check_exact=False, rtol=1e-8
+    )
+    assert tables.write_table(tree, "laptop").read_bytes() == written
+    assert b"\r" not in written
+
+
+def test_text_that_looks_like_nothing_stays_text(tree: Tree, make_run: MakeRun) -> None:
+    make_run(dataset="null")
+    assert tables.read_table(tables.write_table(tree, "laptop"))["dataset"][0] == "null"
+
+
+def test_study_without_runs_says_what_to_do(tree: Tree) -> None:
+    with pytest.raises(RecordError, match="ddl study run nowhere"):
+        tables.write_table(tree, "nowhere")
+
+
+def test_no_folder_is_an_empty_table(tmp_path: Path) -> None:
+    table = tables.runs_table(tmp_path / "nowhere")
+    assert table.empty
+    assert list(table.columns) == list(tables.COLUMNS)
+
+
+def test_folders_that_hold_no_record_are_passed_over(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    (tree.study("laptop") / "notes").mkdir()
+    (tree.runs / "stray.txt").write_text("")
+    assert len(tables.runs_table(tree.runs)) == 1
+    assert tables.studies_with_runs(tree) == ["laptop"]
