@@ -8,7 +8,7 @@ METHOD_ONLY = "shows method and overhead, not hardware"
 def runs(table: pd.DataFrame) -> list[str]:
     """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
 
-    `table` has the columns n, failed, hardware, on_cpu and commit.
+    `table` has the columns n, failed, study, hardware, on_cpu and commit.
     """
     failed = int(table["failed"].sum())
     lost = [f"Without a value, because failed or diverged: {_runs(failed)}."] if failed else []
@@ -59,12 +59,14 @@ def _few(n: pd.Series) -> str:
 
 
 def _machines(table: pd.DataFrame) -> list[str]:
-    machines = table[["hardware", "on_cpu"]].drop_duplicates().sort_values("hardware")
-    texts = [
-        f"{name}: {METHOD_ONLY}" if on_cpu else str(name)
-        for name, on_cpu in machines.itertuples(index=False)
-    ]
-    return [f"Hardware: {'; '.join(_shortened(texts))}."]
+    """Return the machines, each after its study where there are several."""
+    machines = table[["study", "hardware", "on_cpu"]].drop_duplicates()
+    several = machines["hardware"].nunique() > 1
+    texts = {
+        (f"{study}: " if several else "") + name + (f" ({METHOD_ONLY})" if on_cpu else "")
+        for study, name, on_cpu in machines.itertuples(index=False)
+    }
+    return [f"Hardware: {'; '.join(_shortened(sorted(texts)))}."]
 
 
 def _commits(table: pd.DataFrame) -> str:

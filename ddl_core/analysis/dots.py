@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from ddl_core.analysis import captions, labels, style
 from ddl_core.analysis.canvas import frame, styled
-from ddl_core.analysis.scales import compact
+from ddl_core.analysis.scales import three_digits
 
 MOST_PANELS = 6
 MOST_ROWS = 48  # in all panels together: about a page
@@ -27,7 +27,7 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
     panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
     tables = [repeats[repeats["panel"] == name] for name in panels]
     each = MOST_ROWS // len(panels)
-    rows = [list(table.groupby(_KEYS, sort=True))[:each] for table in tables]
+    rows = [_in_order(table)[:each] for table in tables]
     figure, axes = frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         panels,
@@ -54,6 +54,16 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
     return figure
 
 
+def _in_order(table: pd.DataFrame) -> list[tuple[tuple[str, str, int], pd.DataFrame]]:
+    """Return the arms as people list them: single process first, DDP, then the others."""
+    strategies, loaders = list(style.STRATEGY_NAMES), list(style.LOADER_NAMES)
+    groups = list(table.groupby(_KEYS))
+    return sorted(
+        groups,
+        key=lambda group: (strategies.index(group[0][0]), loaders.index(group[0][1]), group[0][2]),
+    )
+
+
 def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
     first = arm.iloc[0]
     hue = style.colour(first["strategy"])
@@ -72,7 +82,7 @@ def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
         }
         spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
         ax.plot(values, position + spread, color=hue, zorder=3, **look)
-        text = f"{compact(first['median'])}{_interval(first)}  {text}"
+        text = f"{three_digits(first['median'])}{_interval(first)}  {text}"
     lost = int(arm["lost"].sum())
     labels.write(ax, text + (f", {lost} lost" if lost else ""), (1, position), (8, 0),
                  coords=ax.get_yaxis_transform())  # fmt: skip
@@ -81,7 +91,7 @@ def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
 def _interval(row: pd.Series) -> str:
     if np.isnan(row["low"]):
         return ""
-    return f" [{compact(row['low'])}, {compact(row['high'])}]"
+    return f" [{three_digits(row['low'])}, {three_digits(row['high'])}]"
 
 
 def _name(strategy: str, loader: str, workers: int) -> str:

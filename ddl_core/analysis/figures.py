@@ -61,7 +61,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         right=_label_inches(points, panels),
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    workers = pd.concat([points["world_size"], points["world_size_min"]])
+    workers = [1, 1024, *points["world_size"]]  # one axis for all of these figures
     for name, ax in zip(panels, axes, strict=True):
         ours, theirs = _split(points[points["panel"] == name])
         ax.set_ylim(0, top)

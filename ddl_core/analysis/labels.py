@@ -32,6 +32,7 @@ def write(
         va=va,
         fontsize=POINTS,
         color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.6},
     )
 
 

@@ -102,7 +102,9 @@ def efficiency(
         part[_among(part["model"], models) & _among(part["strategy"], strategies)]
         for part in (ours, theirs)
     )
-    return _stack([pd.concat(part) for part in _panels(ours, theirs, loaders)], POINTS)
+    panels = _panels(ours, theirs, loaders)
+    parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
+    return _stack(parts, POINTS, list(panels))
 
 
 def repeats(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
@@ -136,17 +138,19 @@ def _scaling(table: pd.DataFrame) -> pd.DataFrame:
 
 def _panels(
     ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
-) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    """Return the rows of each panel, ours and the paper's: for a group, once for each setting."""
-    parts: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return the panels, each with our rows and the paper's: for a group, one for each setting."""
+    panels = {}
     for group in loaders:
         here = ours[ours["loader"].isin(group)]
         covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
         for setting in sorted(here["panel"].unique()) or [""]:
             panel = _panel_name(setting, group if len(loaders) > 1 else ())
-            parts[0].append(here[here["panel"] == setting].assign(panel=panel))
-            parts[1].append(theirs[np.array(covered, dtype=bool)].assign(panel=panel))
-    return parts
+            panels[panel] = (
+                here[here["panel"] == setting].assign(panel=panel),
+                theirs[np.array(covered, dtype=bool)].assign(panel=panel),
+            )
+    return panels
 
 
 def _panel_name(setting: str, group: Sequence[str]) -> str:
@@ -162,10 +166,12 @@ def _with_model(table: pd.DataFrame) -> pd.Series:
     return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
 
 
-def _stack(parts: Sequence[pd.DataFrame], types: dict[str, str]) -> pd.DataFrame:
-    """Return the parts as one table of these columns, panel by panel in order of appearance."""
+def _stack(
+    parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the parts as one table of these columns, sorted by panel (as given, or as they come)."""
     table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
-    order = {name: number for number, name in enumerate(table["panel"].unique())}
+    order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
     return table.sort_values(
         "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
     )

@@ -45,6 +45,12 @@ def compact(value: float, _position: int | None = None) -> str:
     return f"{value:.3g}"
 
 
+def three_digits(value: float) -> str:
+    """Return the value as a text has it: ``"7.00"``, ``"16.2"``, ``"126"``, ``"2.46k"``."""
+    scaled, unit = (value / 1e3, "k") if value >= 1e3 else (value, "")
+    return f"{scaled:#.3g}".rstrip(".") + unit
+
+
 def octaves_per_point(ax: Axes) -> float:
     """Return how much of a base-2 x axis one point of paper covers."""
     left, right = ax.get_xlim()

@@ -13,7 +13,7 @@ from ddl_core.analysis import QUESTIONS, captions, labels
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.canvas import wrapped
 from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.scales import compact
+from ddl_core.analysis.scales import compact, three_digits
 from ddl_core.analysis.style import text_points
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.paths import Tree
@@ -103,7 +103,7 @@ def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: 
     assert "median of n = 3 runs" in caption
     assert "95 % bootstrap interval" in caption
     assert "failed or diverged: 1 run." in caption
-    assert "Example CPU @ 2.00GHz, 2 cores, no GPU: shows method and overhead" in caption
+    assert "Example CPU @ 2.00GHz, 2 cores, no GPU (shows method and overhead" in caption
     assert "Commit: 01234567." in caption
 
 
@@ -194,3 +194,18 @@ def test_captions_are_wrapped_to_the_width() -> None:
 )
 def test_compact_numbers(value: float, shown: str) -> None:
     assert compact(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(7.0, "7.00"), (11.04, "11.0"), (126.4, "126"), (2463.8, "2.46k")]
+)
+def test_numbers_in_text(value: float, shown: str) -> None:
+    assert three_digits(value) == shown
+
+
+def test_caption_of_two_machines_says_which_study_ran_where(tree: Tree, make_run: MakeRun) -> None:
+    every_model_on_two_machines(make_run)
+    caption = text(
+        QUESTIONS["throughput_by_arm"].draw(points("throughput_by_arm", runs_table(tree.runs)))
+    )
+    assert "Hardware: cluster: Example GPU; laptop: unknown machine (shows method" in caption

@@ -53,6 +53,8 @@ def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
         arm_table(empty_table()), paper, [("dali_cpu",), ("dali_gpu",)], models=["resnet50"]
     )
     assert list(table["panel"].unique()) == ["DALI (CPU) · the paper", "DALI (GPU) · the paper"]
+    by_model = points.efficiency(arm_table(empty_table()), paper, [("dali_cpu",), ("native",)])
+    assert by_model["panel"].iloc[0].startswith("DALI")
     panels = table.groupby("statement")["panel"].nunique()
     assert panels[["E02", "E03", "E10"]].tolist() == [1, 1, 2]
 
