@@ -54,7 +54,7 @@ def frame(
         Names of the panels.
     heights
         Inches of each row of axes; with as many rows as panels they stand one below the other,
-        else in two columns.
+        else in two columns, where a last panel without a neighbour takes both.
     legend
         Handles, printed above the panels.
     caption
@@ -81,7 +81,8 @@ def frame(
         bottom = top - over - height
         for column in range(min(columns, len(panels) - row * columns)):
             x = _MARGIN + column * cell + left
-            width = cell - left - free[len(axes)] - _MARGIN
+            alone = column == 0 and len(axes) == len(panels) - 1
+            width = cell * (columns if alone else 1) - left - free[len(axes)] - _MARGIN
             box = (x / style.WIDTH, bottom / total, width / style.WIDTH, height / total)
             axes.append(figure.add_axes(box))
             axes[-1].set_title(names[len(axes) - 1], loc="left")

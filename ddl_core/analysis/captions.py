@@ -38,9 +38,9 @@ def base(measured: pd.DataFrame) -> str:
 
 def statements(paper: pd.DataFrame) -> list[str]:
     """Return the sentences that explain the paper's marks that are present."""
-    sentences = []
+    sentences = ["The paper's machine: JUWELS Booster, 4 A100 a node."] if len(paper) else []
     if (paper["source"] == "stated").any():
-        sentences.append("Open marks: values that the paper states (JUWELS Booster, A100).")
+        sentences.append("Open marks: values that it states.")
     if (paper["bound"] != "value").any():
         sentences.append("Arrows: its bounds.")
     if (paper["source"] == "derived").any():

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ddl_core.analysis import captions, labels, style
 from ddl_core.analysis.canvas import frame, styled
@@ -50,6 +51,7 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
         ax.set_xlim(left=0, right=None if len(names) else 1)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
+        ax.xaxis.set_major_locator(MaxNLocator(6))
         ax.set_xlabel("throughput (images/s)")
     return figure
 

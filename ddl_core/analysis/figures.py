@@ -5,8 +5,10 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis import captions, labels, marks, scales, statements, style
 from ddl_core.analysis.canvas import frame, styled
+from ddl_core.analysis.points import SEPARATOR
 
-MOST_PANELS = 6
+MOST_PANELS = 8
+_PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 
 
 @styled
@@ -17,7 +19,7 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
     figure, axes = frame(
         "How many images a second do more workers train?",
         panels,
-        _heights(panels, 2.6, columns=2),
+        _heights(points, panels, columns=2),
         marks.legend(points, "ideal from its own base"),
         [
             "Question of the paper's Fig. 3.",
@@ -29,11 +31,12 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
         ],
         right=_label_inches(points, panels),
     )
+    ranges = _ranges(points)
     for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
         ours, theirs = _split(part)
         lines = marks.ideals(part)
-        scales.rate_axis(ax, pd.concat([part["value"], part["low"], part["high"], lines["end"]]))
+        scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
         marks.draw_ideals(ax, lines)
         marks.draw(ax, ours)
@@ -48,7 +51,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
     figure, axes = frame(
         title,
         panels,
-        _heights(panels, 2.5, columns),
+        _heights(points, panels, columns),
         marks.legend(points, "ideal"),
         [
             f"Question of the paper's {question}.",
@@ -61,12 +64,11 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         right=_label_inches(points, panels),
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    workers = [1, 1024, *points["world_size"]]  # one axis for all of these figures
     for name, ax in zip(panels, axes, strict=True):
         ours, theirs = _split(points[points["panel"] == name])
         ax.set_ylim(0, top)
         ax.set_ylabel("parallel efficiency E")
-        scales.worker_axis(ax, workers)
+        scales.worker_axis(ax, [*ours["world_size"], *(_PAPER_RANGE if len(theirs) else ())])
         ax.axhline(1, **style.IDEAL)
         marks.draw(ax, ours)
         statements.draw(ax, theirs)
@@ -108,8 +110,22 @@ def _left_out(points: pd.DataFrame) -> list[str]:
     return [f"Panels not drawn, see the CSV: {rest}."] if rest > 0 else []
 
 
-def _heights(panels: list[str], height: float, columns: int) -> list[float]:
-    return [height] * -(-len(panels) // columns)
+def _heights(points: pd.DataFrame, panels: list[str], columns: int) -> list[float]:
+    """Return the height of each row of panels: the paper's many texts need more."""
+    stated = set(points[points["source"] != "measured"]["panel"])
+    heights = [2.4 if name in stated else 2.0 for name in panels]
+    return [max(heights[first : first + columns]) for first in range(0, len(panels), columns)]
+
+
+def _ranges(points: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the values that panels of one setting must all have room for, by setting."""
+    ideal = pd.concat([marks.ideals(part) for _, part in points.groupby("panel")])
+    columns = ["value", "low", "high"]
+    values = pd.concat(
+        [*(points.set_index("panel")[name] for name in columns), ideal.set_index("panel")["end"]]
+    )
+    settings = values.index.str.split(SEPARATOR).str[-1]
+    return dict(iter(values.groupby(settings)))
 
 
 def _label_inches(points: pd.DataFrame, panels: list[str]) -> list[float]:

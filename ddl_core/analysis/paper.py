@@ -9,7 +9,7 @@ from ddl_core.errors import DataError
 from ddl_core.paths import PAPER
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
-SYSTEM = "the paper (JUWELS Booster, 4 A100 a node)"
+SYSTEM = "the paper (JUWELS Booster)"
 
 _COLUMNS = [
     "source",

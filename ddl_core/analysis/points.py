@@ -10,6 +10,8 @@ from ddl_core.analysis.arms import KEYS, made_runs
 from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.style import LOADER_NAMES, MODEL_NAMES
 
+SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
+
 POINTS = {
     "panel": "string",
     "source": "string",
@@ -60,12 +62,15 @@ REPEATS = {
 
 
 def throughput(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return throughput (images/s) over workers: a panel per setting and model, then the paper's.
+    """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
-    The paper's panel is its own because the hardware is another.
+    The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(arms, ["value", "low", "high"])
-    ours["panel"] = _with_model(ours)
+    loaders = list(LOADER_NAMES)
+    ours["order"] = ours["loader"].map(loaders.index)
+    ours = ours.sort_values(["setting", "model", "order"], kind="stable")
+    ours["panel"] = ours["loader"].map(LOADER_NAMES) + SEPARATOR + _with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
     return _stack([ours, theirs], POINTS)
 
@@ -76,6 +81,7 @@ def efficiency(
     loaders: Sequence[Sequence[str]],
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
+    compare: str | None = None,
 ) -> pd.DataFrame:
     """Return parallel efficiency over workers for some arms, the paper's statements beside ours.
 
@@ -89,12 +95,14 @@ def efficiency(
         Groups of loaders; each group gets its own panel.
     models, strategies
         What to keep; empty keeps all. Statements that name no strategy are always kept.
+    compare
+        Column that must have two or more values in a panel for ours to be shown in it.
 
     Returns
     -------
     DataFrame
-        `POINTS`. Every setting with an arm at two or more world sizes has its own panels. An arm
-        measured at its base only is left out: it is 1 by definition.
+        `POINTS`. Every setting with an arm at two or more world sizes has its own panels, see
+        `_panels`. An arm measured at its base only is left out: it is 1 by definition.
     """
     ours = _measured(_scaling(arms), ["efficiency", "efficiency_low", "efficiency_high"])
     theirs = published.efficiency_points(paper)
@@ -102,6 +110,9 @@ def efficiency(
         part[_among(part["model"], models) & _among(part["strategy"], strategies)]
         for part in (ours, theirs)
     )
+    if compare:
+        places = [ours["panel"], ours["loader"]]
+        ours = ours[ours.groupby(places)[compare].transform("nunique") > 1]
     panels = _panels(ours, theirs, loaders)
     parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
     return _stack(parts, POINTS, list(panels))
@@ -139,23 +150,32 @@ def _scaling(table: pd.DataFrame) -> pd.DataFrame:
 def _panels(
     ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
 ) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return the panels, each with our rows and the paper's: for a group, one for each setting."""
+    """Return the panels of each group, each with our rows and the paper's.
+
+    The paper's statements stand in the panels of settings that go beyond its base, else in a panel
+    of their own: no number of workers is then common to both.
+    """
     panels = {}
     for group in loaders:
+        label = ", ".join(LOADER_NAMES[name] for name in group) if len(loaders) > 1 else ""
         here = ours[ours["loader"].isin(group)]
         covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
-        for setting in sorted(here["panel"].unique()) or [""]:
-            panel = _panel_name(setting, group if len(loaders) > 1 else ())
-            panels[panel] = (
-                here[here["panel"] == setting].assign(panel=panel),
-                theirs[np.array(covered, dtype=bool)].assign(panel=panel),
-            )
-    return panels
+        stated = theirs[np.array(covered, dtype=bool)]
+        most = here[here["n"] > 0].groupby("panel")["world_size"].max()
+        for setting in most.index:
+            large = most[setting] > published.BASE_WORLD_SIZE
+            rows = here[here["panel"] == setting], stated if large else stated.iloc[:0]
+            panels[_panel_name(label, setting)] = rows
+        if not (most > published.BASE_WORLD_SIZE).any():
+            panels[_panel_name(label, published.SYSTEM)] = here.iloc[:0], stated
+    return {
+        name: (mine.assign(panel=name), others.assign(panel=name))
+        for name, (mine, others) in panels.items()
+    }
 
 
-def _panel_name(setting: str, group: Sequence[str]) -> str:
-    names = ", ".join(LOADER_NAMES[loader] for loader in group)
-    return " · ".join(part for part in (names, setting or "the paper") if part)
+def _panel_name(label: str, setting: str) -> str:
+    return SEPARATOR.join(part for part in (label, setting) if part)
 
 
 def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
@@ -169,7 +189,7 @@ def _with_model(table: pd.DataFrame) -> pd.Series:
 def _stack(
     parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the parts as one table of these columns, sorted by panel (as given, or as they come)."""
+    """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
     table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
     order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
     return table.sort_values(

@@ -43,7 +43,7 @@ QUESTIONS = {
     ),
     "efficiency_by_model": Question(
         lambda runs, arms, paper: points.efficiency(
-            arms, paper, [("dali_cpu",), ("native",)], strategies=["ddp"]
+            arms, paper, [("dali_cpu",), ("native",)], strategies=["ddp"], compare="model"
         ),
         figures.efficiency_by_model,
     ),

@@ -15,7 +15,7 @@ def worker_axis(ax: Axes, workers: Iterable[float]) -> None:
     counts = [float(count) for count in workers] or [1.0, 4.0]
     low, high = np.floor(np.log2(min(counts))), np.ceil(np.log2(max(counts)))
     ax.set_xscale("log", base=2)
-    margin = 0.05 * (high - low) + 0.15
+    margin = 0.05 * (high - low) + 0.2
     ax.set_xlim(2 ** (low - margin), 2 ** (high + margin))
     step = int(np.ceil(_TICK_POINTS * octaves_per_point(ax)))
     ax.xaxis.set_major_locator(FixedLocator(list(2 ** np.arange(low, high + 1, step))))

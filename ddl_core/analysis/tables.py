@@ -113,6 +113,12 @@ def studies_with_runs(tree: Tree) -> list[str]:
     return sorted({path.parent.parent.name for path in tree.runs.glob("*/*/run.json")})
 
 
+def counts(runs: pd.DataFrame) -> str:
+    """Return e.g. ``"18 runs: 17 completed, 1 failed"``."""
+    parts = [f"{number} {status}" for status, number in runs["status"].value_counts().items()]
+    return f"{len(runs)} runs: {', '.join(sorted(parts, key=lambda part: part.split()[1]))}"
+
+
 def empty_table() -> pd.DataFrame:
     """Return a table of no runs, with all columns and their types."""
     return _frame([])

@@ -141,7 +141,7 @@ def test_ideal_is_always_drawn(name: str) -> None:
 def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun) -> None:
     table = points("efficiency_native", runs_table(tree.runs))
     row = table[table["loader"].eq("native") & table["world_size"].eq(2)].iloc[0]
-    (ax,) = QUESTIONS["efficiency_native"].draw(table).axes
+    ax, _ = QUESTIONS["efficiency_native"].draw(table).axes
     bars = [container for container in ax.containers if container.has_yerr]
     _, _, (segments,) = bars[0].lines
     (bottom, top) = segments.get_segments()[1][:, 1]

@@ -52,7 +52,10 @@ def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
     table = points.efficiency(
         arm_table(empty_table()), paper, [("dali_cpu",), ("dali_gpu",)], models=["resnet50"]
     )
-    assert list(table["panel"].unique()) == ["DALI (CPU) · the paper", "DALI (GPU) · the paper"]
+    assert list(table["panel"].unique()) == [
+        "DALI (CPU) · the paper (JUWELS Booster)",
+        "DALI (GPU) · the paper (JUWELS Booster)",
+    ]
     by_model = points.efficiency(arm_table(empty_table()), paper, [("dali_cpu",), ("native",)])
     assert by_model["panel"].iloc[0].startswith("DALI")
     panels = table.groupby("statement")["panel"].nunique()
@@ -114,3 +117,38 @@ def test_columns_and_types_do_not_depend_on_the_data(
 
     full, empty = table(runs_table(tree.runs)), table(empty_table())
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
+
+
+def test_few_workers_do_not_share_a_panel_with_the_paper(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    for nodes in (1, 2):
+        make_run(20 / nodes, strategy="ddp", nodes=nodes)
+    for nodes in (4, 8):
+        make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
+    arms = arm_table(runs_table(tree.runs))
+    table = points.efficiency(arms, paper, NATIVE)
+    sources = table.groupby("panel")["source"].unique().map(sorted).to_dict()
+    assert sources == {
+        "cluster: 96 px, batch 16, fp32": ["measured", "stated"],
+        "laptop: 96 px, batch 16, fp32": ["measured"],
+    }
+    few = points.efficiency(arms[arms["study"] == "laptop"], paper, NATIVE)
+    assert list(few["panel"].unique()) == [
+        "laptop: 96 px, batch 16, fp32",
+        "the paper (JUWELS Booster)",
+    ]
+
+
+def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    def measured() -> int:
+        arms = arm_table(runs_table(tree.runs))
+        table = points.efficiency(arms, paper, [("native",)], compare="model")
+        return int((table["source"] == "measured").sum())
+
+    for nodes in (1, 2):
+        make_run(20 / nodes, strategy="ddp", nodes=nodes)
+    assert measured() == 0
+    for nodes in (1, 2):
+        make_run(20 / nodes, strategy="ddp", nodes=nodes, model="resnet101")
+    assert measured() == 4

@@ -1,0 +1,104 @@
+"""The notebooks that show results: their form, and that they work from top to bottom."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from ddl_core.launchers import lab_book
+from ddl_core.paths import NOTEBOOKS, Tree
+from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
+
+THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
+BOTH = pytest.mark.parametrize("path", [THROUGHPUT, EFFICIENCY], ids=lambda path: path.stem)
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    notebook = nbformat.read(path, as_version=4)
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(path: Path) -> str:
+    """Return all text that the cells of an executed notebook show."""
+    return "\n".join(
+        output.get("text") or output.data.get("text/plain", "")
+        for cell in code_cells(path)
+        for output in cell.outputs
+    )
+
+
+def pictures(path: Path) -> int:
+    return sum("image/png" in o.get("data", {}) for cell in code_cells(path) for o in cell.outputs)
+
+
+@BOTH
+def test_form(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.splitlines()[0].endswith("?")
+    cells = code_cells(path)
+    assert len(cells) <= 15
+    assert [cell.metadata.get("tags") for cell in cells].count(["parameters"]) == 1
+    for cell in cells:
+        assert cell.outputs == []
+        assert cell.execution_count is None
+        assert len(cell.source.splitlines()) <= 15
+        assert not re.search(r"['\"]/\w", cell.source), "an absolute path"
+        for node in ast.walk(ast.parse(cell.source.replace("%matplotlib inline", ""))):
+            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)
+
+
+@BOTH
+def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+    assert not re.search(r"\bsupported\b|\bcontradicted\b|0\.\d\d", text)
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(
+    ("path", "figures", "words"),
+    [
+        (
+            THROUGHPUT,
+            2,
+            ["19 runs: 18 completed, 1 failed", "Killed", "10.67", "no such runs"],
+        ),
+        (EFFICIENCY, 4, ["19 runs: 18 completed, 1 failed", "base_world_size", "no such runs"]),
+    ],
+    ids=["throughput", "efficiency"],
+)
+def test_shows_the_runs_of_a_folder(
+    path: Path,
+    figures: int,
+    words: list[str],
+    tree: Tree,  # noqa: F811
+    laptop: MakeRun,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(path, target, {"results": str(tree.root)})
+    assert pictures(target) == figures
+    text = shown(target)
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.notebook
+@BOTH
+def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(path, target, {"results": str(tmp_path / "empty")})
+    assert "0 runs" in shown(target)
+    assert pictures(target)
+
+
+@pytest.mark.notebook
+def test_shows_what_is_committed_by_default(tmp_path: Path) -> None:
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(THROUGHPUT, target, {})
+    assert " runs: " in shown(target)
