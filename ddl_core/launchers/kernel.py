@@ -34,7 +34,11 @@ class ThisPython(AsyncKernelManager):
     def kernel_spec(self) -> KernelSpec:
         """How to start the kernel: by this executable, whatever is installed elsewhere."""
         return KernelSpec(
-            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            # At its end nbclient interrupts the kernel, which it would otherwise log as an error.
+            argv=[
+                *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+                "--log-level=CRITICAL",
+            ],
             display_name="Python 3",
             language="python",
             env={
