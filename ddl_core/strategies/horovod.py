@@ -49,9 +49,9 @@ class Horovod:
         _configure(spec)
         server = _meet(spec, place)
         hvd.init()
+        # All ranks have to be connected before the place where they met may close.
+        hvd.barrier()
         if server:
-            # All ranks have to be connected before the place where they met may close.
-            hvd.barrier()
             server.shutdown()
             server.server_close()
         if (hvd.rank(), hvd.size()) != (self.rank, self.world_size):
