@@ -202,11 +202,11 @@ def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, tmp_path):
 
 @with_horovod
 def test_a_hanging_rank_is_named_by_those_that_wait_for_it(faulty, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "5")
+    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "3")
     run = planned(tmp_path / "run", **HOROVOD, checkpoint_every=0)
     faulty("hang")
     with pytest.raises(LaunchError, match="the others wait for rank 1"):
-        run_ranks(run, stall_timeout=20)
+        run_ranks(run, stall_timeout=40)
     error = read_record(run).error
     assert error is not None
     assert (error.kind, error.rank) == ("Timeout", 1)
