@@ -4,6 +4,7 @@ Rank 0 writes the record; its last act is to mark the run completed.
 """
 
 import ctypes
+import faulthandler
 import json
 import logging
 import os
@@ -40,6 +41,7 @@ def main(arguments: list[str]) -> int:
         log.error("usage: python -m ddl_core.worker RUN_DIR")
         return 2
     _die_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:
         Run(directory).execute()

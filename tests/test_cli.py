@@ -17,6 +17,7 @@ from tests.launchers.running import study_file
 COMMANDS = (
     "",
     "run",
+    "doctor",
     "figures",
     "data",
     "data sample",

@@ -15,8 +15,6 @@ ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)
 # shell gives 128 + n for signal n.
 ENDED_PROCESS = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
 SHELL_SIGNAL = 128
-# Horovod names the ranks that others wait for, e.g. "Missing ranks:\n1: [DistributedOptimizer...".
-MISSING_RANK = re.compile(r"Missing ranks:\s*(\d+)!?: \[")
 # What a rank may get because another one failed: torchrun ends it, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 
@@ -63,20 +61,6 @@ def _entries(logs: Path) -> list[tuple[int, int]]:
         status = int(code)
         found.append((int(rank), SHELL_SIGNAL - status if status > SHELL_SIGNAL else status))
     return found
-
-
-def stalled(logs: Path, text: str) -> Failure:
-    """Return the failure of a run that makes no progress, with the rank to blame where known."""
-    log = rank_log(logs, 0)
-    missing = MISSING_RANK.findall(_text(log))
-    if not missing:
-        return Failure(kind="Timeout", message=text)
-    rank = int(missing[-1])
-    return Failure(
-        kind="Timeout",
-        rank=rank,
-        message=f"{text}; the others wait for rank {rank}{tail(rank_log(logs, rank))}{tail(log)}",
-    )
 
 
 def torchrun_log(logs: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launchers import commands, failure, preflight, processes
+from ddl_core.launchers import commands, failure, hang, preflight, processes
 from ddl_core.launchers.progress import Progress, read_progress
 from ddl_core.ledger import exclusive
 from ddl_core.paths import PROJECT, RunFiles, locate
@@ -138,24 +138,24 @@ def _execute(
     except OSError as error:
         raise _Failed(Failure(kind="NotStarted", message=f"torchrun: {error}")) from None
     try:
-        stalled = _watch(torchrun, files, logs, on_progress, stall_timeout)
+        stalled = _watch(torchrun, files, on_progress, stall_timeout)
+        cause = hang.diagnose(logs, token, stalled) if stalled else None
     finally:
         with processes.undisturbed():
             left = processes.end_all(token)
             exit_code = torchrun.wait() if torchrun.pid not in left else -1
     if read_record(files.directory).status == "completed":
         return
-    raise _Failed(stalled or failure.diagnose(files, logs, exit_code))
+    raise _Failed(cause or failure.diagnose(files, logs, exit_code))
 
 
 def _watch(
     torchrun: Popen[bytes],
     files: RunFiles,
-    logs: Path,
     on_progress: Callable[[Progress], None] | None,
     stall_timeout: float,
-) -> Failure | None:
-    """Return when torchrun has ended, or is not worth waiting for any longer."""
+) -> str | None:
+    """Return when torchrun has ended; if it makes no progress any more, return a text on that."""
     seen, since = _changed(files.progress), time.monotonic()
     while torchrun.poll() is None:
         time.sleep(POLL_S)
@@ -169,7 +169,7 @@ def _watch(
         if waited > EXIT_GRACE_S and read_record(files.directory).status == "completed":
             return None
         if waited > stall_timeout:
-            return failure.stalled(logs, _stall_text(files, stall_timeout))
+            return _stall_text(files, stall_timeout)
     return None
 
 
