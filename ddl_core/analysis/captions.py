@@ -5,7 +5,7 @@ import pandas as pd
 METHOD_ONLY = "shows method and overhead, not hardware"
 
 
-def runs(table: pd.DataFrame) -> list[str]:
+def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
     """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
 
     `table` has the columns n, failed, study, hardware, on_cpu and commit.
@@ -17,7 +17,7 @@ def runs(table: pd.DataFrame) -> list[str]:
         return ["Nothing measured here yet.", *lost]
     sentences = [f"Measured: median of {_range('n', table['n'])} runs, warm epochs only."]
     if (table["n"] > 1).any():
-        sentences.append("Bars: 95 % bootstrap interval of the median" + _few(table["n"]) + ".")
+        sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
     return [*sentences, *lost, *_machines(table), _commits(table)]
 
 

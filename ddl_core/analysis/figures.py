@@ -55,7 +55,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         marks.legend(points, "ideal"),
         [
             f"Question of the paper's {question}.",
-            *captions.runs(ours),
+            *captions.runs(ours, "the ratio of medians"),
             captions.base(ours),
             captions.scaling(ours),
             *captions.statements(theirs),

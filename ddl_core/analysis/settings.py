@@ -34,6 +34,8 @@ _WORK = [name for name in RunSpec.model_fields if name not in _FREE]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores"]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
 _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
+# What a setting's name tells only where its study has several.
+_NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
 
 
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
@@ -43,18 +45,17 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     """
     table = runs.copy()
     _fill_machine(table)
+    table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
+    table["hardware"] = table["hardware"].astype("string")
+    table["on_cpu"] = table["accelerator"].isna()
     numbers = table.groupby(_KEY, dropna=False, sort=False).ngroup()
     names: dict[int, str] = {}
     for _, study in table.groupby("study"):
         settings = study.assign(number=numbers).drop_duplicates("number")
-        varying = [name for name in _WORK if settings[name].nunique(dropna=False) > 1]
+        varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
         for row in settings.to_dict("records"):
             names[row["number"]] = _name(row, varying)
-    table["setting"] = numbers.map(names).astype("string")
-    table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
-    table["hardware"] = table["hardware"].astype("string")
-    table["on_cpu"] = table["accelerator"].isna()
-    return table
+    return table.assign(setting=numbers.map(names).astype("string"))
 
 
 def _fill_machine(table: pd.DataFrame) -> None:
@@ -70,7 +71,7 @@ def _name(row: dict, varying: list[str]) -> str:
     parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
-    parts += [f"{name}={row[name]}" for name in varying if name not in _SHOWN]
+    parts += [f"{name}={row[name]}" for name in varying]
     return f"{row['study']}: {', '.join(parts)}"
 
 

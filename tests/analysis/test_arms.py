@@ -83,6 +83,23 @@ def test_machines_and_studies_are_not_pooled(tree: Tree, make_run: MakeRun) -> N
     assert table.set_index("hardware").loc["Example GPU", "on_cpu"] == False  # noqa: E712
 
 
+def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: MakeRun) -> None:
+    """Else a figure would draw both as one line."""
+    make_run(repeat=0)
+    make_run(repeat=1, system=GPU)
+    assert sorted(arm_table(runs_table(tree.runs))["setting"]) == [
+        "laptop: 96 px, batch 16, fp32, hardware=Example CPU @ 2.00GHz, 2 cores, no GPU",
+        "laptop: 96 px, batch 16, fp32, hardware=Example GPU",
+    ]
+
+
+def test_methods_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
+    make_run(repeat=0)
+    make_run(repeat=1)
+    table = runs_table(tree.runs).assign(method_version=[1, 2])
+    assert arm_table(table)["n"].tolist() == [1, 1]
+
+
 def test_run_that_failed_early_stands_with_its_study(tree: Tree, make_run: MakeRun) -> None:
     make_run(repeat=0)
     make_run(repeat=1, status="failed", rows=[], system=None)
