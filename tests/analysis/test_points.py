@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import points
+from ddl_core.analysis import QUESTIONS, points
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import Paper, covers, read_paper
 from ddl_core.analysis.tables import empty_table, runs_table
@@ -70,6 +70,14 @@ def test_arm_without_a_second_size_is_not_in_an_efficiency(
     assert set(ours["strategy"]) == {"ddp"}
     assert ours["world_size"].tolist() == [1, 2, 1, 2]
     assert set(ours["base_world_size"]) == {1}
+
+
+def test_figure_of_models_leaves_out_a_study_of_one_model(
+    tree: Tree, laptop: MakeRun, paper: Paper
+) -> None:
+    runs = runs_table(tree.runs)
+    table = QUESTIONS["efficiency_by_model"].points(runs, arm_table(runs), paper)
+    assert not (table["source"] == "measured").any()
 
 
 def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
