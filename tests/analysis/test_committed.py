@@ -1,0 +1,20 @@
+"""The committed tables and figures are what the committed records give, byte for byte."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ddl_core.analysis import redraw
+from ddl_core.paths import FIGURES, Tree, committed
+
+
+@pytest.mark.slow
+def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
+    shutil.copytree(committed().runs, tmp_path / "runs")
+    drawn = redraw(Tree(tmp_path), figures=tmp_path / "figures")
+    assert sorted(path.name for path in drawn) == sorted(path.name for path in FIGURES.iterdir())
+    for path in drawn:
+        assert path.read_bytes() == (FIGURES / path.name).read_bytes(), f"run make figures: {path}"
+    for table in committed().tables.iterdir():
+        assert table.read_bytes() == (tmp_path / "tables" / table.name).read_bytes()
