@@ -22,9 +22,10 @@ BATCH = 4
 class Batches:
     """Micro-batches of one rank: number m of step s belongs to virtual worker rank * a + m."""
 
-    classes, fingerprint, corrupt_images, images = 3, None, 0, 0
+    classes, fingerprint, corrupt_images, seen = 3, None, 0, None
 
     def __init__(self, rank: int, workers: int, accumulation: int) -> None:
+        self.images = STEPS * workers * BATCH
         self._mine = [
             step * workers + rank * accumulation + micro
             for step in range(STEPS)
