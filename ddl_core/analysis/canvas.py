@@ -85,7 +85,7 @@ def frame(
             width = cell * (columns if alone else 1) - left - free[len(axes)] - _MARGIN
             box = (x / style.WIDTH, bottom / total, width / style.WIDTH, height / total)
             axes.append(figure.add_axes(box))
-            axes[-1].set_title(names[len(axes) - 1], loc="left")
+            axes[-1].set_title(names[len(axes) - 1], loc="left", y=1.0)
         top = bottom - _BELOW_AXES
     _texts(figure, total, title, legend, lines)
     return figure, axes

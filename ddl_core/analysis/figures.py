@@ -7,7 +7,7 @@ from ddl_core.analysis import captions, labels, marks, scales, statements, style
 from ddl_core.analysis.canvas import frame, styled
 from ddl_core.analysis.points import SEPARATOR
 
-MOST_PANELS = 8
+MOST_PANELS = 6
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 
 
@@ -31,7 +31,7 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
         ],
         right=_label_inches(points, panels),
     )
-    ranges = _ranges(points)
+    ranges = _ranges(points[points["panel"].isin(panels)])
     for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
         ours, theirs = _split(part)
