@@ -10,7 +10,12 @@ from ddl_core.paths import RunFiles, Tree
 from ddl_core.records import Attempt, EpochRecord, Failure, RunRecord
 from ddl_core.spec import RunSpec
 
-MACHINE = {"os": "Linux", "cpu": "Example(R) CPU @ 2.00GHz", "cpu_cores": 2, "device": "cpu"}
+MACHINE = {
+    "cpu": "Example(R) CPU @ 2.00GHz",
+    "cpu_cores": 2,
+    "device": "cpu",
+    "load_average_1min": 0.5,
+}
 CODE = {"git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
 SPEC = {
     "image_size": 96,

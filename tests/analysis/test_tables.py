@@ -34,6 +34,7 @@ def test_numbers_of_a_run(tree: Tree, make_run: MakeRun) -> None:
     assert row["step_s_median"] == 1.9
     assert (row["eval_loss"], row["top1"], row["top5"]) == (6.25, 0.125, 0.5)
     assert (row["machine"], row["cpu_cores"]) == ("Example(R) CPU @ 2.00GHz", 2)
+    assert row["load_average_1min"] == 0.5
     assert row["git_commit"].startswith("01234567")
     assert not row["git_dirty"]
     assert not row["diverged"]
