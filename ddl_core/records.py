@@ -238,7 +238,7 @@ def read_epochs(directory: Path) -> list[EpochRecord]:
     newest: dict[tuple[int, str], EpochRecord] = {}
     for number, line in enumerate(_read(path).split("\n")[:-1], start=1):
         try:
-            row = EpochRecord.model_validate(_parse(path, line))
+            row = EpochRecord.model_validate_json(line)
         except ValidationError as error:
             raise RecordError(f"{path}, line {number}:\n{describe(error, EpochRecord)}") from None
         newest[row.epoch, row.phase] = row
