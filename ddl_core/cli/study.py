@@ -14,7 +14,7 @@ from ddl_core.cli.options import (
     tree_of,
 )
 from ddl_core.errors import LaunchError
-from ddl_core.ledger import counts, ledger
+from ddl_core.ledger import Entry, counts, ledger
 from ddl_core.paths import RunFiles, committed
 
 WATCH_EVERY_S = 2.0
@@ -107,7 +107,7 @@ def _start(
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
-        _show_start(name, root, retry_failed)
+        _show_start(ledger(asked, tree), retry_failed)
         return
     try:
         entries = run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir)
@@ -127,11 +127,10 @@ def _start(
         )
 
 
-def _show_start(name: str, root: Path | None, retry_failed: bool) -> None:
+def _show_start(entries: list[Entry], retry_failed: bool) -> None:
     from ddl_core.launchers import ranks
-    from ddl_core.launchers.study import find_study, pending
+    from ddl_core.launchers.study import pending
 
-    entries = ledger(find_study(name), tree_of(root))
     click.echo(show_entries(entries))
     click.echo(counts(entries))
     todo = pending(entries, retry_failed)
