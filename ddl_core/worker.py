@@ -3,7 +3,6 @@
 Rank 0 writes the record; its last act is to mark the run completed.
 """
 
-import ctypes
 import faulthandler
 import json
 import logging
@@ -21,6 +20,7 @@ from ddl_core.checkpoint import weights_sha256
 from ddl_core.errors import DDLError
 from ddl_core.fairness import check_agreement, check_setup
 from ddl_core.optim import make_optimizer
+from ddl_core.parent import die_with_parent
 from ddl_core.paths import RunFiles, locate
 from ddl_core.progress import Progress
 from ddl_core.protocols import Loader, Split, Strategy
@@ -32,15 +32,13 @@ from ddl_core.train import Outcome, Trainee, evaluate, train_one_epoch
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
-
 
 def main(arguments: list[str]) -> int:
     """Run one rank; return the exit status."""
     if len(arguments) != 1:
         log.error("usage: python -m ddl_core.worker RUN_DIR")
         return 2
-    _die_with_parent()
+    die_with_parent()
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:
@@ -193,12 +191,6 @@ def report(directory: Path, error: Exception) -> None:
             json.dump(content, file)
     except OSError as failure:
         log.error("could not leave error.json: %s", failure)
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to end this process with its launcher, so that no rank is ever left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from ddl_core.launchers import processes
 from ddl_core.launchers.failure import rank_log, tail
 from ddl_core.records import Failure
 
-ANSWER_S = 2.0
+ANSWER_S = 10.0  # a busy machine may need seconds; a rank that is stopped never answers
+POLL_S = 0.1
 SHOWN_RANKS = 8
 FRAMEWORKS = ("/torch/", "/horovod/", "/deepspeed/")
 INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d+) in (\S+)')
@@ -24,9 +25,13 @@ INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d
 
 def diagnose(logs: Path, token: str, text: str) -> Failure:
     """Return the failure of a run that makes no progress, with the rank to blame where known."""
-    sizes = {rank: _size(rank_log(logs, rank)) for rank in _ask(token)}
-    time.sleep(ANSWER_S)
-    places = {rank: _place(rank_log(logs, rank), start) for rank, start in sorted(sizes.items())}
+    ranks = _ranks(token)
+    # Before they are asked: an answer may be complete before the next line runs.
+    starts = {rank: _size(rank_log(logs, rank)) for rank in sorted(ranks)}
+    for process in ranks.values():
+        with suppress(psutil.Error):
+            process.send_signal(signal.SIGUSR1)
+    places = _answers(logs, starts)
     absent = [rank for rank, place in places.items() if not _in_framework(place)]
     blamed = absent[0] if len(absent) == 1 and len(places) > 1 else None
     shown = [f"\n  rank {rank}: {place or 'does not answer'}" for rank, place in places.items()][
@@ -38,20 +43,29 @@ def diagnose(logs: Path, token: str, text: str) -> Failure:
     return Failure(kind="Timeout", rank=blamed, message=text + "".join(shown))
 
 
-def _ask(token: str) -> list[int]:
-    """Signal every rank, but not the processes of its loader, and return the ranks."""
-    ranks = {}
+def _ranks(token: str) -> dict[int, psutil.Process]:
+    """Return the process of every rank, but not the processes of its loader."""
+    found = {}
     for process in processes.carrying(token):
         with suppress(psutil.Error):
             if "RANK" in process.environ():
-                ranks[process.pid] = process
-    asked = []
-    for process in ranks.values():
+                found[process.pid] = process
+    ranks = {}
+    for process in found.values():
         with suppress(psutil.Error):
-            if process.ppid() not in ranks:
-                asked.append(int(process.environ()["RANK"]))
-                process.send_signal(signal.SIGUSR1)
-    return asked
+            if process.ppid() not in found:
+                ranks[int(process.environ()["RANK"])] = process
+    return ranks
+
+
+def _answers(logs: Path, starts: dict[int, int]) -> dict[int, str | None]:
+    """Return where each rank is, waiting until all have answered or the time is up."""
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        places = {rank: _place(rank_log(logs, rank), start) for rank, start in starts.items()}
+        if all(places.values()) or time.monotonic() > deadline:
+            return places
+        time.sleep(POLL_S)
 
 
 def _size(log: Path) -> int:

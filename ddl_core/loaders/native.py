@@ -19,6 +19,7 @@ from ddl_core.loaders.order import (
     steps_per_epoch,
     train_batches,
 )
+from ddl_core.parent import die_with_parent
 from ddl_core.protocols import Split
 from ddl_core.seeds import derive_seed
 from ddl_core.spec import RunSpec
@@ -80,6 +81,7 @@ class Native:
             # Evaluation is rare: its workers need not sit in memory during training.
             persistent_workers=split == "train" and spec.loader_workers > 0,
             multiprocessing_context=_start_method(spec, device),
+            worker_init_fn=_leave_with_rank,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -116,6 +118,11 @@ def _start_method(spec: RunSpec, device: torch.device) -> str | None:
     if spec.loader_workers == 0:
         return None
     return "forkserver" if device.type == "cuda" else "fork"
+
+
+def _leave_with_rank(_worker: int) -> None:
+    # torch's own watch does not end a process that is writing into a full pipe.
+    die_with_parent()
 
 
 def _transform(spec: RunSpec, split: Split) -> transforms.Compose:

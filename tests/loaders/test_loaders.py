@@ -1,8 +1,10 @@
 """Both loaders keep the protocol; the native one keeps its promises about bad files."""
 
 import shutil
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -11,6 +13,7 @@ from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.native import Native
 from ddl_core.registry import resolve
 from ddl_core.spec import RunSpec
+from tests.launchers.running import wait_for
 
 CPU = torch.device("cpu")
 
@@ -201,3 +204,28 @@ def test_a_class_without_validation_images_does_not_shift_labels(own_folder):
     shutil.rmtree(own_folder / "val" / "ant")
     labels = torch.cat([labels for _, labels in native(own_folder, "eval", eval_images=6)])
     assert set(labels.tolist()) == {1, 2}
+
+
+LOADING = """
+import sys, time, torch
+from pathlib import Path
+from ddl_core.loaders.native import Native
+from ddl_core.spec import RunSpec
+spec = RunSpec(image_size=256, classes=3, local_batch_size=4, loader_workers=2)
+loader = Native(spec, Path(sys.argv[1]), "train", 0, 1, torch.device("cpu"))
+next(iter(loader))
+Path(sys.argv[2]).touch()
+time.sleep(300)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_killed_rank_takes_its_loader_processes_along(folder, tmp_path):
+    ready = tmp_path / "ready"
+    rank = psutil.Popen([sys.executable, "-c", LOADING, str(folder), str(ready)])
+    wait_for(ready.exists, "the first batch")
+    loaders = rank.children(recursive=True)
+    assert len(loaders) >= 2
+    rank.kill()
+    rank.wait()
+    assert psutil.wait_procs(loaders, timeout=3)[1] == []
