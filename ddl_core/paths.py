@@ -105,6 +105,12 @@ def committed() -> Tree:
     return Tree(PROJECT / "data")
 
 
+def shards_folder(data_dir: Path) -> Path:
+    """Return where the TFRecord shards of a data folder are: in ``tfrecord/``, else in itself."""
+    inner = data_dir / "tfrecord"
+    return inner if inner.is_dir() else data_dir
+
+
 def portable(path: Path) -> str:
     """Return `path` relative to the project when it lies inside, for records that travel."""
     path = path.resolve()

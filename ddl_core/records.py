@@ -48,7 +48,7 @@ class DataInfo(_Strict):
     """The data a run really read."""
 
     train_images: int = Field(description="available per epoch, before the last batch is dropped")
-    eval_images: int
+    eval_images: int | None = Field(description="null if nothing is evaluated")
     classes: int
     fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
 
@@ -72,7 +72,7 @@ class RunRecord(_Strict):
     data: DataInfo | None = None
     provenance: dict[str, Any] | None = None
     system: dict[str, Any] | None = None
-    weights_sha256: str | None = Field(None, description="of the final weights and statistics")
+    weights_sha256: str | None = Field(None, description="of the final weights and statistics; null if nothing was trained")
 
     @classmethod
     def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":

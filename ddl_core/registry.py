@@ -18,6 +18,9 @@ STRATEGIES = {
 
 LOADERS = {
     "native": "ddl_core.loaders.native:Native",
+    "turbo": "ddl_core.loaders.turbo:Turbo",
+    "dali_cpu": "ddl_core.loaders.dali:DaliCPU",
+    "dali_gpu": "ddl_core.loaders.dali:DaliGPU",
     "synthetic": "ddl_core.loaders.synthetic:Synthetic",
 }
 

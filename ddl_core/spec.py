@@ -53,10 +53,16 @@ class RunSpec(BaseModel):
     strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
     loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
     model: Annotated[str, _name("model")] = Field("resnet50", description="network architecture")
+    work: Literal["train", "load"] = Field(
+        "train", description="load: fetch the batches and train nothing, the loader's own limit"
+    )
     dataset: str = Field(
         "sample",
         pattern=r"^[a-z0-9_]+$",
         description="name of the data; its folder is a launch matter",
+    )
+    data_format: Literal["folder", "tfrecord"] = Field(
+        "folder", description="image files in class folders, or TFRecord shards"
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
     classes: PositiveInt = Field(1000, description="outputs of the network")
@@ -86,7 +92,14 @@ class RunSpec(BaseModel):
     eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
     checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
     warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
-    loader_workers: int = Field(8, ge=0, description="processes (or threads) of each rank's loader")
+    loader_workers: int = Field(
+        8, ge=0, description="processes of each rank's loader; DALI: its threads"
+    )
+    loader_prefetch: PositiveInt = Field(
+        2, description="batches prepared ahead, by each process; DALI: by its pipeline"
+    )
+    pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
+    persistent_workers: bool = Field(True, description="keep loader processes between epochs")
     ddp_bucket_mb: float = Field(25, gt=0, description="DDP: gradients reduced together, MiB")
     ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
     ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
@@ -114,6 +127,7 @@ class RunSpec(BaseModel):
                 f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
                 "use 'ddp', or `accumulation` for virtual workers"
             )
+        self._check_loader()
         for name in self.model_dump(exclude_defaults=True):
             owner = name.split("_")[0]
             if owner in KNOB_OWNERS and owner != self.strategy:
@@ -122,6 +136,18 @@ class RunSpec(BaseModel):
                     f"{self.strategy!r}; leave it out"
                 )
         return self
+
+    def _check_loader(self) -> None:
+        if self.loader == "synthetic" and self.data_format != "folder":
+            raise ValueError("loader 'synthetic' reads no files; leave data_format out")
+        if self.loader == "synthetic" and self.work == "load":
+            raise ValueError("loader 'synthetic' is never waited for; work = 'load' needs another")
+        if self.loader == "dali_gpu" and self.device == "cpu":
+            raise ValueError(
+                "loader 'dali_gpu' decodes on a GPU, but device = 'cpu'; use loader 'dali_cpu'"
+            )
+        if self.loader.startswith("dali") and self.loader_workers == 0:
+            raise ValueError("loader_workers = 0: DALI needs at least one thread")
 
     @property
     def world_size(self) -> int:
