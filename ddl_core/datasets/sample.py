@@ -5,18 +5,14 @@ to read and to train on. The task is easy, since training and validation images 
 same photographs: accuracy on it shows that training works, and nothing about a model.
 """
 
-import errno
 import hashlib
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddl_core.datasets.journal import JOURNAL, read_journal, start_journal
+from ddl_core.datasets.making import alone, explained, require_space
 from ddl_core.datasets.manifest import FileEntry, Manifest, Plan
 from ddl_core.datasets.parallel import stream
 from ddl_core.datasets.photos import CLASSES, source
@@ -68,13 +64,13 @@ def make_sample(
     """
     folder = Path(out_dir).absolute()
     plan = _plan(seed, train_per_class, val_per_class)
-    with _explained(folder, len(tasks(plan))):
+    with explained(f"make the sample set in {folder}", len(tasks(plan)) * BYTES_PER_IMAGE):
         # Before the lock, so that a finished set may lie on a read-only disk.
         manifest = _finished(folder, plan, check)
         if manifest:
             return manifest
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        with alone(folder / LOCK):
             return _finished(folder, plan, check) or _make(folder, plan, check, progress, processes)
 
 
@@ -120,8 +116,7 @@ def _make(folder: Path, plan: Plan, check: bool, progress: bool, processes: int 
         part.unlink()
     entries = _usable(folder, plan, check)
     todo = [task for task in tasks(plan) if task.path not in entries]
-    if shutil.disk_usage(folder).free < len(todo) * BYTES_PER_IMAGE:
-        raise OSError(errno.ENOSPC, "not enough free space", str(folder))
+    require_space(folder, len(todo) * BYTES_PER_IMAGE)
     for parent in {(folder / task.path).parent for task in todo}:
         parent.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(todo), IMAGES_PER_BATCH)
@@ -153,32 +148,3 @@ def _is_intact(folder: Path, entry: FileEntry, check: bool) -> bool:
     if not path.is_file() or path.stat().st_size != entry.bytes:
         return False
     return not check or hashlib.sha256(path.read_bytes()).hexdigest() == entry.sha256
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        tqdm.write(f"another process is making {folder}: waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _explained(folder: Path, images: int) -> Iterator[None]:
-    """Turn what the system says about files into what a user can do."""
-    need = f"the set needs {images * BYTES_PER_IMAGE / 1e6:.0f} MB"
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = f"{need}: free some space, or choose a folder on another disk"
-        else:
-            advice = f"{need} in a folder that you may write to: choose another one"
-        reason = error.strerror or str(error)
-        raise DataError(f"cannot make the sample set in {folder}: {reason}; {advice}") from error

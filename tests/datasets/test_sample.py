@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from ddl_core.datasets import making
 from ddl_core.datasets import sample as sample_module
 from ddl_core.datasets import tasks as tasks_module
 from ddl_core.datasets.journal import JOURNAL, read_journal
@@ -145,9 +146,7 @@ def test_a_second_process_waits_for_the_first(tmp_path, monkeypatch):
     first = FileLock(folder / LOCK)
     first.acquire()
     said = []
-    monkeypatch.setattr(
-        sample_module.tqdm, "write", lambda text: (said.append(text), first.release())
-    )
+    monkeypatch.setattr(making.tqdm, "write", lambda text: (said.append(text), first.release()))
     stop_after(monkeypatch, 0, Stopped())
     with pytest.raises(Stopped):
         make_sample(folder, **SMALL)
@@ -235,7 +234,7 @@ def test_finished_set_on_a_read_only_disk(sample, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(sample_module, "FileLock", refuse)
+    monkeypatch.setattr(making, "FileLock", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(make_sample(sample, **SMALL).files) == 48
 
