@@ -15,8 +15,8 @@ from ddl_core.datasets.parallel import stream
 from ddl_core.datasets.record_index import index_fits
 from ddl_core.datasets.shard_file import ShardTask, make_shard
 from ddl_core.datasets.shard_log import ConvertPlan, ShardEntry, read_shard_log, start_shard_log
+from ddl_core.datasets.shard_names import shard_name
 from ddl_core.datasets.tasks import SPLITS
-from ddl_core.datasets.tfrecord import shard_name
 from ddl_core.errors import DataError
 
 LOCK = ".converting.lock"
@@ -38,7 +38,7 @@ class Conversion:
         for split, plan in self.plan.splits.items():
             size = self.bytes[split]
             lines.append(
-                f"  {split}: {plan.images:,} images, about {size / 1e9:,.2f} GB; "
+                f"  {split}: {plan.images:,} images, about {size / 1e9:,.3f} GB; "
                 f"shards: {plan.shards:,} of {size / plan.shards / 1e6:,.0f} MB each"
             )
         disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())

@@ -9,7 +9,8 @@ from tqdm import tqdm
 
 from ddl_core.datasets.manifest import write_whole
 from ddl_core.datasets.parallel import stream
-from ddl_core.datasets.tfrecord import PREFIXES, read_lengths, shards_in
+from ddl_core.datasets.shard_names import PREFIXES, shards_in
+from ddl_core.datasets.tfrecord import read_lengths
 from ddl_core.errors import DataError
 
 FOLDER = "index"

@@ -31,6 +31,7 @@ LOCK = ".making.lock"
 def make_sample(
     out_dir: str | Path,
     *,
+    classes: int = len(CLASSES),
     train_per_class: int = TRAIN_PER_CLASS,
     val_per_class: int = VAL_PER_CLASS,
     seed: int = 0,
@@ -44,8 +45,10 @@ def make_sample(
     ----------
     out_dir
         Receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and, last, ``manifest.json``.
+    classes
+        Beyond 16, further classes are other views of the same photographs.
     train_per_class, val_per_class
-        Images of each of the 16 classes.
+        Images of each class.
     seed
         The same seed, counts and package versions give the same bytes, whatever `processes` is.
     progress
@@ -63,8 +66,8 @@ def make_sample(
         If a package that ships a photograph is missing.
     """
     folder = Path(out_dir).absolute()
-    plan = _plan(seed, train_per_class, val_per_class)
-    with explained(f"make the sample set in {folder}", len(tasks(plan)) * BYTES_PER_IMAGE):
+    plan = _plan(seed, classes, train_per_class, val_per_class)
+    with explained(f"make the sample set in {folder}", plan.images * BYTES_PER_IMAGE):
         # Before the lock, so that a finished set may lie on a read-only disk.
         manifest = _finished(folder, plan, check)
         if manifest:
@@ -74,8 +77,9 @@ def make_sample(
             return _finished(folder, plan, check) or _make(folder, plan, check, progress, processes)
 
 
-def _plan(seed: int, train_per_class: int, val_per_class: int) -> Plan:
+def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> Plan:
     for name, value, least in (
+        ("classes", classes, 1),
         ("train_per_class", train_per_class, 1),
         ("val_per_class", val_per_class, 1),
         ("seed", seed, 0),
@@ -86,8 +90,9 @@ def _plan(seed: int, train_per_class: int, val_per_class: int) -> Plan:
         seed=seed,
         train_per_class=train_per_class,
         val_per_class=val_per_class,
+        classes=classes,
         packages={package: version(package) for package in ("numpy", "pillow")},
-        sources={class_name: source(class_name) for class_name in CLASSES},
+        sources={class_name: source(class_name) for class_name in CLASSES[:classes]},
     )
 
 

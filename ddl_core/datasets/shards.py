@@ -13,15 +13,8 @@ import numpy as np
 from ddl_core.datasets.folder import some
 from ddl_core.datasets.record_index import Places, read_index
 from ddl_core.datasets.shard_log import SHARD_LOG, read_shard_log
-from ddl_core.datasets.tfrecord import (
-    ENCODED,
-    PREFIXES,
-    SHARD,
-    Example,
-    absent,
-    shards_in,
-    unframe,
-)
+from ddl_core.datasets.shard_names import PREFIXES, SHARD, absent, shards_in
+from ddl_core.datasets.tfrecord import ENCODED, Example, unframe
 from ddl_core.errors import DataError
 
 
