@@ -16,7 +16,7 @@ ERRORS = {
     "missing": "in the manifest but not in the folder",
     "extra": "in the folder but not in the manifest",
     "changed": "not as the manifest says",
-    "broken_shard": "file of records that is damaged or ends too early",
+    "broken_shard": "file of records that cannot be read to its end",
     "checksum": "record whose data do not fit their checksum",
     "bad_record": "record without an image",
     "label": "record without a label, or with one out of range",
