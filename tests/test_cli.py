@@ -21,6 +21,9 @@ COMMANDS = (
     "figures",
     "data",
     "data sample",
+    "data convert",
+    "data index",
+    "data extract",
     "data verify",
     "study",
     "study plan",
@@ -200,6 +203,27 @@ def test_verifying_a_damaged_folder_fails(tmp_path: Path) -> None:
     result = ddl("data", "verify", tmp_path, "--processes", 1)
     assert result.exit_code == 1
     assert "1.jpg" in result.stdout
+    assert "is not fit for a measurement" in result.stderr
+    assert ddl("data", "verify", tmp_path, "--processes", 0).exit_code == 2
+
+
+def test_converting_there_and_back(tmp_path: Path) -> None:
+    images = results().dataset("sample")
+    assert ddl("data", "sample", "--classes", 1, "--train-per-class", 2).exit_code == 0
+    folder = images / "tfrecord"
+    dry = ddl("data", "convert", "--dry-run", "--train-shards", 2)
+    assert "train: 2 images" in dry.stdout
+    assert "shards: 2 of" in dry.stdout
+    assert not folder.exists()
+    done = ddl("data", "convert", "--train-shards", 2, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert len(list(folder.glob("train-*-of-00002"))) == 2
+    assert "0 indices made, 3 were there" in ddl("data", "index", folder).stdout
+    assert ddl("data", "verify", folder, "--checksums", "--processes", 1).stdout.endswith("ok\n")
+    back = ddl("data", "extract", folder, tmp_path / "back", "--processes", 1)
+    assert "12 images are in" in back.stdout
+    for file in images.glob("*/*/*.JPEG"):
+        assert (tmp_path / "back" / file.relative_to(images)).read_bytes() == file.read_bytes()
 
 
 def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:

@@ -64,6 +64,20 @@ class ImageList:
         """Return an image's class as an index into `classes`."""
         return int(self.labels[index])
 
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Return the encoded image and its label.
+
+        Raises
+        ------
+        DataError
+            If the file was there when the folder was listed and is gone now.
+        """
+        path = self.path(index)
+        try:
+            return Path(path).read_bytes(), self.label(index)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} was there when the run began and is gone now") from error
+
     def present(self) -> list[str]:
         """Return the classes that have images."""
         return [self.classes[label] for label in np.unique(self.labels)]
@@ -98,12 +112,12 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     found = class_folders(root)
     unknown = sorted(set(found) - set(classes or found))
     if unknown:
-        raise DataError(f"{root} has class folders that training does not know: {_some(unknown)}")
+        raise DataError(f"{root} has class folders that training does not know: {some(unknown)}")
     images = scan(root, found, classes)
     empty = sorted(set(found) - set(images.present()))
     if empty:
         raise DataError(
-            f"{root} has class folders without images: {_some(empty)}; fill or remove them"
+            f"{root} has class folders without images: {some(empty)}; fill or remove them"
             f"\n{expected(root.parent)}"
         )
     return images
@@ -180,6 +194,7 @@ def _unreadable(error: OSError) -> None:
     raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -46,14 +46,21 @@ def inspect_file(path: str, size: int | None = None, sha256: str | None = None) 
     except OSError as error:
         facts.problems.append(("unreadable", str(error.strerror)))
         return facts
-    facts.bytes = len(content)
     _compare(content, size, sha256, facts)
+    found = inspect_bytes(content, is_jpeg=path.lower().endswith(JPEG_EXTENSIONS))
+    found.problems = facts.problems + found.problems
+    return found
+
+
+def inspect_bytes(content: bytes, *, is_jpeg: bool) -> FileFacts:
+    """Fully decode an encoded image; `is_jpeg` tells what its name says of it."""
+    facts = FileFacts(bytes=len(content))
     if not content:
         facts.problems.append(("zero_byte", ""))
         return facts
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of damaged metadata; pixels are what counts
-        _decode(content, facts, is_jpeg=path.lower().endswith(JPEG_EXTENSIONS))
+        _decode(content, facts, is_jpeg)
     return facts
 
 

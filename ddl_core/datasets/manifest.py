@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddl_core.datasets.photos import Source
+from ddl_core.datasets.photos import CLASSES, Source
 from ddl_core.errors import DataError
 
 MANIFEST = "manifest.json"
@@ -38,6 +38,8 @@ class Plan(BaseModel):
     seed: int
     train_per_class: int
     val_per_class: int
+    # Unwritten where it is as it always was, so that a set made earlier has the same manifest.
+    classes: int = Field(default=len(CLASSES), exclude_if=lambda count: count == len(CLASSES))
     packages: dict[str, str]
     sources: dict[str, Source]
 
@@ -46,8 +48,13 @@ class Plan(BaseModel):
         """The settings that a user chose, as words."""
         return (
             f"seed {self.seed}, {self.train_per_class} training and "
-            f"{self.val_per_class} validation images per class"
+            f"{self.val_per_class} validation images in each of {self.classes} classes"
         )
+
+    @property
+    def images(self) -> int:
+        """Number of images of the finished set."""
+        return self.classes * (self.train_per_class + self.val_per_class)
 
 
 class Manifest(Plan):

@@ -33,7 +33,7 @@ PHOTOS = {
     "temple": ("scikit-learn", "sklearn", "datasets/images/china.jpg"),
     "tissue": ("scikit-image", "skimage", "data/ihc.png"),
 }
-CLASSES = tuple(sorted(PHOTOS))
+CLASSES = tuple(sorted(PHOTOS))  # of the set that is made unless another number is asked for
 
 # Longest side, pixels. Larger photographs are reduced once, so that a crop is about one photograph
 # pixel per image pixel, and the bicubic sampling of `crops` needs no filter against aliasing.
@@ -49,6 +49,17 @@ class Source(BaseModel):
     version: str
     file: str
     sha256: str
+
+
+def class_photo(number: int) -> str:
+    """Return the photograph of a class: beyond `CLASSES` they take turns."""
+    return CLASSES[number % len(CLASSES)]
+
+
+def class_name(number: int) -> str:
+    """Return the name of a class: its photograph's, and from the second turn on a number."""
+    turn = number // len(CLASSES)
+    return f"{class_photo(number)}_{turn:03d}" if turn else class_photo(number)
 
 
 def photo_path(class_name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What `verify` found in an image folder."""
+"""What `verify` found in an image folder or a TFRecord set."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +16,11 @@ ERRORS = {
     "missing": "in the manifest but not in the folder",
     "extra": "in the folder but not in the manifest",
     "changed": "not as the manifest says",
+    "broken_shard": "file of records that cannot be read to its end",
+    "checksum": "record whose data do not fit their checksum",
+    "bad_record": "record without an image",
+    "label": "record without a label, or with one out of range",
+    "index": "index that is missing or does not fit its shard",
 }
 # ImageNet itself has all of these; loaders convert them to RGB.
 WARNINGS = {
@@ -57,6 +62,14 @@ class Range:
         self.minimum = value if self.minimum is None else min(self.minimum, value)
         self.maximum = value if self.maximum is None else max(self.maximum, value)
 
+    def merge(self, other: "Range") -> None:
+        """Add all values that were added to another range."""
+        least = [one.minimum for one in (self, other) if one.minimum is not None]
+        most = [one.maximum for one in (self, other) if one.maximum is not None]
+        self.minimum, self.maximum = min(least, default=None), max(most, default=None)
+        self.count += other.count
+        self.total += other.total
+
     def as_dict(self) -> dict[str, float | None]:
         """Return minimum, mean, maximum."""
         return {"min": self.minimum, "mean": self.mean, "max": self.maximum}
@@ -77,6 +90,20 @@ class SplitReport:
     bytes: Range = field(default_factory=Range)
     width: Range = field(default_factory=Range)
     height: Range = field(default_factory=Range)
+
+    def add(self, size: int, width: int, height: int) -> None:
+        """Add the numbers of one image; without pixels if it could not be decoded."""
+        self.bytes.add(size)
+        if width:
+            self.width.add(width)
+            self.height.add(height)
+
+    def merge(self, other: "SplitReport") -> None:
+        """Add the images of a part."""
+        self.images += other.images
+        self.bytes.merge(other.bytes)
+        self.width.merge(other.width)
+        self.height.merge(other.height)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; `bytes_total` is the size of the split."""

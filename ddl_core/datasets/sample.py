@@ -5,18 +5,14 @@ to read and to train on. The task is easy, since training and validation images 
 same photographs: accuracy on it shows that training works, and nothing about a model.
 """
 
-import errno
 import hashlib
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddl_core.datasets.journal import JOURNAL, read_journal, start_journal
+from ddl_core.datasets.making import alone, explained, require_space
 from ddl_core.datasets.manifest import FileEntry, Manifest, Plan
 from ddl_core.datasets.parallel import stream
 from ddl_core.datasets.photos import CLASSES, source
@@ -35,6 +31,7 @@ LOCK = ".making.lock"
 def make_sample(
     out_dir: str | Path,
     *,
+    classes: int = len(CLASSES),
     train_per_class: int = TRAIN_PER_CLASS,
     val_per_class: int = VAL_PER_CLASS,
     seed: int = 0,
@@ -48,8 +45,10 @@ def make_sample(
     ----------
     out_dir
         Receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and, last, ``manifest.json``.
+    classes
+        Beyond 16, further classes are other views of the same photographs.
     train_per_class, val_per_class
-        Images of each of the 16 classes.
+        Images of each class.
     seed
         The same seed, counts and package versions give the same bytes, whatever `processes` is.
     progress
@@ -67,19 +66,20 @@ def make_sample(
         If a package that ships a photograph is missing.
     """
     folder = Path(out_dir).absolute()
-    plan = _plan(seed, train_per_class, val_per_class)
-    with _explained(folder, len(tasks(plan))):
+    plan = _plan(seed, classes, train_per_class, val_per_class)
+    with explained(f"make the sample set in {folder}", plan.images * BYTES_PER_IMAGE):
         # Before the lock, so that a finished set may lie on a read-only disk.
         manifest = _finished(folder, plan, check)
         if manifest:
             return manifest
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        with alone(folder / LOCK):
             return _finished(folder, plan, check) or _make(folder, plan, check, progress, processes)
 
 
-def _plan(seed: int, train_per_class: int, val_per_class: int) -> Plan:
+def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> Plan:
     for name, value, least in (
+        ("classes", classes, 1),
         ("train_per_class", train_per_class, 1),
         ("val_per_class", val_per_class, 1),
         ("seed", seed, 0),
@@ -90,8 +90,9 @@ def _plan(seed: int, train_per_class: int, val_per_class: int) -> Plan:
         seed=seed,
         train_per_class=train_per_class,
         val_per_class=val_per_class,
+        classes=classes,
         packages={package: version(package) for package in ("numpy", "pillow")},
-        sources={class_name: source(class_name) for class_name in CLASSES},
+        sources={class_name: source(class_name) for class_name in CLASSES[:classes]},
     )
 
 
@@ -120,8 +121,7 @@ def _make(folder: Path, plan: Plan, check: bool, progress: bool, processes: int 
         part.unlink()
     entries = _usable(folder, plan, check)
     todo = [task for task in tasks(plan) if task.path not in entries]
-    if shutil.disk_usage(folder).free < len(todo) * BYTES_PER_IMAGE:
-        raise OSError(errno.ENOSPC, "not enough free space", str(folder))
+    require_space(folder, len(todo) * BYTES_PER_IMAGE)
     for parent in {(folder / task.path).parent for task in todo}:
         parent.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(todo), IMAGES_PER_BATCH)
@@ -153,32 +153,3 @@ def _is_intact(folder: Path, entry: FileEntry, check: bool) -> bool:
     if not path.is_file() or path.stat().st_size != entry.bytes:
         return False
     return not check or hashlib.sha256(path.read_bytes()).hexdigest() == entry.sha256
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        tqdm.write(f"another process is making {folder}: waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _explained(folder: Path, images: int) -> Iterator[None]:
-    """Turn what the system says about files into what a user can do."""
-    need = f"the set needs {images * BYTES_PER_IMAGE / 1e6:.0f} MB"
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = f"{need}: free some space, or choose a folder on another disk"
-        else:
-            advice = f"{need} in a folder that you may write to: choose another one"
-        reason = error.strerror or str(error)
-        raise DataError(f"cannot make the sample set in {folder}: {reason}; {advice}") from error

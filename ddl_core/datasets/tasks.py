@@ -10,7 +10,7 @@ from PIL import Image
 
 from ddl_core.datasets.crops import make_crop
 from ddl_core.datasets.manifest import FileEntry, Plan, write_whole
-from ddl_core.datasets.photos import CLASSES, load_photo
+from ddl_core.datasets.photos import class_name, class_photo, load_photo
 
 SPLITS = ("train", "val")
 
@@ -20,8 +20,13 @@ class Task:
     """One image to make."""
 
     split: str
-    class_name: str
+    class_number: int
     number: int
+
+    @property
+    def class_name(self) -> str:
+        """The class folder."""
+        return class_name(self.class_number)
 
     @property
     def path(self) -> str:
@@ -30,16 +35,16 @@ class Task:
 
     def seed(self, seed: int) -> np.random.SeedSequence:
         """Return all that the image depends on: not the counts, the processes or the order."""
-        key = (SPLITS.index(self.split), CLASSES.index(self.class_name), self.number)
+        key = (SPLITS.index(self.split), self.class_number, self.number)
         return np.random.SeedSequence(seed, spawn_key=key)
 
 
 def tasks(plan: Plan) -> list[Task]:
     """Return every image of the set."""
     return [
-        Task(split, class_name, number)
+        Task(split, class_number, number)
         for split, count in zip(SPLITS, (plan.train_per_class, plan.val_per_class), strict=True)
-        for class_name in CLASSES
+        for class_number in range(plan.classes)
         for number in range(count)
     ]
 
@@ -51,7 +56,7 @@ def make_images(batch: tuple[Path, int, list[Task]]) -> list[FileEntry]:
 
 
 def _make_image(folder: Path, task: Task, seed: int) -> FileEntry:
-    crop = make_crop(_photo(task.class_name), task.seed(seed))
+    crop = make_crop(_photo(class_photo(task.class_number)), task.seed(seed))
     write_whole(folder / task.path, crop.jpeg)
     return FileEntry(
         path=task.path,
@@ -64,5 +69,5 @@ def _make_image(folder: Path, task: Task, seed: int) -> FileEntry:
 
 
 @cache
-def _photo(class_name: str) -> Image.Image:
-    return load_photo(class_name)
+def _photo(name: str) -> Image.Image:
+    return load_photo(name)

@@ -1,4 +1,4 @@
-"""Check an ImageNet-like folder: every image is decoded, and every problem named."""
+"""Check a set of images: every image is decoded, and every problem named."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,7 +11,9 @@ from ddl_core.datasets.image_file import FileFacts, inspect_file
 from ddl_core.datasets.manifest import FileEntry, Manifest
 from ddl_core.datasets.parallel import stream
 from ddl_core.datasets.report import SplitReport, VerifyReport
+from ddl_core.datasets.shards import is_record_folder
 from ddl_core.datasets.tasks import SPLITS
+from ddl_core.datasets.verify_shards import verify_shards
 from ddl_core.errors import DataError
 
 FILES_PER_BATCH = 32
@@ -27,12 +29,15 @@ def verify(
     processes: int | None = None,
     checksums: bool = False,
 ) -> VerifyReport:
-    """Decode every image of ``train/`` and ``val/`` and compare with the manifest, if there is one.
+    """Decode every image of both splits and compare with the manifest, if there is one.
+
+    The manifest is ``manifest.json`` of an image folder, ``shards.jsonl`` of a TFRecord set; of the
+    latter all records' checksums are compared, too.
 
     Parameters
     ----------
     folder
-        A sample set, ImageNet, or any folder of that layout.
+        A sample set, ImageNet, any folder of that layout, or a TFRecord set.
     progress
         Show a progress bar on stderr.
     processes
@@ -50,6 +55,8 @@ def verify(
     root = Path(folder).absolute()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
+    if is_record_folder(root):
+        return verify_shards(root, progress=progress, processes=processes, checksums=checksums)
     manifest = Manifest.read(root)
     report = VerifyReport(str(root), checksums, has_manifest=manifest is not None)
     found = {split: class_folders(root / split) for split in SPLITS}
@@ -116,9 +123,6 @@ def _inspect_files(batch: list[Item]) -> list[FileFacts]:
 
 def _add(report: VerifyReport, summary: SplitReport, path: str, facts: FileFacts) -> None:
     summary.images += 1
-    summary.bytes.add(facts.bytes)
-    if facts.width:
-        summary.width.add(facts.width)
-        summary.height.add(facts.height)
+    summary.add(facts.bytes, facts.width, facts.height)
     for kind, detail in facts.problems:
         report.add(kind, path, detail)

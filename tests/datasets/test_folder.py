@@ -134,3 +134,15 @@ def test_a_long_list_is_small(tmp_path):
     assert images.path(99_999) == f"{tmp_path}/n00000099/n00000099_999.JPEG"
     assert held / len(images) < 35  # bytes an image; a list of tuples needs over 200
     assert np.array_equal(pickle.loads(pickle.dumps(images)).labels, images.labels)
+
+
+@pytest.mark.slow
+def test_the_list_of_imagenet_is_small(tmp_path):
+    classes = tuple(f"n{number:08d}" for number in range(1000))
+    names = [f"n01440764_{number}.JPEG" for number in range(1281)]
+    tracemalloc.start()
+    images = ImageList(tmp_path, classes, (names for _ in classes))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(images) == 1_281_000
+    assert held < 60e6

@@ -1,20 +1,24 @@
 import errno
 import hashlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 from filelock import FileLock
 
+from ddl_core.datasets import making
 from ddl_core.datasets import sample as sample_module
 from ddl_core.datasets import tasks as tasks_module
+from ddl_core.datasets.folder import list_images
 from ddl_core.datasets.journal import JOURNAL, read_journal
 from ddl_core.datasets.manifest import MANIFEST, Manifest
 from ddl_core.datasets.photos import CLASSES
@@ -69,6 +73,34 @@ def test_layout_counts_and_size(finished_sample):
     width, height = np.mean([(e.width, e.height) for e in manifest.files], axis=0)
     assert 450 <= width <= 500
     assert 370 <= height <= 420
+
+
+@pytest.mark.skipif(
+    (version("pillow"), version("numpy"), platform.machine()) != ("13.0.0", "2.4.6", "x86_64"),
+    reason="bytes are stated for the pinned packages on x86-64",
+)
+def test_the_manifest_is_that_of_sets_made_before_classes_could_be_chosen(finished_sample):
+    digest = hashlib.sha256((finished_sample / MANIFEST).read_bytes()).hexdigest()
+    assert digest == "3f635c7e10b83339a04bfd2c4aa344fc72abbf49d9cc0514a2f694dc8f0bd1b6"
+
+
+def test_more_classes_are_other_views_of_the_same_photographs(tmp_path, finished_sample):
+    made = make_sample(tmp_path / "s", **{**SMALL, "train_per_class": 1}, classes=19)
+    images = list_images(tmp_path / "s" / "train")
+    more = {"astronaut_001", "brick_001", "cat_001"}
+    assert set(images.classes) == {*CLASSES, *more}
+    assert len(made.files) == made.images == 2 * 19 == len({entry.sha256 for entry in made.files})
+    first = {entry.path: entry for entry in Manifest.read(finished_sample).files}
+    assert all(first[e.path] == e for e in made.files if e.class_name not in more)
+    assert "cat_001/cat_001_00000.JPEG" in [images.name(index) for index in range(len(images))]
+    assert Manifest.read(tmp_path / "s") == made
+    with pytest.raises(DataError, match=r"each of 19 classes\); asked for: .* each of 16 classes"):
+        make_sample(tmp_path / "s", **{**SMALL, "train_per_class": 1})
+
+
+def test_fewer_classes(tmp_path):
+    made = make_sample(tmp_path / "s", **SMALL, classes=2)
+    assert {entry.class_name for entry in made.files} == {"astronaut", "brick"} == {*made.sources}
 
 
 def test_second_call_does_nothing(sample, counted):
@@ -145,9 +177,7 @@ def test_a_second_process_waits_for_the_first(tmp_path, monkeypatch):
     first = FileLock(folder / LOCK)
     first.acquire()
     said = []
-    monkeypatch.setattr(
-        sample_module.tqdm, "write", lambda text: (said.append(text), first.release())
-    )
+    monkeypatch.setattr(making.tqdm, "write", lambda text: (said.append(text), first.release()))
     stop_after(monkeypatch, 0, Stopped())
     with pytest.raises(Stopped):
         make_sample(folder, **SMALL)
@@ -205,7 +235,7 @@ def test_damaged_manifest_is_refused(sample, content):
         make_sample(sample, **SMALL)
 
 
-@pytest.mark.parametrize(("name", "value"), [("train_per_class", 0), ("seed", -1)])
+@pytest.mark.parametrize(("name", "value"), [("train_per_class", 0), ("seed", -1), ("classes", 0)])
 def test_wrong_counts(tmp_path, name, value):
     with pytest.raises(DataError, match=f"{name} = {value}: must be at least"):
         make_sample(tmp_path / "s", **{**SMALL, name: value})
@@ -235,7 +265,7 @@ def test_finished_set_on_a_read_only_disk(sample, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(sample_module, "FileLock", refuse)
+    monkeypatch.setattr(making, "FileLock", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(make_sample(sample, **SMALL).files) == 48
 

@@ -1,0 +1,259 @@
+import multiprocessing
+import os
+import pickle
+import resource
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddl_core.datasets.encoded import EncodedImages
+from ddl_core.datasets.folder import list_images
+from ddl_core.datasets.record_index import index_path, make_indices
+from ddl_core.datasets.shards import RecordList, is_record_folder, list_records
+from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
+from ddl_core.errors import DataError
+from tests.datasets.published import write_published
+
+IMAGENET = 1_281_167
+
+
+def everything(images: EncodedImages) -> list[tuple[bytes, int]]:
+    return [images.read(index) for index in range(len(images))]
+
+
+def one_record(folder, data: bytes) -> RecordList:
+    """A set of this one record."""
+    folder.mkdir()
+    (folder / "train-00000-of-00001").write_bytes(frame(data))
+    make_indices(folder, progress=False, processes=1)
+    return list_records(folder, "train")
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_records_are_the_images_of_the_folder(finished_sample, finished_records, split):
+    files: EncodedImages = list_images(finished_sample / split)
+    records: EncodedImages = list_records(finished_records, split)
+    assert records.classes == files.classes
+    assert len(records) == len(files)
+    assert sorted(everything(records)) == sorted(everything(files))
+    assert len(set(everything(records))) == len(files)
+
+
+def test_names(finished_records):
+    records = list_records(finished_records, "train")
+    names = [records.name(index) for index in range(len(records))]
+    assert [names[0], names[10], names[11], names[31]] == [
+        "train-00000-of-00003 record 0",
+        "train-00000-of-00003 record 10",
+        "train-00001-of-00003 record 0",
+        "train-00002-of-00003 record 9",
+    ]
+    for index in (-1, 32):
+        with pytest.raises(IndexError):
+            records.read(index)
+
+
+def test_a_published_set_is_read_unchanged(tmp_path):
+    images = {
+        split: [bytes([number]) * 50 for number in range(count)]
+        for split, count in (("train", 7), ("validation", 4))
+    }
+    write_published(tmp_path / "tf", images)
+    make_indices(tmp_path / "tf", progress=False, processes=1)
+    train = list_records(tmp_path / "tf", "train")
+    order = [0, 2, 4, 6, 1, 3, 5]
+    assert everything(train) == [(images["train"][n], n % 2) for n in order]
+    assert train.classes == ()
+    assert len(list_records(tmp_path / "tf", "val")) == 4
+
+
+def test_the_fingerprint_follows_names_and_sizes(records, tmp_path):
+    first = list_records(records, "train").fingerprint()
+    assert first != list_records(records, "val").fingerprint()
+    moved = records.rename(tmp_path / "moved")
+    assert list_records(moved, "train").fingerprint() == first
+    shard = moved / "train-00002-of-00003"
+    with shard.open("ab") as file:
+        file.write(frame(b"more"))
+    make_indices(moved, progress=False, processes=1)
+    assert list_records(moved, "train").fingerprint() != first
+
+
+def test_few_files_are_open(finished_records, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+    records = list_records(finished_records, "train")
+    expected = everything(list_records(finished_records, "train"))
+    before = open_files()
+    for index in (0, 31, 12, 1, 30, 13, 11):
+        assert records.read(index) == expected[index]
+        assert open_files() <= before + 2
+    del records
+    assert open_files() == before
+
+
+def read_all(records: RecordList, queue) -> None:
+    queue.put((open_files(), everything(records)))
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_other_processes_read_at_the_same_time(finished_records, method):
+    records = list_records(finished_records, "train")
+    expected = everything(records)  # so that files are open
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    others = [context.Process(target=read_all, args=(records, queue)) for _ in range(2)]
+    for other in others:
+        other.start()
+    for _ in range(3):
+        assert everything(records) == expected
+    assert [queue.get()[1] for _ in others] == [expected] * 2
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+
+
+def test_a_copy_for_another_process_has_no_open_files(finished_records):
+    records = list_records(finished_records, "train")
+    expected = everything(records)
+    before = open_files()
+    copy = pickle.loads(pickle.dumps(records))
+    assert open_files() == before
+    assert everything(copy) == expected
+    assert copy.fingerprint() == records.fingerprint()
+
+
+def test_no_shards(tmp_path, records):
+    with pytest.raises(DataError, match=r"(?s)has no shards train-\*-of-\*.*ddl data convert DIR"):
+        list_records(tmp_path, "train")
+    for path in records.glob("validation-*"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"has no shards validation-\*-of-\*"):
+        list_records(records, "val")
+    with pytest.raises(DataError, match=r"cannot read .*nowhere: No such file"):
+        list_records(tmp_path / "nowhere", "val")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_missing_shards_are_named(records, ours):
+    for number in (0, 2):
+        (records / f"train-{number:05d}-of-00003").unlink()
+    if not ours:
+        (records / "shards.jsonl").unlink()
+    with pytest.raises(
+        DataError, match="lacks 2 shards: train-00000-of-00003, train-00002"
+    ) as caught:
+        list_records(records, "train")
+    assert ("complete it: ddl data convert" in str(caught.value)) == ours
+
+
+def test_two_sets_in_one_folder(records):
+    (records / "train-00000-of-00004").write_bytes(b"")
+    with pytest.raises(DataError, match="different sets in one folder"):
+        list_records(records, "train")
+
+
+def test_an_index_that_is_missing_or_stale(records):
+    index = index_path(records / "train-00001-of-00003")
+    index.write_text("0 100\n")
+    with pytest.raises(DataError, match=rf"ends at byte 100, .*ddl data index {records}"):
+        list_records(records, "train")
+    index.unlink()
+    with pytest.raises(DataError, match=rf"index {index} is missing.*ddl data index {records}"):
+        list_records(records, "train")
+
+
+def test_a_shard_that_goes_during_the_run(records):
+    images = list_records(records, "train")
+    assert images.read(0)
+    (records / "train-00001-of-00003").unlink()
+    assert images.read(1)
+    message = rf"{records}/train-00001-of-00003 was there when the run began and is gone now"
+    with pytest.raises(DataError, match=message):
+        images.read(11)
+
+
+def test_a_file_that_goes_during_the_run(sample):
+    images = list_images(sample / "val")
+    assert images.read(0) == (Path(images.path(0)).read_bytes(), 0)
+    (sample / "val" / images.name(0)).unlink()
+    with pytest.raises(DataError, match=r"_00000.JPEG was there when the run began and is gone"):
+        images.read(0)
+
+
+def test_a_shard_that_changes_during_the_run(records):
+    images = list_records(records, "train")
+    shard = records / "train-00001-of-00003"
+    os.truncate(shard, shard.stat().st_size - 1)
+    where = f"{shard} record 10"
+    with pytest.raises(DataError, match=f"{where}: the file was longer when the run began"):
+        images.read(21)
+    content = shard.read_bytes()
+    shard.write_bytes(content[5:] + content[:5])
+    with pytest.raises(
+        DataError, match=rf"{shard} record 0: \d+ bytes in the index, \d+ in the rec"
+    ):
+        images.read(11)
+
+
+def test_a_shard_that_cannot_be_read(records, monkeypatch):
+    images = list_records(records, "train")
+
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", refuse)
+    with pytest.raises(DataError, match="train-00000-of-00003 record 3: Input/output error"):
+        images.read(3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff\xff\xff", "the record is no Example"),
+        (example({LABEL: 1}), "the record has no feature image/encoded"),
+        (example({ENCODED: b"x"}), "the record has no feature image/class/label"),
+        (example({ENCODED: b"x", LABEL: 0}), "image/class/label is 0; labels count from 1"),
+    ],
+)
+def test_a_record_that_is_none(tmp_path, data, message):
+    records = one_record(tmp_path / "tf", data)
+    with pytest.raises(
+        DataError, match=rf"train-00000-of-00001 record 0: {message}; check the set"
+    ):
+        records.read(0)
+
+
+def test_record_folders_are_told_from_image_folders(tmp_path, finished_sample, finished_records):
+    assert is_record_folder(finished_records)
+    assert not is_record_folder(finished_sample)
+    assert not is_record_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_the_list_of_imagenet_is_small(tmp_path):
+    """Listed from disk: indices of 1.28 million records, and shards that are all hole."""
+    (tmp_path / "index").mkdir()
+    sizes = np.random.default_rng(0).integers(50_000, 200_000, IMAGENET // 1024)
+    ends = np.cumsum(sizes)
+    places = zip((ends - sizes).tolist(), sizes.tolist(), strict=True)
+    index = "".join(f"{offset} {size}\n" for offset, size in places)
+    for number in range(1024):
+        shard = tmp_path / f"train-{number:05d}-of-01024"
+        shard.touch()
+        os.truncate(shard, int(ends[-1]))
+        index_path(shard).write_text(index)
+    tracemalloc.start()
+    records = list_records(tmp_path, "train")
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(records) == IMAGENET // 1024 * 1024
+    assert records.name(len(records) - 1) == "train-01023-of-01024 record 1250"
+    assert held < 40 * len(records)
+    assert peak < 60e6

@@ -1,0 +1,111 @@
+import subprocess
+import sys
+
+import pytest
+
+from ddl_core.datasets.shard_names import absent, shard_name, shards_in
+from ddl_core.datasets.tfrecord import (
+    ENCODED,
+    LABEL,
+    Example,
+    example,
+    frame,
+    read_lengths,
+    read_records,
+    unframe,
+)
+from ddl_core.errors import DataError
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "train-00000-of-00001"
+    path.write_bytes(frame(b"one") + frame(b"") + frame(b"three"))
+    return path
+
+
+def test_records_and_their_places(file):
+    assert list(read_lengths(file)) == [(0, 19), (19, 16), (35, 21)]
+    assert [tuple(record) for record in read_records(file)] == [
+        (0, b"one", True),
+        (19, b"", True),
+        (35, b"three", True),
+    ]
+
+
+def test_the_format_is_that_of_the_tfrecord_package(tmp_path, file):
+    writer = pytest.importorskip("tfrecord.writer").TFRecordWriter
+    ours = frame(example({ENCODED: b"\0\xff" * 500, LABEL: 300}))
+    other = writer(str(tmp_path / "other"))
+    other.write({ENCODED: ([b"\0\xff" * 500], "byte"), LABEL: ([300], "int")})
+    other.close()
+    (theirs,) = read_records(tmp_path / "other")
+    assert theirs.intact
+    assert writer.masked_crc(bytes(unframe(ours))) == ours[-4:]
+    for data in (theirs.data, unframe(ours)):
+        assert (Example(data).blob(ENCODED), Example(data).label()) == (b"\0\xff" * 500, 299)
+
+
+def test_a_changed_byte_of_the_data_is_seen_and_the_rest_is_read(file):
+    content = bytearray(file.read_bytes())
+    content[13] ^= 1
+    file.write_bytes(content)
+    assert [record.intact for record in read_records(file)] == [False, True, True]
+
+
+@pytest.mark.parametrize("read", [read_lengths, read_records])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "record 2: the file ends 1 bytes too early"),
+        (lambda content: content[:40], "record 2: cut off"),
+        (lambda content: b"\1" + content[1:], "record 0: its length does not fit its checksum"),
+        (lambda content: b"\xff\xd8 a picture of no fame", "record 0: its length .* no TFRecord"),
+    ],
+)
+def test_damage_of_the_file_is_an_error(file, read, damage, message):
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=f"{file} {message}"):
+        list(read(file))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff\xff\xff", "no Example"),
+        (b"", f"no feature {LABEL}"),
+        (example({LABEL: b"1"}), f"no feature {LABEL}"),  # of another type
+        (example({LABEL: 0}), f"{LABEL} is 0; labels count from 1"),
+        (example({LABEL: -1}), f"{LABEL} is -1"),
+    ],
+)
+def test_a_record_without_a_label(data, message):
+    with pytest.raises(ValueError, match=message):
+        Example(data).label()
+
+
+def test_a_record_of_another_length_than_stated():
+    with pytest.raises(ValueError, match="18 bytes in the index, 19 in the record's header"):
+        unframe(frame(b"one")[:-1])
+
+
+def test_names_of_a_set(tmp_path):
+    names = [shard_name("val", number, 3) for number in range(3)]
+    for name in (*names[:2], "train-00000-of-00001", "train-00000-of-00001.idx", ".train-0.part"):
+        (tmp_path / name).touch()
+    assert shards_in(tmp_path, "val") == names[:2]
+    assert absent("val", names[:2]) == ["validation-00002-of-00003"]
+    assert shards_in(tmp_path, "train") == ["train-00000-of-00001"]
+    with pytest.raises(DataError, match="different sets in one folder"):
+        absent("val", [names[0], shard_name("val", 0, 4)])
+    with pytest.raises(DataError, match=r"cannot read .*nowhere: No such file"):
+        shards_in(tmp_path / "nowhere", "val")
+
+
+def test_reading_needs_no_torch():
+    code = (
+        "import sys; from ddl_core.datasets.tfrecord import example\n"
+        "example({'a': 1}); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
