@@ -27,3 +27,11 @@ class FairnessError(DDLError):
 
 class NotInstalledError(DDLError):
     """An optional framework is not installed; only its own arm of a study is affected."""
+
+
+def broken(rule: str, text: str) -> FairnessError:
+    """Return the error that ends a run which is not comparable with the others."""
+    return FairnessError(
+        f"fairness rule {rule!r} is broken: {text}; the run cannot be compared with others. "
+        "The rules are in docs/method.md"
+    )

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,21 +18,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ddl_core.errors import FairnessError
-from ddl_core.loaders.order import epoch_order
+from ddl_core.errors import broken
 from ddl_core.optim import learning_rate
-from ddl_core.protocols import Loader, Strategy
+from ddl_core.protocols import Strategy
 from ddl_core.spec import RunSpec
 
 CLOSELY_WATCHED_STEPS = 3
-
-
-def broken(rule: str, text: str) -> FairnessError:
-    """Return the error that ends a run which is not comparable with the others."""
-    return FairnessError(
-        f"fairness rule {rule!r} is broken: {text}; the run cannot be compared with others. "
-        "The rules are in docs/method.md"
-    )
 
 
 def check_setup(before: str, after: str) -> None:
@@ -143,45 +132,11 @@ class Referee:
         self._images_seen += self._spec.global_batch_size
         self._close_steps = max(0, self._close_steps - 1)
 
-    def check_training(self, loader: Loader, epoch: int) -> str | None:
-        """Check an epoch that is over; return the SHA-256 of its images. A collective."""
+    def check_training(self) -> None:
+        """Check the network after an epoch. A collective."""
         vector = statistics(self._network).cpu().numpy()
         digest = hashlib.sha256(vector.tobytes()).hexdigest()
         check_agreement(self._strategy, digest, "batch statistics averaged over ranks")
-        if loader.seen is None:
-            return None
-        expected = epoch_order(self._spec, loader.images, epoch)[: self._images_per_epoch]
-        return self._check_images(loader, loader.seen, np.sort(expected))
-
-    def check_evaluation(self, loader: Loader) -> str | None:
-        """Check an evaluation that is over; return the SHA-256 of its images. A collective."""
-        if loader.seen is None:
-            return None
-        return self._check_images(loader, loader.seen, np.arange(loader.images))
-
-    def _check_images(
-        self,
-        loader: Loader,
-        seen: list[npt.NDArray[np.int64]],
-        expected: npt.NDArray[np.int64],
-    ) -> str:
-        own = np.concatenate([np.empty(0, np.int64), *seen])
-        counts = torch.from_numpy(np.bincount(own, minlength=loader.images)).int()
-        times = self._strategy.all_reduce(counts.to(self._strategy.device)).cpu().numpy()
-        twice = np.flatnonzero(times > 1)
-        if twice.size:
-            raise broken(
-                "each image once",
-                f"{twice.size} images were used more than once, the first is number {twice[0]}",
-            )
-        used = np.flatnonzero(times)
-        if not np.array_equal(used, expected):
-            raise broken(
-                "same images",
-                f"{used.size} images were used, {expected.size} should have been, "
-                f"and {np.setxor1d(used, expected).size} are in one set only",
-            )
-        return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
     def _before_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self._depth += 1

@@ -72,7 +72,9 @@ class RunRecord(_Strict):
     data: DataInfo | None = None
     provenance: dict[str, Any] | None = None
     system: dict[str, Any] | None = None
-    weights_sha256: str | None = Field(None, description="of the final weights and statistics; null if nothing was trained")
+    weights_sha256: str | None = Field(
+        None, description="of the final weights and statistics; null if nothing was trained"
+    )
 
     @classmethod
     def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":

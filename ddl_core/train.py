@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from ddl_core.errors import DataError
+from ddl_core.coverage import (
+    check_epoch,
+    check_evaluation,
+    count_corrupt,
+    refuse_broken_data,
+)
 from ddl_core.fairness import Referee
 from ddl_core.optim import learning_rate, set_learning_rate
 from ddl_core.protocols import Loader, Strategy
@@ -24,9 +29,6 @@ from ddl_core.spec import RunSpec
 from ddl_core.timing import Clock, Window
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-# A run goes on with a few unreadable images, but not with a broken data set.
-MAX_CORRUPT_SHARE = 0.01
 
 OnStep = Callable[[int, int], None]
 """Called after each step with the steps done and the steps of the epoch."""
@@ -82,8 +84,9 @@ class Trainee:
 class Outcome:
     """One epoch of training or one evaluation, over all ranks.
 
-    `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1, and
-    null for training. `lr` is that of the last update, null for evaluation. `ids_sha256` is a hash
+    `loss` is the mean over samples, null if nothing was trained; `top1` and `top5` are shares of
+    the images, from 0 to 1, and null for training. `lr` is that of the last update, null for
+    evaluation. `ids_sha256` is a hash
     of the set of images used, null if they are made up. `device_waits` counts the framework's own
     device synchronisations on this rank, null for evaluation.
     """
@@ -92,7 +95,7 @@ class Outcome:
     steps: int
     samples: int
     corrupt_images: int
-    loss: float
+    loss: float | None = None
     top1: float | None = None
     top5: float | None = None
     lr: float | None = None
@@ -140,20 +143,55 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     window = clock.stop()
 
     average_batch_statistics(trainee)
-    ids = referee.check_training(loader, epoch)
-    totals = torch.stack([loss_sum, _corrupt(loader, strategy)])
-    loss_total, corrupt = strategy.all_reduce(totals).tolist()
-    _refuse_broken_data(int(corrupt), images_per_epoch)
+    referee.check_training()
+    corrupt = count_corrupt(strategy, loader)
+    refuse_broken_data(corrupt, images_per_epoch)
+    ids = check_epoch(spec, strategy, loader, epoch)
+    loss_total = float(strategy.all_reduce(loss_sum).item())
     micro_batches = steps * spec.virtual_workers
     return Outcome(
         window=window,
         steps=steps,
         samples=images_per_epoch,
-        corrupt_images=int(corrupt),
+        corrupt_images=corrupt,
         loss=loss_total / micro_batches,
         lr=rate,
         ids_sha256=ids,
         device_waits=referee.device_waits,
+    )
+
+
+def load_one_epoch(
+    spec: RunSpec, strategy: Strategy, loader: Loader, epoch: int, on_step: OnStep
+) -> Outcome:
+    """Fetch every batch of `loader` once and do nothing with it: how fast data could come.
+
+    Raises
+    ------
+    DataError, FairnessError
+        As in training.
+    """
+    steps = len(loader) // spec.accumulation
+    loader.set_epoch(epoch)
+    clock = Clock(strategy)
+    clock.start()
+    batches = clock.batches(iter(loader))
+    for step in range(steps):
+        for _ in range(spec.accumulation):
+            next(batches)
+        clock.step_done()
+        on_step(step + 1, steps)
+    window = clock.stop()
+
+    samples = steps * spec.global_batch_size
+    corrupt = count_corrupt(strategy, loader)
+    refuse_broken_data(corrupt, samples)
+    return Outcome(
+        window=window,
+        steps=steps,
+        samples=samples,
+        corrupt_images=corrupt,
+        ids_sha256=check_epoch(spec, strategy, loader, epoch),
     )
 
 
@@ -196,7 +234,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
 
     steps = torch.tensor(float(len(loader)), dtype=torch.float64, device=strategy.device)
     busiest = int(strategy.all_reduce(steps, "max").item())
-    corrupt = int(strategy.all_reduce(_corrupt(loader, strategy)).item())
+    corrupt = count_corrupt(strategy, loader)
     loss_sum, top1, top5, samples = strategy.all_reduce(totals).tolist()
     return Outcome(
         window=window,
@@ -206,7 +244,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
         loss=loss_sum / samples,
         top1=top1 / samples,
         top5=top5 / samples,
-        ids_sha256=trainee.referee.check_evaluation(loader),
+        ids_sha256=check_evaluation(strategy, loader),
     )
 
 
@@ -247,16 +285,3 @@ def average_batch_statistics(trainee: Trainee) -> None:
     trainee.strategy.all_reduce(flat).div_(trainee.strategy.world_size)
     for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
         buffer.copy_(mean.view_as(buffer))
-
-
-def _corrupt(loader: Loader, strategy: Strategy) -> Tensor:
-    return torch.tensor(float(loader.corrupt_images), dtype=torch.float64, device=strategy.device)
-
-
-def _refuse_broken_data(corrupt: int, samples: int) -> None:
-    allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
-    if corrupt > allowed:
-        raise DataError(
-            f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
-            "that a run tolerates; the log names them; check the folder with `ddl data verify DIR`"
-        )

@@ -28,7 +28,7 @@ from ddl_core.provenance import host, provenance
 from ddl_core.records import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
 from ddl_core.registry import resolve
 from ddl_core.seeds import derive_seed
-from ddl_core.train import Outcome, Trainee, evaluate, train_one_epoch
+from ddl_core.train import Outcome, Trainee, evaluate, load_one_epoch, train_one_epoch
 
 log = logging.getLogger(__name__)
 
@@ -64,18 +64,32 @@ class Run:
     def execute(self) -> None:
         """Train, evaluate, record; leave the group whatever happens."""
         try:
+            if self.spec.work == "load":
+                self._load()
+                return
             train_loader, eval_loader = self._loader("train"), self._loader("eval")
             trainee = self._trainee()
             first_epoch = checkpoint.load(self.files.checkpoint, trainee)
             start = weights_sha256(trainee.network)
             check_agreement(self.strategy, start, "same initial weights")
-            self._describe(train_loader, eval_loader)
+            self._describe(train_loader, eval_loader.images)
             warm_from = first_epoch + self._cold_epochs(train_loader)
             for epoch in range(first_epoch, self.spec.epochs):
                 self._one_epoch(trainee, train_loader, eval_loader, epoch, epoch < warm_from)
-            self._complete(trainee)
+            self._complete(weights_sha256(trainee.network))
         finally:
             self.strategy.teardown()
+
+    def _load(self) -> None:
+        """Only fetch the batches of each epoch, from the first one again after a stop."""
+        loader = self._loader("train")
+        self._describe(loader, None)
+        cold = self._cold_epochs(loader)
+        for epoch in range(self.spec.epochs):
+            self.progress.begin("train", epoch, self.spec.global_batch_size)
+            outcome = load_one_epoch(self.spec, self.strategy, loader, epoch, self.progress.step)
+            self._store(outcome, epoch, "train", epoch < cold)
+        self._complete(None)
 
     def _loader(self, split: Split) -> Loader:
         data_dir = locate(self.record.data_dir) if self.record.data_dir else None
@@ -122,12 +136,12 @@ class Run:
             checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
             group.barrier()
 
-    def _describe(self, train_loader: Loader, eval_loader: Loader) -> None:
+    def _describe(self, train_loader: Loader, eval_images: int | None) -> None:
         if self.strategy.rank != 0:
             return
         self.record.data = DataInfo(
             train_images=train_loader.images,
-            eval_images=eval_loader.images,
+            eval_images=eval_images,
             classes=train_loader.classes,
             fingerprint=train_loader.fingerprint,
         )
@@ -154,9 +168,9 @@ class Run:
         )
         append_epoch(self.files.directory, row)
 
-    def _complete(self, trainee: Trainee) -> None:
-        digest = weights_sha256(trainee.network)
-        check_agreement(self.strategy, digest, "same final weights")
+    def _complete(self, digest: str | None) -> None:
+        if digest:
+            check_agreement(self.strategy, digest, "same final weights")
         if self.strategy.rank != 0:
             return
         self.progress.begin("done", self.spec.epochs, 0)

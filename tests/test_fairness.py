@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ddl_core import optim, train
+from ddl_core.coverage import check_epoch
 from ddl_core.errors import FairnessError
 from ddl_core.fairness import Referee, check_agreement, check_setup
 from ddl_core.loaders.order import eval_batches, train_batches
@@ -209,9 +210,8 @@ def test_statistics_that_were_not_averaged_are_noticed():
         network = nn.BatchNorm1d(2)
         network.running_mean.fill_(rank.rank)
         spec = spec_of(accumulation=1)
-        loader = Images(spec)
         referee = Referee(spec, rank, network, make_optimizer(spec, network))
-        referee.check_training(loader, 0)
+        referee.check_training()
 
     assert all("batch statistics averaged" in text for text in on_two_ranks(work))
 
@@ -221,9 +221,7 @@ def test_an_image_on_two_ranks_is_noticed():
         spec = spec_of(strategy="ddp", gpus_per_node=2, accumulation=1)
         loader = Images(spec)
         loader.seen = list(train_batches(spec, loader.images, 0, 0))
-        network = nn.Linear(1, 1)
-        referee = Referee(spec, rank, network, make_optimizer(spec, network))
-        referee.check_training(loader, 0)
+        check_epoch(spec, rank, loader, 0)
 
     assert all("each image once" in text for text in on_two_ranks(work))
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ddl_core import __version__
+from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
@@ -43,5 +44,12 @@ def main() -> None:
     """
 
 
-for command in (run_command, study_command, figures_command, data_command, doctor_command):
+for command in (
+    run_command,
+    study_command,
+    figures_command,
+    data_command,
+    bench_command,
+    doctor_command,
+):
     main.add_command(command)

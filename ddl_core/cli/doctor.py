@@ -162,7 +162,7 @@ def _dali() -> Finding:
     found = [one for name in DALI if (one := _installed(name, False)).state == "ok"]
     if found:
         return Finding("dali", "ok", f"{found[0].detail} ({found[0].subject})")
-    return Finding("dali", "missing", "no loader uses it yet")
+    return Finding("dali", "missing", "loaders dali_cpu and dali_gpu need it", "make env")
 
 
 def _machine(runs: list[RunSpec]) -> list[Finding]:
@@ -202,7 +202,7 @@ def _data(folder: Path) -> Finding:
     from ddl_core.launchers.preflight import check_data
 
     def look() -> str:
-        check_data(folder)
+        check_data(folder, "folder")
         classes = sum(1 for _ in (folder / "train").iterdir())
         return f"{folder}, {classes} classes"
 

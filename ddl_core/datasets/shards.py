@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ class RecordList:
 
     About 20 MB for the 1.28 million records of ImageNet, in arrays alone, so that a forked loader
     process shares them. Files are opened when first read; what is read is independent of a file's
-    position, so that forked processes may share open files. Not for several threads at once.
+    position, so that forked processes may share open files, and threads too.
 
     Attributes
     ----------
@@ -46,6 +47,7 @@ class RecordList:
         counts = [len(shard) for shard in places]
         self._starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         self._open: OrderedDict[int, int] = OrderedDict()  # shard -> file descriptor
+        self._lock = threading.Lock()
         # A quarter of what the system grants: for a list of each split, and as much for others.
         self._most_open = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
@@ -64,7 +66,7 @@ class RecordList:
         shard, _ = self._locate(index)
         offset, size = self._places[index].tolist()
         try:
-            record = os.pread(self._descriptor(shard), size, offset)
+            record = self._read(shard, size, offset)
         except FileNotFoundError:
             path = self.folder / self.shards[shard]
             raise DataError(f"{path} was there when the run began and is gone now") from None
@@ -92,7 +94,12 @@ class RecordList:
         return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": OrderedDict()}
+        return {name: value for name, value in vars(self).items() if name != "_lock"} | {
+            "_open": OrderedDict()
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def __del__(self) -> None:
         # Absent if the constructor failed.
@@ -104,6 +111,14 @@ class RecordList:
             raise IndexError(f"record {index} of {len(self)}")
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return shard, index - int(self._starts[shard])
+
+    def _read(self, shard: int, size: int, offset: int) -> bytes:
+        with self._lock:  # a duplicate: another thread may close the original meanwhile
+            descriptor = os.dup(self._descriptor(shard))
+        try:
+            return os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
 
     def _descriptor(self, shard: int) -> int:
         """Return an open file; the least recently used one makes room."""

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.paths import shards_folder
 from ddl_core.provenance import available_cores
 from ddl_core.records import cannot_write
 from ddl_core.spec import RunSpec
@@ -72,8 +73,8 @@ def gpu_count() -> int:
     return sum(line.startswith("GPU ") for line in listing.splitlines())
 
 
-def check_data(folder: Path) -> None:
-    """Check that `folder` looks like an image folder and may be read.
+def check_data(folder: Path, data_format: str) -> None:
+    """Check that `folder` looks like images in `data_format` and may be read.
 
     Raises
     ------
@@ -83,11 +84,19 @@ def check_data(folder: Path) -> None:
     remedy = "make a sample set with `ddl data sample`, or name another folder with --data DIR"
     if not folder.is_dir():
         raise DataError(f"the data folder {folder} does not exist; {remedy}")
-    for part in (folder, folder / "train", folder / "val"):
+    parts = [folder, folder / "train", folder / "val"]
+    if data_format == "tfrecord":
+        parts = [shards_folder(folder)]
+    for part in parts:
         try:
             next(part.iterdir(), None)
         except OSError as error:
             raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
+    if data_format == "tfrecord" and not any(parts[0].glob("train-*-of-*")):
+        raise DataError(
+            f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
+            f"with `ddl data convert {folder}`, or leave data_format out"
+        )
 
 
 def check_room(folder: Path) -> None:

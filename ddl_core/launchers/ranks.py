@@ -101,7 +101,7 @@ def _check(record: RunRecord, directory: Path) -> None:
     preflight.check_room(directory)
     preflight.check_run(record.spec)
     if record.data_dir is not None:
-        preflight.check_data(locate(record.data_dir))
+        preflight.check_data(locate(record.data_dir), record.spec.data_format)
 
 
 def _begin(record: RunRecord, files: RunFiles) -> Path:

@@ -105,9 +105,9 @@ def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -
     DataError
         If one is missing or cannot be read.
     """
-    folders = (_folder_of(item, tree, data_dir) for item in entries)
-    for folder in sorted({folder for folder in folders if folder}):
-        preflight.check_data(folder)
+    places = ((_folder_of(item, tree, data_dir), item.spec.data_format) for item in entries)
+    for folder, data_format in sorted({(folder, form) for folder, form in places if folder}):
+        preflight.check_data(folder, data_format)
 
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:

@@ -77,15 +77,15 @@ def test_gpus_are_counted_by_the_driver_tool(
 
 def test_missing_data_are_named_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing does not exist.*ddl data sample.*--data DIR"):
-        check_data(tmp_path / "nothing")
+        check_data(tmp_path / "nothing", "folder")
 
 
 def test_data_need_both_parts(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match="val: No such file"):
-        check_data(tmp_path)
+        check_data(tmp_path, "folder")
     (tmp_path / "val").mkdir()
-    check_data(tmp_path)
+    check_data(tmp_path, "folder")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -115,3 +115,11 @@ def test_a_nearly_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 10**18)
     with pytest.raises(LaunchError, match="MB are free"):
         check_room(tmp_path)
+
+
+def test_a_folder_without_shards_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ddl data convert"):
+        check_data(tmp_path, "tfrecord")
+    (tmp_path / "tfrecord").mkdir()
+    (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
+    check_data(tmp_path, "tfrecord")
