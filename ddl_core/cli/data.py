@@ -33,8 +33,8 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
     DIR is the folder to make; by default the place where studies look for the sample set. What is
     there already is completed, not made again. Without options: the set of the laptop study.
 
-    A set as large as ImageNet, for a test of a cluster (150 GB; 1.3 million files, of which one
-    core makes about 25 a second):
+    A set as large as ImageNet, for a test of a cluster (150 GB in 1.3 million files, of which one
+    core makes about 25 a second; takes 3 GB of memory):
 
     \b
       ddl data sample DIR --classes 1000 --train-per-class 1281 --val-per-class 50

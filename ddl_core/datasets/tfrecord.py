@@ -6,15 +6,12 @@ and those by us.
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from crc32c import crc32c
-from google.protobuf.message import DecodeError
 
 from ddl_core.errors import DataError, NotInstalledError
 
@@ -48,9 +45,10 @@ class Example:
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
+        packages = _packages()
         try:
-            self._features = _message().Example.FromString(data).features.feature
-        except DecodeError:
+            self._features = packages.message.Example.FromString(data).features.feature
+        except packages.DecodeError:
             raise ValueError("the record is no Example") from None
 
     def __contains__(self, name: str) -> bool:
@@ -101,7 +99,7 @@ def unframe(record: bytes) -> memoryview:
 
 def example(features: Mapping[str, Value]) -> bytes:
     """Return an Example of these features: always the same bytes for the same features."""
-    message = _message().Example()
+    message = _packages().message.Example()
     for name, value in features.items():
         feature = message.features.feature[name]
         kind = feature.int64_list if isinstance(value, int) else feature.bytes_list
@@ -157,24 +155,40 @@ def _size(header: bytes, left: int, where: str) -> int:
 
 
 def _checksum(data: bytes) -> bytes:
-    crc = crc32c(data)
+    crc = _packages().crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
 
 
-@cache
-def _message() -> Any:
-    """Return the module of the Example message.
+class _Packages(NamedTuple):
+    crc32c: Callable[[bytes], int]
+    message: Any  # the module of the Example message
+    DecodeError: type[Exception]
 
-    Not by an import of the package: that imports torch where it is installed, seconds and 200 MB
-    in every process that converts.
+
+@cache
+def _packages() -> _Packages:
+    """Import on first use, so that image folders are read where these packages are missing."""
+    try:
+        from crc32c import crc32c
+        from google.protobuf.message import DecodeError
+
+        return _Packages(crc32c, _message(), DecodeError)
+    except ImportError as error:
+        raise NotInstalledError(
+            f"TFRecord files need packages that are not installed here ({error}); run `make env`, "
+            "or install the versions pinned in requirements/train.txt"
+        ) from None
+
+
+def _message() -> Any:
+    """Load one module of the package tfrecord, and not the package.
+
+    That imports torch where it is installed: seconds and 200 MB in every process that converts.
     """
     package = find_spec("tfrecord")
     inner = package and PathFinder.find_spec("example_pb2", package.submodule_search_locations)
     if not inner or not inner.loader:
-        raise NotInstalledError(
-            "TFRecord files need the package tfrecord; run `make env`, or install the versions "
-            "pinned in requirements/"
-        )
+        raise ImportError("No module named 'tfrecord'")
     module = module_from_spec(inner)
     inner.loader.exec_module(module)
     return module

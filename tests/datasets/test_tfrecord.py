@@ -1,8 +1,10 @@
+import importlib.util
 import subprocess
 import sys
 
 import pytest
 
+from ddl_core.datasets import tfrecord
 from ddl_core.datasets.shard_names import absent, shard_name, shards_in
 from ddl_core.datasets.tfrecord import (
     ENCODED,
@@ -14,7 +16,7 @@ from ddl_core.datasets.tfrecord import (
     read_records,
     unframe,
 )
-from ddl_core.errors import DataError
+from ddl_core.errors import DataError, NotInstalledError
 
 
 @pytest.fixture
@@ -109,3 +111,14 @@ def test_reading_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("package", ["crc32c", "google.protobuf.message", "tfrecord"])
+def test_a_missing_package_says_what_to_do(monkeypatch, package):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(tfrecord, "find_spec", lambda name: None if name == package else real(name))
+    monkeypatch.setitem(sys.modules, package, None)
+    tfrecord._packages.cache_clear()
+    with pytest.raises(NotInstalledError, match=rf"({package}).*make env"):
+        example({LABEL: 1})
+    tfrecord._packages.cache_clear()
