@@ -11,6 +11,10 @@ unexport PYTHONPATH PYTHONHOME
 
 BIN := .venv/bin
 SETS := analysis train notebooks test
+# The other one is for machines whose driver stops at CUDA 11: docs/loaders.md.
+DALI ?= cuda130
+DALIS := cuda130 cuda110
+$(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
 PIP_LOG := .venv/pip.log
@@ -44,7 +48,7 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/lint-imports --no-logo
 	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
 
-env: .venv/.project .venv/.horovod ## build .venv (the other targets do this when needed)
+env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda110 for CUDA 11 drivers
 
 # The stamp holds this folder's name: an environment does not survive being moved.
 ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDIR))
@@ -67,6 +71,16 @@ endif
 	@$(PIP) --no-deps --editable . >>$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install this project; all of its output: $(PIP_LOG)"; exit 1; }
+	@touch $@
+
+# The packages cannot share an environment, so the one that is there goes.
+.venv/.dali-$(DALI): .venv/.packages requirements/dali_$(DALI).txt
+	@echo "installing DALI for $(DALI): 600 to 900 MB"
+	@rm -f .venv/.dali-*
+	@$(BIN)/python -m pip uninstall --yes $(DALIS:%=nvidia-dali-%) >>$(PIP_LOG) 2>&1 || true
+	@$(PIP) -c requirements/constraints.txt -r requirements/dali_$(DALI).txt >>$(PIP_LOG) 2>&1 || { \
+	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
+	  echo "error: pip could not install DALI; all of its output: $(PIP_LOG)"; exit 1; }
 	@touch $@
 
 # Without Horovod everything else works, so a failure is told and not repeated.

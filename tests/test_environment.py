@@ -13,7 +13,10 @@ PROJECT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = PROJECT / "requirements"
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())
+# The two packages of DALI cannot share an environment, nor all that they pull in.
+DALI = sorted(REQUIREMENTS.glob("dali_*.txt"))
 SETS = [path for path in sorted(REQUIREMENTS.glob("*.txt")) if path.stem != "constraints"]
+SETS = [path for path in SETS if path not in DALI]
 
 
 def read_pins(path: Path) -> dict[str, str]:
@@ -26,7 +29,7 @@ CONSTRAINTS = read_pins(REQUIREMENTS / "constraints.txt")
 
 
 def test_every_pin_is_exact_and_without_local_suffix() -> None:
-    pins = [read_pins(path) for path in SETS] + [CONSTRAINTS]
+    pins = [read_pins(path) for path in (*SETS, *DALI)] + [CONSTRAINTS]
     assert [
         pin for each in pins for pin in each.values() if not re.fullmatch(r"==[\w.]+", pin)
     ] == []
@@ -40,13 +43,22 @@ def test_sets_agree_with_constraints() -> None:
 
 def test_conda_installs_the_same_files() -> None:
     (pip_part,) = (entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict))
-    files = [f"-r requirements/{path.name}" for path in SETS]
+    names = [path.name for path in SETS] + ["dali_cuda130.txt"]
+    files = [f"-r requirements/{name}" for name in names]
     assert sorted(pip_part) == sorted(["-c requirements/constraints.txt", *files, "-e ."])
 
 
 def test_make_installs_the_same_files() -> None:
     (sets,) = re.findall(r"^SETS := (.*)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(sets.split()) == [path.stem for path in SETS]
+
+
+def test_make_knows_both_packages_of_dali() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    (known,) = re.findall(r"^DALIS := (.*)$", makefile, re.MULTILINE)
+    assert sorted(f"dali_{name}" for name in known.split()) == [path.stem for path in DALI]
+    assert re.search(r"^DALI \?= cuda130$", makefile, re.MULTILINE)
+    assert not {*read_pins(DALI[0]), *read_pins(DALI[1])} & CONSTRAINTS.keys()
 
 
 def test_pyproject_reads_the_same_files() -> None:

@@ -70,13 +70,15 @@ class ImageList:
         Raises
         ------
         DataError
-            If the file was there when the folder was listed and is gone now.
+            If the file was there when the folder was listed and is gone now, or may not be read.
         """
         path = self.path(index)
         try:
             return Path(path).read_bytes(), self.label(index)
         except FileNotFoundError as error:
             raise DataError(f"{path} was there when the run began and is gone now") from error
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
 
     def present(self) -> list[str]:
         """Return the classes that have images."""

@@ -1,0 +1,192 @@
+"""What each loader could deliver per core, against alternatives and against decoding alone.
+
+    python benchmarks/loaders.py [DIR]
+
+DIR is an image folder that was also converted to TFRecord (`ddl data sample`, `ddl data convert`).
+One thread each, files in memory, 224 pixels, views of training. All candidates take turns for
+several rounds; each ratio is the median over rounds of two rates of the same round, by CPU time
+(which others on the machine disturb less) and by wall clock. Takes about five minutes.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import simplejpeg
+import torch
+from nvidia.dali import fn, tfrecord, types
+from nvidia.dali.pipeline import Pipeline
+from torch.utils.data import DataLoader
+
+from ddl_core.bench import exhaust, open_loader, stages
+from ddl_core.datasets.folder import list_images
+from ddl_core.loaders.views import MEAN, STD
+from ddl_core.paths import results, shards_folder
+from ddl_core.provenance import host, provenance
+from ddl_core.spec import RunSpec
+from ddl_core.vision import torchvision, transforms
+
+ROUNDS = 7
+BATCH, BATCHES, SIZE = 64, 5, 224
+IMAGES = BATCH * BATCHES
+STAGES_IMAGES = 256
+
+# (candidate, baseline, target): candidate / baseline should reach the target.
+RATIOS = [
+    ("native, folder", "torchvision's own", 1.0),
+    ("native, tfrecord", "torchvision's own", None),
+    ("dali_cpu, folder", "NVIDIA's pipeline, folder", 1.0),
+    ("dali_cpu, tfrecord", "NVIDIA's pipeline, tfrecord", 1.0),
+    ("turbo, folder", "native, folder", 2.0),
+    ("turbo, folder", "dali_cpu, folder", None),
+    ("native, folder", "libjpeg-turbo decoding", None),
+    ("turbo, folder", "libjpeg-turbo decoding", None),
+    ("dali_cpu, folder", "libjpeg-turbo decoding", None),
+]
+
+
+def ours(loader: str, form: str, data: Path) -> Callable[[], None]:
+    """Return one epoch of a loader of ours: in this process, or with one thread for DALI."""
+    spec = RunSpec(
+        loader=loader,
+        data_format=form,
+        work="load",
+        image_size=SIZE,
+        local_batch_size=BATCH,
+        train_images=IMAGES,
+        loader_workers=int(loader.startswith("dali")),
+    )
+    opened = open_loader(spec, data)
+    return lambda: exhaust(opened)
+
+
+def reference(data: Path) -> Callable[[], None]:
+    """Return torchvision's ImageNet example: ImageFolder, its transforms, DataLoader."""
+    dataset = torchvision.datasets.ImageFolder(
+        str(data / "train"),
+        transforms.Compose(
+            [
+                transforms.RandomResizedCrop(SIZE),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        ),
+    )
+    chosen = torch.arange(IMAGES) * len(dataset) // IMAGES
+    loader = DataLoader(dataset, BATCH, sampler=chosen.tolist())
+    return lambda: exhaust(loader)
+
+
+def nvidia(form: str, data: Path) -> Callable[[], None]:
+    """Return the pipeline of NVIDIA's ResNet50 example with its own readers, same operators."""
+    pipeline = Pipeline(batch_size=BATCH, num_threads=1, device_id=None, seed=1)
+    with pipeline:
+        if form == "folder":
+            encoded, labels = fn.readers.file(file_root=str(data / "train"), random_shuffle=True)
+        else:
+            shards = sorted(shards_folder(data).glob("train-*-of-*"))
+            features = {
+                "image/encoded": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+                "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+            }
+            record = fn.readers.tfrecord(
+                path=[str(shard) for shard in shards],
+                index_path=[str(shard.parent / "index" / f"{shard.name}.idx") for shard in shards],
+                features=features,
+                random_shuffle=True,
+            )
+            encoded, labels = record["image/encoded"], record["image/class/label"]
+        images = fn.decoders.image_random_crop(
+            encoded, device="cpu", output_type=types.RGB, random_area=[0.08, 1.0],
+            random_aspect_ratio=[3 / 4, 4 / 3], num_attempts=100,
+        )  # fmt: skip
+        images = fn.resize(
+            images, resize_x=SIZE, resize_y=SIZE, interp_type=types.INTERP_LINEAR, antialias=True
+        )
+        images = fn.crop_mirror_normalize(
+            images, dtype=types.FLOAT, output_layout="CHW", mirror=fn.random.coin_flip(),
+            mean=[255 * value for value in MEAN], std=[255 * value for value in STD],
+        )  # fmt: skip
+        pipeline.set_outputs(images, labels)
+    pipeline.build()
+    return lambda: exhaust(pipeline.run() for _ in range(BATCHES))
+
+
+def decoding(data: Path) -> Callable[[], None]:
+    """Return libjpeg-turbo on the same files in memory, and nothing else."""
+    images = list_images(data / "train")
+    contents = [images.read(number * len(images) // IMAGES)[0] for number in range(IMAGES)]
+    return lambda: exhaust(simplejpeg.decode_jpeg(content, "RGB") for content in contents)
+
+
+def measure(data: Path) -> dict[str, list[dict[str, float]]]:
+    """Return the rates of every candidate, round by round."""
+    works = {
+        f"{loader}, {form}": ours(loader, form, data)
+        for loader in ("native", "turbo", "dali_cpu")
+        for form in ("folder", "tfrecord")
+    }
+    works["torchvision's own"] = reference(data)
+    works["NVIDIA's pipeline, folder"] = nvidia("folder", data)
+    works["NVIDIA's pipeline, tfrecord"] = nvidia("tfrecord", data)
+    works["libjpeg-turbo decoding"] = decoding(data)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in works}
+    for number in range(ROUNDS + 1):
+        for name in sorted(works, reverse=number % 2 == 1):
+            wall, cpu = time.perf_counter(), time.process_time()
+            works[name]()
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            if number:  # the first round is for starting up
+                found[name].append({"wall": IMAGES / wall, "cpu": IMAGES / cpu})
+    return found
+
+
+def main() -> None:
+    """Measure, print, store."""
+    torch.set_num_threads(1)
+    data = Path(sys.argv[1]) if len(sys.argv) > 1 else results().dataset("sample")
+    found = measure(data)
+    rows = []
+    for candidate, baseline, target in RATIOS:
+        pairs = list(zip(found[candidate], found[baseline], strict=True))
+        ratio = {
+            clock: statistics.median(ours[clock] / theirs[clock] for ours, theirs in pairs)
+            for clock in ("cpu", "wall")
+        }
+        rows.append({"of": candidate, "to": baseline, "target": target, **ratio})
+        print(
+            f"{candidate:<20} / {baseline:<28} {ratio['cpu']:.2f} by CPU time, {ratio['wall']:.2f} "
+            f"by wall clock{f', target {target}' if target else ''}"
+        )
+    shares = {}
+    for loader in ("native", "turbo"):
+        spec = RunSpec(loader=loader, local_batch_size=STAGES_IMAGES, image_size=SIZE)
+        rates = {rate.what: rate.images_per_core_s for rate in stages(spec, data)}
+        total = sum(1 / rate for rate in rates.values())
+        shares[loader] = {name: 1 / rate / total for name, rate in rates.items()}
+        text = ", ".join(f"{name} {share:.0%}" for name, share in shares[loader].items())
+        print(f"where the time of {loader} goes: {text}")
+    medians = {
+        name: {clock: statistics.median(one[clock] for one in rates) for clock in ("cpu", "wall")}
+        for name, rates in found.items()
+    }
+    path = Path(__file__).parent / "results" / "loaders.json"
+    content = {
+        "ratios": rows,
+        "images_per_s": medians,
+        "stage_shares": shares,
+        "rounds": found,
+        "images": IMAGES,
+        "image_size": SIZE,
+        "system": host(),
+        "provenance": provenance(),
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
