@@ -38,7 +38,7 @@ def loader_bound(points: pd.DataFrame) -> Figure:
         panels,
         [max(len(table), 2) * _ROW_INCHES for table in tables],
         _legend(points),
-        _caption(points, sum(len(table) for table in tables)),
+        _caption(points, tables),
         left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
         right=[label_inches(texts, _NUMBER_INCHES, labels.POINTS)] * len(panels),
     )
@@ -145,7 +145,7 @@ def _legend(points: pd.DataFrame) -> list[Artist]:
     ]
 
 
-def _caption(points: pd.DataFrame, drawn: int) -> list[str]:
+def _caption(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> list[str]:
     sentences = [
         "Bound: the smaller of loader alone (L) and training on synthetic data (S). Darker: what "
         "is left if both take turns on the same cores, 1 / (1/L + 1/S).",
@@ -160,6 +160,7 @@ def _caption(points: pd.DataFrame, drawn: int) -> list[str]:
               for name, n in (("L", points["loading_n"]), ("S", points["training_n"]))
               if (n > 0).any()]  # fmt: skip
     sentences += [f"L and S are medians too, {' and '.join(halves)}."] if halves else []
-    sentences.append("Arrows: right of the axis, see the number.")
-    rest = len(points) - drawn
+    if any((table[list(style.HALF_NAMES)] > _end(table)).any(axis=None) for table in drawn):
+        sentences.append("Arrows: right of the axis, see the number.")
+    rest = len(points) - sum(map(len, drawn))
     return [*sentences, *([f"Rows not drawn, see the CSV: {rest}."] if rest else [])]
