@@ -5,7 +5,7 @@ alone is a run with ``work = "load"``, training alone one on synthetic data. Nei
 estimated.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,18 @@ BOUNDS = {
     "on_cpu": "boolean",
     "commit": "string",
 }
+_SHARED = [
+    "study",
+    "strategy",
+    "loader",
+    "data_format",
+    "model",
+    "local_batch_size",
+    "loader_workers",
+    "world_size",
+    "hardware",
+    "on_cpu",
+]
 _HALVES = ("loading", "training")
 _MISSING = {"loading": "loader alone", "training": "synthetic"}
 
@@ -70,17 +82,22 @@ def loader_bound(runs: pd.DataFrame) -> pd.DataFrame:
     A panel is a setting and model, and where numbers of workers lie far apart, one of these.
     """
     both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
-    for half, agree in (("loading", LOADING), ("training", TRAINING)):
-        both[half] = both.groupby(agree, dropna=False, sort=False).ngroup()
-    trained, free = both["work"] == "train", both["loader"] == "synthetic"
-    references = {
-        "loading": dict(iter(both[~trained].groupby("loading"))),
-        "training": dict(iter(both[trained & free].groupby("training"))),
+    trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
+    halves = {
+        "loading": (both.groupby(LOADING, dropna=False, sort=False).ngroup(), ~trained),
+        "training": (both.groupby(TRAINING, dropna=False, sort=False).ngroup(), trained & free),
     }
-    rows = [
-        _row(arm, {half: references[half].get(arm[half].iloc[0]) for half in _HALVES})
-        for _, arm in both[trained & ~free].groupby(KEYS)
-    ]
+    found = {half: _members(numbers, which) for half, (numbers, which) in halves.items()}
+    made = _Made(*(both[name].to_numpy() for name in ("value", "lost", "commit")))
+    arms = both[trained & ~free]
+    shared = arms[[*_SHARED, "setting"]].to_dict("records")
+    rows: list[dict[str, Any]] = []
+    for _, places in sorted(arms.groupby(KEYS).indices.items()):
+        arm = arms.index[places].to_numpy()
+        references = {
+            half: found[half].get(numbers.iloc[arm[0]]) for half, (numbers, _) in halves.items()
+        }
+        rows.append(_row(shared[places[0]], made, arm, references))
     return _in_panels(pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS))
 
 
@@ -97,16 +114,45 @@ def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[order.index].reset_index(drop=True)
 
 
-def _row(arm: pd.DataFrame, references: dict[str, pd.DataFrame | None]) -> dict[str, Any]:
-    first = arm.iloc[0]
-    tables = [arm, *(table for table in references.values() if table is not None)]
-    row = {name: first[name] for name in BOUNDS if name in arm and name not in _HALVES} | {
-        "panel": f"{first['setting']}, {MODEL_NAMES[first['model']]}",
-        "failed": int(arm["lost"].sum()),
-        "commit": ";".join(sorted({name for table in tables for name in _commits(table)})),
-        **_summary(_values(arm), ""),
+class _Made(NamedTuple):
+    """What counts of all runs, by their place in the table."""
+
+    value: np.ndarray
+    lost: np.ndarray
+    commit: np.ndarray
+
+    def values(self, places: np.ndarray | None) -> np.ndarray:
+        """Return the throughputs that count."""
+        if places is None:
+            return np.empty(0)
+        values = self.value[places].astype(float)
+        return values[~np.isnan(values)]
+
+    def commits(self, *groups: np.ndarray | None) -> str:
+        """Return the commits of all runs that count."""
+        known = [places[~self.lost[places]] for places in groups if places is not None]
+        return ";".join(sorted({name for places in known for name in self.commit[places]}))
+
+
+def _members(numbers: pd.Series, which: pd.Series) -> dict[int, np.ndarray]:
+    """Return the places of the rows that are meant, by their number."""
+    meant = numbers[which]
+    return {number: places.to_numpy() for number, places in meant.groupby(meant).groups.items()}
+
+
+def _row(
+    shared: dict[str, Any],
+    made: _Made,
+    arm: np.ndarray,
+    references: dict[str, np.ndarray | None],
+) -> dict[str, Any]:
+    row = {name: shared[name] for name in _SHARED} | {
+        "panel": f"{shared['setting']}, {MODEL_NAMES[shared['model']]}",
+        "failed": int(made.lost[arm].sum()),
+        "commit": made.commits(arm, *references.values()),
+        **_summary(made.values(arm), ""),
     }
-    halves = {half: _values(table) for half, table in references.items()}
+    halves = {half: made.values(places) for half, places in references.items()}
     for half, values in halves.items():
         row |= _summary(values, half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
@@ -119,17 +165,9 @@ def _row(arm: pd.DataFrame, references: dict[str, pd.DataFrame | None]) -> dict[
     }
     if not row["n"]:
         return row | {"limit": "no value of its own"}
-    low, high = metrics.bootstrap_ratio_interval(_values(arm), halves[lower])
+    low, high = metrics.bootstrap_ratio_interval(made.values(arm), halves[lower])
     row |= {"ratio": row["value"] / row["bound"], "ratio_low": low, "ratio_high": high}
     return row | {"limit": _limit(row)}
-
-
-def _values(table: pd.DataFrame | None) -> np.ndarray:
-    return np.empty(0) if table is None else table["value"].dropna().to_numpy(dtype=float)
-
-
-def _commits(table: pd.DataFrame) -> set[str]:
-    return set(table.loc[~table["lost"], "commit"])
 
 
 def _summary(values: np.ndarray, half: str) -> dict[str, Any]:
@@ -144,7 +182,7 @@ def _summary(values: np.ndarray, half: str) -> dict[str, Any]:
     }
 
 
-def _not_measured(missing: list[str], references: dict[str, pd.DataFrame | None]) -> str:
+def _not_measured(missing: list[str], references: dict[str, np.ndarray | None]) -> str:
     reasons = {
         "not measured": [_MISSING[half] for half in missing if references[half] is None],
         "failed": [_MISSING[half] for half in missing if references[half] is not None],

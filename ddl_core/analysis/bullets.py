@@ -138,6 +138,8 @@ def _legend(points: pd.DataFrame) -> list[Artist]:
                label=name)
         for half, name in style.HALF_NAMES.items()
     ]  # fmt: skip
+    if points["bound"].isna().all():
+        return made
     return [
         *made,
         Patch(color=style.BOUND_COLOUR, label="up to the bound"),
@@ -156,10 +158,10 @@ def _caption(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> list[str]:
         )
     sentences.append("Within 5 % of the bound, the smaller one is named as the limit.")
     sentences += captions.runs(points)
-    halves = [f"{captions.counted('n', n[n > 0])} for {name}"
+    halves = [f"{name} ({captions.counted('n', n[n > 0])})"
               for name, n in (("L", points["loading_n"]), ("S", points["training_n"]))
               if (n > 0).any()]  # fmt: skip
-    sentences += [f"L and S are medians too, {' and '.join(halves)}."] if halves else []
+    sentences += [f"Medians as well: {', '.join(halves)}."] if halves else []
     if any((table[list(style.HALF_NAMES)] > _end(table)).any(axis=None) for table in drawn):
         sentences.append("Arrows: right of the axis, see the number.")
     rest = len(points) - sum(map(len, drawn))

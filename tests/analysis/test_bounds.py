@@ -231,9 +231,13 @@ def test_figure_says_what_limits_and_what_is_shared(tree: Tree, make_run: MakeRu
         "DALI (CPU), TFRecord\nsingle process, 1 worker"
     ]
     said = text(figure)
-    for words in ("loader alone 200, synthetic 20.0", "0.75 of the bound; limit: both (same cores)",
-                  "On a CPU, loader and training share the cores", "n = 3 for L and n = 3 for S",
-                  "Arrows: right of the axis"):  # fmt: skip
+    for words in (
+        "loader alone 200, synthetic 20.0",
+        "0.75 of the bound; limit: both (same cores)",
+        "On a CPU, loader and training share the cores",
+        "Medians as well: L (n = 3), S (n = 3).",
+        "Arrows: right of the axis",
+    ):
         assert words in said
     assert ax.get_xlim()[1] < 30, "a loader that is ten times faster does not squeeze the rest"
 
