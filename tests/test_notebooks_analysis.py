@@ -12,7 +12,10 @@ from ddl_core.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
-BOTH = pytest.mark.parametrize("path", [THROUGHPUT, EFFICIENCY], ids=lambda path: path.stem)
+LOADERS = NOTEBOOKS / "13_loaders.ipynb"
+EACH = pytest.mark.parametrize(
+    "path", [THROUGHPUT, EFFICIENCY, LOADERS], ids=lambda path: path.stem
+)
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
@@ -33,7 +36,7 @@ def pictures(path: Path) -> int:
     return sum("image/png" in o.get("data", {}) for cell in code_cells(path) for o in cell.outputs)
 
 
-@BOTH
+@EACH
 def test_form(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -52,7 +55,7 @@ def test_form(path: Path) -> None:
             assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)
 
 
-@BOTH
+@EACH
 def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
     text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
     assert not re.search(r"\bsupported\b|\bcontradicted\b|0\.\d\d", text)
@@ -68,8 +71,9 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
             ["19 runs: 18 completed, 1 failed", "Killed", "10.67", "no such runs"],
         ),
         (EFFICIENCY, 4, ["19 runs: 18 completed, 1 failed", "base_world_size", "no such runs"]),
+        (LOADERS, 3, ["19 runs: 18 completed, 1 failed", "not measured: loader alone", "O09"]),
     ],
-    ids=["throughput", "efficiency"],
+    ids=["throughput", "efficiency", "loaders"],
 )
 def test_shows_the_runs_of_a_folder(
     path: Path,
@@ -89,7 +93,7 @@ def test_shows_the_runs_of_a_folder(
 
 
 @pytest.mark.notebook
-@BOTH
+@EACH
 def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "shown.ipynb"
     lab_book.execute(path, target, {"results": str(tmp_path / "empty")})

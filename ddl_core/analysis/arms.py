@@ -28,13 +28,16 @@ COLUMNS = [
 ]
 
 
-def made_runs(runs: pd.DataFrame) -> pd.DataFrame:
+def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     """Return the runs that were made to their end, good or bad, with what pools and judges them.
+
+    Only those of one kind of `work`: the throughput of a loader by itself is no training's.
 
     Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
     throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
     files were changed).
     """
+    runs = runs[runs["work"] == work]
     diverged = runs["diverged"].fillna(False).astype(bool)
     lost = (runs["status"] == "failed") | diverged
     measured = (runs["status"] == "completed") & runs[VALUE].notna()

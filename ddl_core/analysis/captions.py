@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from ddl_core.analysis import style
+
 METHOD_ONLY = "shows method and overhead, not hardware"
 
 
@@ -15,7 +17,7 @@ def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
     table = table[table["n"] > 0]
     if table.empty:
         return ["Nothing measured here yet.", *lost]
-    sentences = [f"Measured: median of {_range('n', table['n'])} runs, warm epochs only."]
+    sentences = [f"Measured: median of {counted('n', table['n'])} runs, warm epochs only."]
     if (table["n"] > 1).any():
         sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
     return [*sentences, *lost, *_machines(table), _commits(table)]
@@ -23,7 +25,7 @@ def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
 
 def scaling(measured: pd.DataFrame) -> str:
     """Return the sentence that says which kind of scaling this is."""
-    batches = _range("", measured["local_batch_size"].dropna())
+    batches = counted("", measured["local_batch_size"].dropna())
     text = "Strong scaling (same images per epoch) with a fixed batch per worker"
     return f"{text} ({batches} images; the paper: 64)." if batches else f"{text} (64 images)."
 
@@ -33,7 +35,7 @@ def base(measured: pd.DataFrame) -> str:
     text = "E = (throughput / G) / (throughput at G0 / G0); "
     if measured.empty:
         return text + "G0 = 4 (the paper)."
-    return text + f"{_range('G0', measured['base_world_size'])} (measured), 4 (the paper)."
+    return text + f"{counted('G0', measured['base_world_size'])} (measured), 4 (the paper)."
 
 
 def statements(paper: pd.DataFrame) -> list[str]:
@@ -47,6 +49,16 @@ def statements(paper: pd.DataFrame) -> list[str]:
         sentences.append("Crosses: our arithmetic on its rounded runtimes.")
     if paper["contradiction"].notna().any():
         sentences.append("[C...]: the paper contradicts itself, see docs/reading_the_paper.md.")
+    return sentences
+
+
+def formats(ours: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
+    """Return the sentences about what the loaders read, where that is not folders throughout."""
+    if not style.formats_differ(ours):
+        return []
+    sentences = ["Large marks, thick lines: read from TFRecord; small and thin: image folders."]
+    if len(paper):
+        sentences.append("The paper's native loader reads folders, its DALI TFRecord.")
     return sentences
 
 
@@ -80,7 +92,8 @@ def _shortened(texts: list[str], most: int = 4) -> list[str]:
     return texts if rest <= 0 else [*texts[:most], f"{rest} more"]
 
 
-def _range(name: str, values: pd.Series) -> str:
+def counted(name: str, values: pd.Series) -> str:
+    """Return e.g. ``"n = 3"`` or ``"n = 1 to 3"``; nothing without values."""
     if values.empty:
         return ""
     low, high = int(values.min()), int(values.max())

@@ -1,7 +1,8 @@
 """What our runs say about the paper's statements. Verdicts are computed, never typed in.
 
 A verdict needs the same arms at the same numbers of workers, on accelerators: cores of a CPU can
-neither confirm nor refute what was said about GPUs. Otherwise it is "cannot say", with the reason.
+neither confirm nor refute what was said about GPUs. The same arms read the same format, native
+folders and DALI TFRecord. Otherwise it is "cannot say", with the reason.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,11 @@ def values(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
 
 def _measured(arms: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Return the measured arms with the middle and the interval of `quantity`."""
+    """Return the measured arms with the middle and the interval of `quantity`.
+
+    Only those that read what the paper's loader of that name read.
+    """
+    arms = arms[arms["data_format"] == arms["loader"].map(published.FORMATS)]
     prefix = {"throughput": "", "parallel_efficiency": "efficiency_"}[quantity]
     arms = arms.assign(
         middle=arms["efficiency" if prefix else "value"],

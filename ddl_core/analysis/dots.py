@@ -1,5 +1,6 @@
 """One figure that hides nothing: every repeat of every arm, with median, interval and n."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,20 @@ MOST_ROWS = 48  # in all panels together: about a page
 _ROW_INCHES = 0.21
 _LABEL_INCHES = 2.15
 _NUMBER_INCHES = 1.7
+_LABEL_GAP_INCHES = 0.12
 
-_KEYS = ["strategy", "loader", "world_size"]
+_KEYS = ["strategy", "loader", "data_format", "world_size"]
 
 
 @styled
 def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
-    """Return every run's throughput, a row for each strategy, loader and number of workers."""
+    """Return every run's throughput, a row for each strategy, loader, format and world size."""
     panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
     tables = [repeats[repeats["panel"] == name] for name in panels]
     each = MOST_ROWS // len(panels)
     rows = [_in_order(table)[:each] for table in tables]
+    formats = style.formats_differ(repeats)
+    names = [[_name(*key, formats) for key, _ in arms] for arms in rows]
     figure, axes = frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         panels,
@@ -38,31 +42,43 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
             *captions.runs(repeats.assign(failed=repeats["lost"])),
             *_left_out(repeats, sum(len(arms) for arms in rows)),
         ],
-        left=_LABEL_INCHES,
+        left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
         right=[_NUMBER_INCHES] * len(panels),
     )
-    for ax, arms in zip(axes, rows, strict=True):
-        names = []
-        for position, (key, arm) in enumerate(arms):
+    for ax, arms, labelled in zip(axes, rows, names, strict=True):
+        for position, (_, arm) in enumerate(arms):
             _row(ax, position, arm)
-            names.append(_name(*key))
-        ax.set_yticks(range(len(names)), names)
-        ax.set_ylim(max(len(names), 2) - 0.5, -0.5)
-        ax.set_xlim(left=0, right=None if len(names) else 1)
-        ax.grid(axis="y", visible=False)
-        ax.tick_params(axis="y", length=0)
-        ax.xaxis.set_major_locator(MaxNLocator(6))
-        ax.set_xlabel("throughput (images/s)")
+        ax.set_xlim(left=0, right=None if arms else 1)
+        row_axes(ax, labelled)
     return figure
 
 
-def _in_order(table: pd.DataFrame) -> list[tuple[tuple[str, str, int], pd.DataFrame]]:
+def label_inches(names: Sequence[str], least: float, size: float = style.RC["font.size"]) -> float:
+    """Return the room beside the axes for lines of text at its rows, `size` points high."""
+    lines = [line for name in names for line in name.splitlines()]
+    widest = max((style.text_points(line, size) for line in lines), default=0.0)
+    return max(least, widest / 72 + _LABEL_GAP_INCHES)
+
+
+def row_axes(ax: Axes, names: Sequence[str]) -> None:
+    """Give each name a row, the first on top, and x the throughput."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(max(len(names), 2) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
+    ax.tick_params(axis="y", length=0)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.set_xlabel("throughput (images/s)")
+
+
+def _in_order(table: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.DataFrame]]:
     """Return the arms as people list them: single process first, DDP, then the others."""
-    strategies, loaders = list(style.STRATEGY_NAMES), list(style.LOADER_NAMES)
-    groups = list(table.groupby(_KEYS))
+    orders = [list(style.STRATEGY_NAMES), list(style.LOADER_NAMES), list(style.FORMAT_NAMES)]
     return sorted(
-        groups,
-        key=lambda group: (strategies.index(group[0][0]), loaders.index(group[0][1]), group[0][2]),
+        table.groupby(_KEYS),
+        key=lambda group: (
+            *(order.index(name) for order, name in zip(orders, group[0], strict=False)),
+            group[0][-1],
+        ),
     )
 
 
@@ -84,21 +100,27 @@ def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
         }
         spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
         ax.plot(values, position + spread, color=hue, zorder=3, **look)
-        text = f"{three_digits(first['median'])}{_interval(first)}  {text}"
+        text = f"{three_digits(first['median'])}{interval(first)}  {text}"
     lost = int(arm["lost"].sum())
     labels.write(ax, text + (f", {lost} lost" if lost else ""), (1, position), (8, 0),
                  coords=ax.get_yaxis_transform())  # fmt: skip
 
 
-def _interval(row: pd.Series) -> str:
+def interval(row: pd.Series) -> str:
+    """Return the interval of a row as text, nothing where it has none."""
     if np.isnan(row["low"]):
         return ""
     return f" [{three_digits(row['low'])}, {three_digits(row['high'])}]"
 
 
-def _name(strategy: str, loader: str, workers: int) -> str:
-    number = f"{workers} worker{'s' if workers > 1 else ''}"
-    return f"{style.STRATEGY_NAMES[strategy]}, {style.LOADER_NAMES[loader]}, {number}"
+def _name(strategy: str, loader: str, data_format: str, workers: int, formats: bool) -> str:
+    read = style.loader_name(loader, data_format, formats)
+    return f"{style.STRATEGY_NAMES[strategy]}, {read}, {workers_text(workers)}"
+
+
+def workers_text(workers: int) -> str:
+    """Return e.g. ``"2 workers"``."""
+    return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def _legend(repeats: pd.DataFrame) -> list[Line2D]:

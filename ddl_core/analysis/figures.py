@@ -14,7 +14,7 @@ _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 @styled
 def throughput_vs_workers(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
-    panels = _panels(points)
+    panels = drawn_panels(points)
     ours, theirs = _split(points)
     figure, axes = frame(
         "How many images a second do more workers train?",
@@ -26,6 +26,7 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
             *captions.runs(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
+            *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
             *_left_out(points),
         ],
@@ -46,7 +47,7 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
 
 @styled
 def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 1) -> Figure:
-    panels = _panels(points)
+    panels = drawn_panels(points)
     ours, theirs = _split(points)
     figure, axes = frame(
         title,
@@ -59,6 +60,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
             captions.base(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
+            *captions.formats(ours, theirs),
             *_left_out(points),
         ],
         right=_label_inches(points, panels),
@@ -100,7 +102,8 @@ def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return points[ours], points[~ours]
 
 
-def _panels(points: pd.DataFrame) -> list[str]:
+def drawn_panels(points: pd.DataFrame) -> list[str]:
+    """Return the panels that a figure has room for: the first ones and the last."""
     names = list(points["panel"].unique())
     return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
 

@@ -1,5 +1,6 @@
 """What is measured, inside a panel: arms with their intervals, the ideal, and the legend."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from ddl_core.analysis import labels, style
 from ddl_core.analysis.scales import octaves_per_point
+from ddl_core.analysis.settings import ARM
 
 _SIDE_BY_SIDE_POINTS = 7.0
 _MOST_OCTAVES = 0.6
@@ -19,17 +21,18 @@ _MOST_NAMES = 6
 def draw(ax: Axes, table: pd.DataFrame) -> None:
     """Draw each arm: filled markers, solid interval bars, a line in the loader's style.
 
-    Arms are moved a little sideways, so that bars at one number of workers stay apart. Where a
-    panel has several models, each has its shade of the strategy's colour and its name at the end.
+    What was read from TFRecord is larger and thicker. Arms are moved a little sideways, so that
+    bars at one number of workers stay apart. Where a panel has several models, each has its shade
+    of the strategy's colour and its name at the end.
     """
-    arms = list(table[table["n"] > 0].groupby(["strategy", "loader", "model"], sort=True))
+    arms = list(table[table["n"] > 0].groupby(ARM, sort=True))
     several = table["model"].nunique() > 1
     middle = (len(arms) - 1) / 2
     step = min(_SIDE_BY_SIDE_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(len(arms), 1))
     names, ends, hues = [], [], []
-    for number, ((strategy, loader, model), arm) in enumerate(arms):
+    for number, ((strategy, _, _, model), arm) in enumerate(arms):
         hue = style.tint(style.colour(strategy), style.MODEL_SHADES[model] if several else 1.0)
-        _draw_arm(ax, arm, 2 ** (step * (number - middle)), hue, strategy, loader)
+        _draw_arm(ax, arm, 2 ** (step * (number - middle)), hue)
         names.append(style.MODEL_NAMES[model])
         ends.append((float(arm["world_size"].iloc[-1]), float(arm["value"].iloc[-1])))
         hues.append(hue)
@@ -37,18 +40,28 @@ def draw(ax: Axes, table: pd.DataFrame) -> None:
         labels.beside(ax, names, ends, middle * _SIDE_BY_SIDE_POINTS + 8, hues)
 
 
-def _draw_arm(
-    ax: Axes, arm: pd.DataFrame, shift: float, hue: str, strategy: str, loader: str
-) -> None:
+def _draw_arm(ax: Axes, arm: pd.DataFrame, shift: float, hue: str) -> None:
+    first = arm.iloc[0]
     x, y = arm["world_size"].to_numpy(dtype=float) * shift, arm["value"].to_numpy()
     bars = np.nan_to_num([y - arm["low"].to_numpy(), arm["high"].to_numpy() - y])
-    look = {"color": hue, "fmt": style.marker(strategy), **_filled(loader)}
-    ax.plot(x, y, color=hue, linestyle=style.LOADER_LINES[loader], zorder=3)
-    ax.errorbar(x, y, yerr=bars, capsize=2.5, elinewidth=1.2, zorder=4, **look)
+    line, marker = _look(first["loader"], first["data_format"])
+    ax.plot(x, y, color=hue, zorder=3, **line)
+    marker |= {"color": hue, "fmt": style.marker(first["strategy"])}
+    ax.errorbar(x, y, yerr=bars, capsize=2.5, elinewidth=1.2, zorder=4, **marker)
 
 
-def _filled(loader: str) -> dict[str, Any]:
-    return {"fillstyle": style.LOADER_FILLS[loader], "markerfacecoloralt": "white"}
+def _look(loader: str, data_format: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how the line and the markers of a loader look that reads this format."""
+    line = {
+        "linestyle": style.LOADER_LINES[loader],
+        "linewidth": style.FORMAT_LINE_WIDTHS[data_format],
+    }
+    marker = {
+        "fillstyle": style.LOADER_FILLS[loader],
+        "markerfacecoloralt": "white",
+        "markersize": style.FORMAT_MARKER_SIZES[data_format],
+    }
+    return line, marker
 
 
 def ideals(table: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +70,7 @@ def ideals(table: pd.DataFrame) -> pd.DataFrame:
     Only arms with a second world size, unless the panel has none.
     """
     table = table[table["value"].notna() & (table["bound"] == "value")]
-    keys = ["source", "strategy", "loader", "model"]
+    keys = ["source", *ARM]
     sizes = table.groupby(keys, dropna=False)["world_size"].transform("nunique")
     base = table[table["world_size"] == table["base_world_size"]]
     scaling = base[sizes[base.index] > 1]
@@ -83,19 +96,7 @@ def legend(points: pd.DataFrame, ideal: str) -> list[Artist]:
         for name in named
         if (ours["strategy"] == name).any()
     ]
-    made += [
-        Line2D(
-            [],
-            [],
-            color="#555555",
-            linestyle=line,
-            marker="o",
-            label=f"{style.LOADER_NAMES[name]} loader",
-            **_filled(name),
-        )
-        for name, line in style.LOADER_LINES.items()
-        if (ours["loader"] == name).any()
-    ]
+    made += _loaders(ours)
     made += [
         _dot(name, f"{style.strategy_name(name)}, paper", "white")
         for name in [*named, None]
@@ -105,6 +106,20 @@ def legend(points: pd.DataFrame, ideal: str) -> list[Artist]:
         look: dict[str, Any] = {"linestyle": "none", "marker": "x", "color": style.UNNAMED_COLOUR}
         made.append(Line2D([], [], label="derived from the paper", **look))
     return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
+
+
+def _loaders(ours: pd.DataFrame) -> list[Artist]:
+    """Return the handles of every loader, once for each format that it reads."""
+    formats = style.formats_differ(ours)
+    handles: list[Artist] = []
+    for loader, read in itertools.product(style.LOADER_NAMES, style.FORMAT_NAMES):
+        if ((ours["loader"] == loader) & (ours["data_format"] == read)).any():
+            line, marker = _look(loader, read)
+            name = style.loader_name(loader, read, formats)
+            label = name if formats else f"{name} loader"
+            look = {"color": "#555555", "marker": "o", **line, **marker}
+            handles.append(Line2D([], [], label=label, **look))
+    return handles
 
 
 def _dot(strategy: str | None, label: str, fill: str | None = None) -> Line2D:

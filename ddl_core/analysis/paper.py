@@ -11,6 +11,14 @@ from ddl_core.paths import PAPER
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
 
+# What its loaders read (data/paper/settings.csv): its comparison changes both at once.
+FORMATS = {
+    "native": "folder",
+    "dali": "tfrecord",
+    "dali_cpu": "tfrecord",
+    "dali_gpu": "tfrecord",
+}
+
 _COLUMNS = [
     "source",
     "statement",
@@ -102,7 +110,8 @@ def _derived(paper: Paper, quantity: str) -> pd.DataFrame:
 
 def _points(*parts: pd.DataFrame) -> pd.DataFrame:
     table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
-    return table.assign(base_world_size=BASE_WORLD_SIZE, hardware=SYSTEM)
+    formats = table["loader"].map(FORMATS)
+    return table.assign(data_format=formats, base_world_size=BASE_WORLD_SIZE, hardware=SYSTEM)
 
 
 def covers(stated: str, name: str) -> bool:

@@ -18,6 +18,7 @@ POINTS = {
     "study": "string",
     "strategy": "string",
     "loader": "string",
+    "data_format": "string",
     "model": "string",
     "local_batch_size": "Int64",
     "world_size_min": "Int64",
@@ -43,6 +44,7 @@ REPEATS = {
     "study": "string",
     "strategy": "string",
     "loader": "string",
+    "data_format": "string",
     "model": "string",
     "local_batch_size": "Int64",
     "world_size": "Int64",
@@ -64,6 +66,7 @@ REPEATS = {
 def throughput(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
+    Formats of one loader share its panel.
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(arms, ["value", "low", "high"])
@@ -111,7 +114,7 @@ def efficiency(
         for part in (ours, theirs)
     )
     if compare:
-        places = [ours["panel"], ours["loader"]]
+        places = [ours["panel"], ours["loader"], ours["data_format"]]
         ours = ours[ours.groupby(places)[compare].transform("nunique") > 1]
     panels = _panels(ours, theirs, loaders)
     parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
@@ -124,7 +127,7 @@ def repeats(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     summary = summary[[*KEYS, "n", "failed", "median", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
     table["panel"] = _with_model(table)
-    order = ["panel", "strategy", "loader", "world_size", "repeat", "run_id"]
+    order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
     return _stack([table], REPEATS).sort_values(order, ignore_index=True)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import dots, figures, points
+from ddl_core.analysis import bounds, bullets, dots, figures, points
 from ddl_core.analysis.paper import Paper
 
 Points = Callable[[pd.DataFrame, pd.DataFrame, Paper], pd.DataFrame]
@@ -22,9 +22,9 @@ class Question:
 
 
 # The synthetic loader stands beside the others: it shows what is left without any data path.
-_NATIVE = [("native", "synthetic")]
+_NATIVE = [("native", "turbo", "synthetic")]
 _DALI = [("dali_cpu",), ("dali_gpu",)]
-_ALL = [("native", "dali_cpu", "dali_gpu", "synthetic")]
+_ALL = [("native", "turbo", "dali_cpu", "dali_gpu", "synthetic")]
 
 QUESTIONS = {
     "throughput_vs_workers": Question(
@@ -32,6 +32,9 @@ QUESTIONS = {
     ),
     "throughput_by_arm": Question(
         lambda runs, arms, paper: points.repeats(runs, arms), dots.throughput_by_arm
+    ),
+    "loader_bound": Question(
+        lambda runs, arms, paper: bounds.loader_bound(runs), bullets.loader_bound
     ),
     "efficiency_native": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _NATIVE, models=["resnet50"]),

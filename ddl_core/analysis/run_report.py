@@ -56,6 +56,8 @@ def run_figure(run_dir: Path | str) -> Figure:
         _line(loss, train, "loss", "train", "o")
         _line(loss, evaluation, "loss", "evaluation", "s")
         loss.set_ylabel("loss")
+        if len(train) and not loss.lines:
+            loss.text(0.5, 0.5, "nothing was trained", ha="center", transform=loss.transAxes)
         _line(speed, train, "images/s", "train", "o")
         speed.set_ylabel("throughput (images/s)")
         speed.set_ylim(0, 1.1 * train["images/s"].max() if len(train) else None)
@@ -69,7 +71,7 @@ def run_figure(run_dir: Path | str) -> Figure:
 
 
 def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str) -> None:
-    if table.empty:
+    if table[column].isna().all():  # no such rows, or a run that only loaded
         return
     (line,) = axes.plot(table["epoch"] + 1, table[column], marker=marker, label=label)
     cold = table[table["cold"].astype(bool)]

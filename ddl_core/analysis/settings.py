@@ -1,13 +1,14 @@
 """Which runs may be pooled: a setting is everything that an arm does not name and speed depends on.
 
-An arm is strategy x loader x model. Runs of two settings never share a median or a line.
+An arm is strategy x loader x format of the data x model. Runs of two settings never share a median
+or a line. The format is the arm's: the paper's loaders read different ones and stand in one panel.
 """
 
 import pandas as pd
 
-from ddl_core.spec import RunSpec
+from ddl_core.spec import KNOB_OWNERS, RunSpec
 
-ARM = ["strategy", "loader", "model"]
+ARM = ["strategy", "loader", "data_format", "model"]
 
 # Fields that change neither the work of a training step nor its speed. All others, and every field
 # that RunSpec may get later, divide settings: runs are never pooled by oversight.
@@ -36,6 +37,35 @@ _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
 _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
 # What a setting's name tells only where its study has several.
 _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
+
+# The same again for the two halves of a training: everything divides them but what is listed here.
+# A loader does not know what is done with its batches. How many images an epoch has may differ:
+# loading is faster than training, and needs more images for a window as long.
+_NOT_OF_LOADING = {
+    *(name for name in _WORK if name.startswith(KNOB_OWNERS)),
+    "work",
+    "train_images",
+    "classes",
+    "accumulation",
+    "precision",
+    "channels_last",
+    "compile",
+    "optimizer",
+}
+# Training on data that are free does not depend on how data would be read.
+_NOT_OF_TRAINING = {
+    "dataset",
+    "train_images",
+    "loader_workers",
+    "loader_prefetch",
+    "pin_memory",
+    "persistent_workers",
+}
+_PLACE = ["world_size", "hardware"]
+LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
+LOADING += ["loader", "data_format", *_PLACE]
+TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
+TRAINING += ["strategy", "model", *_PLACE]
 
 
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ strategy also has its own marker and every loader its own line.
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
@@ -26,6 +27,7 @@ STRATEGY_MARKERS = {"single": "D", "ddp": "o", "horovod": "s", "deepspeed": "^"}
 
 LOADER_NAMES = {
     "native": "native",
+    "turbo": "turbo",  # native's files and order, decoded by libjpeg-turbo, 8-bit resize of torch
     "dali": "DALI",  # the paper, where it does not say CPU or GPU
     "dali_cpu": "DALI (CPU)",
     "dali_gpu": "DALI (GPU)",
@@ -33,6 +35,7 @@ LOADER_NAMES = {
 }
 LOADER_LINES: dict[str, Any] = {
     "native": "solid",
+    "turbo": (0, (2.5, 1)),
     "dali": (0, (5, 2)),
     "dali_cpu": (0, (5, 2)),
     "dali_gpu": (0, (5, 2, 1, 2)),
@@ -41,11 +44,17 @@ LOADER_LINES: dict[str, Any] = {
 # How a measured marker is filled; the rest is white.
 LOADER_FILLS = {
     "native": "full",
+    "turbo": "top",
     "dali": "left",
     "dali_cpu": "left",
     "dali_gpu": "right",
     "synthetic": "bottom",
 }
+
+FORMAT_NAMES = {"folder": "folders", "tfrecord": "TFRecord"}
+# Many small files, few large ones: sizes of marker and line in points.
+FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
+FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
 MODEL_NAMES = {
     "resnet18": "ResNet18",
@@ -72,6 +81,12 @@ MODEL_SHADES = {
 UNNAMED = "framework not named"
 UNNAMED_COLOUR = "#666666"
 UNNAMED_MARKER = "h"
+
+# Loader alone and training alone: ticks, the second one dotted as the synthetic loader's line.
+HALF_NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
+HALF_LINES: dict[str, Any] = {"loading": "solid", "training": LOADER_LINES["synthetic"]}
+HALF_COLOUR = "#333333"
+BOUND_COLOUR, IN_TURNS_COLOUR = "#ececec", "#d4d4d4"
 
 IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 
@@ -120,6 +135,17 @@ def marker(strategy: str | None) -> str:
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
     return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+
+
+def formats_differ(table: pd.DataFrame) -> bool:
+    """Say whether a table of arms must tell what each loader reads: not if all is folders."""
+    return bool((table["data_format"] == "tfrecord").any())
+
+
+def loader_name(loader: str, data_format: str, formats: bool) -> str:
+    """Return what people call a loader, with the format it reads if `formats`."""
+    told = formats and loader != "synthetic"  # synthetic data have none
+    return LOADER_NAMES[loader] + (f", {FORMAT_NAMES[data_format]}" if told else "")
 
 
 def text_points(text: str, size: float) -> float:

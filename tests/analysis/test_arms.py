@@ -61,6 +61,29 @@ def test_runs_that_do_other_work_are_not_pooled(
     assert table["setting"].nunique() == 2
 
 
+def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
+    """Its throughput would raise the median; a study of it alone has no arm at all."""
+    make_run(20.0, repeat=0)
+    make_run(1.0, repeat=1, work="load")
+    make_run(1.0, repeat=2, work="load", loader="turbo")
+    runs = runs_table(tree.runs)
+    (row,) = arm_table(runs).to_dict("records")
+    assert (row["n"], row["value"]) == (1, 16.0)
+    assert row["setting"] == "laptop: 96 px, batch 16, fp32"
+    assert len(runs) == 3, "tables keep all rows"
+    assert made_runs(runs, "load")["value"].tolist() == [320.0, 320.0]
+
+
+def test_formats_are_arms_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
+    """The paper's native on folders and DALI on TFRecord must be comparable."""
+    make_run(20.0)
+    make_run(10.0, data_format="tfrecord")
+    make_run(10.0, data_format="tfrecord", loader="dali_cpu")
+    table = arm_table(runs_table(tree.runs))
+    assert table["n"].tolist() == [1, 1, 1]
+    assert table["setting"].unique().tolist() == ["laptop: 96 px, batch 16, fp32"]
+
+
 def test_runs_that_do_the_same_work_are_pooled(tree: Tree, make_run: MakeRun) -> None:
     make_run(schedule="cosine", base_lr=0.1)
     make_run(seed=3, eval_every=0, label_smoothing=0.0)

@@ -1,12 +1,13 @@
 """Verdicts follow from the runs."""
 
+import pandas as pd
 import pytest
 
 from ddl_core.analysis import claims
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.paper import Paper, read_paper
+from ddl_core.analysis.paper import FORMATS, Paper, read_paper
 from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.paths import Tree
+from ddl_core.paths import PAPER, Tree
 from tests.analysis.conftest import MACHINE, MakeRun
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
@@ -47,7 +48,9 @@ def test_without_runs_nothing_can_be_said(paper: Paper) -> None:
 def arms_with_dali(tree: Tree):  # type: ignore[no-untyped-def]
     """Return the arms with the synthetic loader taken for DALI on the CPU."""
     arms = arm_table(runs_table(tree.runs))
-    return arms.replace({"loader": {"synthetic": "dali_cpu"}})
+    invented = arms["loader"] == "synthetic"
+    arms.loc[invented, ["loader", "data_format"]] = ["dali_cpu", "tfrecord"]
+    return arms
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,41 @@ def test_cores_of_a_cpu_decide_nothing(tree: Tree, make_run: MakeRun, paper: Pap
     row = table.loc["DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"]
     assert (row["verdict"], row["why"]) == (claims.UNDECIDED, "measured on a CPU")
     assert row["ours"]
+
+
+@pytest.mark.parametrize(
+    ("native", "dali", "verdict"),
+    [
+        ("folder", "tfrecord", claims.SUPPORTED),
+        ("tfrecord", "tfrecord", claims.UNDECIDED),
+        ("folder", "folder", claims.UNDECIDED),
+    ],
+)
+def test_loaders_count_with_the_formats_of_the_paper(
+    tree: Tree, make_run: MakeRun, paper: Paper, native: str, dali: str, verdict: str
+) -> None:
+    measure(make_run, 20.0, nodes=8, data_format=native)
+    measure(make_run, 10.0, nodes=8, loader="dali_gpu", data_format=dali)
+    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, "throughput")
+    row = table.set_index("claim").loc[
+        "DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"
+    ]
+    assert row["verdict"] == verdict
+
+
+def test_formats_are_those_of_the_papers_settings() -> None:
+    settings = pd.read_csv(PAPER / "settings.csv").set_index("name")["value"]
+    assert settings["native_format"] == "jpeg folders"
+    assert settings["dali_format"] == "tfrecord"
+    assert FORMATS["native"] == "folder"
+    assert {FORMATS[name] for name in FORMATS if name.startswith("dali")} == {"tfrecord"}
+
+
+def test_loading_alone_decides_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    measure(make_run, 20.0, nodes=8)
+    measure(make_run, 10.0, nodes=8, loader="dali_gpu", data_format="tfrecord", work="load")
+    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, "throughput")
+    assert set(table["verdict"]) == {claims.UNDECIDED}
 
 
 def test_other_numbers_of_workers_decide_nothing(

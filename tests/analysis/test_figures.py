@@ -1,5 +1,6 @@
 """Every figure draws whatever the table holds, and says what it shows."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from ddl_core.analysis.scales import compact, three_digits
 from ddl_core.analysis.style import text_points
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.paths import Tree
+from ddl_core.registry import LOADERS
 from tests.analysis.conftest import MakeRun, epoch_row
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
@@ -63,13 +65,23 @@ def every_model_on_two_machines(make_run: MakeRun) -> None:
                 make_run(30 / nodes, study=study, system=system, **shape)
 
 
+def both_formats_and_halves(make_run: MakeRun) -> None:
+    for loader, read, size in itertools.product(LOADERS, ("folder", "tfrecord"), (1, 2)):
+        shape = {"strategy": "ddp", "loader": loader, "gpus_per_node": size, "model": "resnet101"}
+        if loader == "synthetic" and read == "tfrecord":
+            continue  # there is no such thing
+        for work in ("train",) if loader == "synthetic" else ("train", "load"):
+            make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
+
+
 FILLINGS = [
+    both_formats_and_halves,
+    every_model_on_two_machines,
     nothing,
     one,
     only_failed,
     only_diverged,
     without_warm_epoch,
-    every_model_on_two_machines,
 ]
 
 
@@ -149,9 +161,12 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
     assert bars[0].lines[0].get_ydata()[1] == pytest.approx(row["value"])
 
 
+@pytest.mark.parametrize("fill", FILLINGS[:2], ids=lambda fill: fill.__name__)
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_no_text_leaves_the_page(name: str, tree: Tree, make_run: MakeRun) -> None:
-    every_model_on_two_machines(make_run)
+def test_no_text_leaves_the_page(
+    name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun
+) -> None:
+    fill(make_run)
     figure = QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -165,6 +180,22 @@ def test_no_text_leaves_the_page(name: str, tree: Tree, make_run: MakeRun) -> No
         assert box.x1 <= page.x1, artist.get_text()
         assert page.y0 <= box.y0, artist.get_text()
         assert box.y1 <= page.y1, artist.get_text()
+    for label in (label for ax in figure.axes for label in ax.get_yticklabels()):
+        assert page.x0 <= label.get_window_extent(canvas.get_renderer()).x0, label.get_text()
+
+
+def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
+    both_formats_and_halves(make_run)
+    figure = QUESTIONS["efficiency_by_loader"].draw(
+        points("efficiency_by_loader", runs_table(tree.runs))
+    )
+    entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
+    assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= {
+        *entries
+    }
+    assert "The paper's native loader reads folders, its DALI TFRecord." in text(figure)
+    (ax,) = [ax for ax in figure.axes if "loaders" in ax.get_title(loc="left")]
+    assert {bar.lines[0].get_markersize() for bar in ax.containers} == {6.0, 8.0}
 
 
 def test_labels_are_moved_apart_but_stay_inside() -> None:

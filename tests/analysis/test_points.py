@@ -148,6 +148,42 @@ def test_few_workers_do_not_share_a_panel_with_the_paper(
     ]
 
 
+def test_formats_share_panels_and_are_rows_of_their_own(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    for data_format in ("folder", "tfrecord"):
+        for nodes in (4, 8):
+            make_run(20 / nodes, strategy="ddp", nodes=nodes, data_format=data_format)
+    runs = runs_table(tree.runs)
+    arms = arm_table(runs)
+    for table in (
+        points.efficiency(arms, paper, NATIVE),
+        points.throughput(arms, paper),
+        points.repeats(runs, arms),
+    ):
+        ours = table[table["study"].notna()]
+        assert ours["panel"].nunique() == 1
+        assert ours.groupby("data_format").size().to_dict() == {"folder": 2, "tfrecord": 2}
+    stated = points.efficiency(arms, paper, [("native", "dali_cpu")])
+    formats = stated[stated["source"] == "stated"].groupby("loader")["data_format"].unique()
+    assert formats.map(list).to_dict() == {
+        "native": ["folder"],
+        "dali": ["tfrecord"],
+        "dali_cpu": ["tfrecord"],
+    }
+
+
+def test_loading_alone_is_in_no_figure_of_training(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    make_run(strategy="ddp", nodes=4, work="load")
+    make_run(10.0, strategy="ddp", nodes=8, work="load")
+    runs = runs_table(tree.runs)
+    for name, question in QUESTIONS.items():
+        table = question.points(runs, arm_table(runs), paper)
+        assert table.get("study", pd.Series(dtype=str)).isna().all(), name
+
+
 def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     def measured() -> int:
         arms = arm_table(runs_table(tree.runs))

@@ -1,13 +1,16 @@
 """One look for everything that has a name."""
 
 import itertools
+from typing import get_args
 
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis import style
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES
+from ddl_core.spec import RunSpec
 
 
 @pytest.mark.parametrize(
@@ -34,12 +37,31 @@ def test_every_name_in_the_paper_has_a_look() -> None:
     assert set(stated["model"]) <= style.MODEL_NAMES.keys()
 
 
+def test_formats_are_told_only_where_something_else_than_folders_is_read() -> None:
+    folders = pd.DataFrame({"data_format": pd.array(["folder", None], dtype="string")})
+    both = pd.DataFrame({"data_format": ["folder", "tfrecord"]})
+    assert [style.formats_differ(table) for table in (folders, both)] == [False, True]
+    assert style.loader_name("native", "folder", formats=False) == "native"
+    assert style.loader_name("native", "folder", formats=True) == "native, folders"
+    assert style.loader_name("dali_cpu", "tfrecord", formats=True) == "DALI (CPU), TFRecord"
+    assert style.loader_name("synthetic", "folder", formats=True) == "synthetic"
+
+
+def test_every_format_has_a_look_of_its_own() -> None:
+    known = set(get_args(RunSpec.model_fields["data_format"].annotation))
+    for look in (style.FORMAT_NAMES, style.FORMAT_MARKER_SIZES, style.FORMAT_LINE_WIDTHS):
+        assert look.keys() == known
+        assert len(set(look.values())) == len(known)
+
+
 def test_looks_differ() -> None:
     assert len(set(style.STRATEGY_COLOURS.values())) == len(style.STRATEGY_COLOURS)
     assert len(set(style.STRATEGY_MARKERS.values())) == len(style.STRATEGY_MARKERS)
     paper_only = {"dali": style.LOADER_LINES["dali_cpu"]}
     lines = [line for name, line in style.LOADER_LINES.items() if name not in paper_only]
     assert len({str(line) for line in lines}) == len(lines)
+    fills = [fill for name, fill in style.LOADER_FILLS.items() if name not in paper_only]
+    assert len(set(fills)) == len(fills)
     assert style.UNNAMED_MARKER not in style.STRATEGY_MARKERS.values()
     for marker in style.STRATEGY_MARKERS.values():
         Line2D([], [], marker=marker)
