@@ -1,0 +1,80 @@
+"""Whole runs on every data path: ranks, worker, record."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.launchers.ranks import run_ranks
+from ddl_core.provenance import available_cores
+from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
+from ddl_core.spec import RunSpec
+from tests.loaders.paths import with_dali
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
+]
+
+PATHS = [
+    ("native", "tfrecord"),
+    ("turbo", "folder"),
+    pytest.param("dali_cpu", "tfrecord", marks=with_dali),
+]
+
+
+def run(folder: Path, data: Path, **fields: Any) -> list[EpochRecord]:
+    """Run two ranks for two epochs of 48 of 51 images; return the rows of training."""
+    values = {
+        "strategy": "ddp",
+        "gpus_per_node": 2,
+        "model": "resnet18",
+        "device": "cpu",
+        "image_size": 32,
+        "classes": 16,
+        "train_images": 51,
+        "eval_images": 15,
+        "local_batch_size": 4,
+        "epochs": 2,
+        "warmup_epochs": 1,
+        "warmup_steps": 0,
+        "base_lr": 1e-4,
+        "loader_workers": 1,
+        "checkpoint_every": 0,
+    }
+    spec = RunSpec(**{**values, **fields})
+    write_record(folder, RunRecord.plan("test", spec, str(data)))
+    run_ranks(folder)
+    return [row for row in read_epochs(folder) if row.phase == "train"]
+
+
+@pytest.fixture(scope="module")
+def native(data, tmp_path_factory) -> list[EpochRecord]:
+    return run(tmp_path_factory.mktemp("native"), data, loader="native")
+
+
+@pytest.mark.parametrize(("loader", "data_format"), PATHS)
+def test_two_ranks_train_on_every_path(loader, data_format, data, native, tmp_path):
+    rows = run(tmp_path / "run", data, loader=loader, data_format=data_format)
+    assert [row.samples for row in rows] == [48, 48]
+    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in native]
+    assert rows[0].ids_sha256 != rows[1].ids_sha256
+    assert [row.corrupt_images for row in rows] == [0, 0]
+    if data_format == "folder":  # the same images under the same numbers
+        for row, want in zip(rows, native, strict=True):
+            assert row.loss == pytest.approx(want.loss, rel=0.02)
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_loading_alone_is_timed_like_training(strategy, data, native, tmp_path):
+    ranks = {"single": 1, "ddp": 2}[strategy]
+    fields = {"strategy": strategy, "gpus_per_node": ranks, "accumulation": 3 - ranks}
+    rows = run(tmp_path / "run", data, work="load", **fields)
+    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in native]
+    assert [(row.steps, row.samples, row.loss, row.lr) for row in rows] == [(6, 48, None, None)] * 2
+    assert [row.cold for row in rows] == [True, False]
+    record = read_record(tmp_path / "run")
+    assert record.status == "completed"
+    assert record.weights_sha256 is None
+    assert record.data is not None
+    assert record.data.eval_images is None
