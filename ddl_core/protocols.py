@@ -77,7 +77,10 @@ class Loader(Protocol):
         ...
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images (n, 3, size, size) and labels (n,), already on the device."""
+        """Yield images (n, 3, size, size) and labels (n,), already on the device.
+
+        A batch is valid until the next one is asked for.
+        """
         ...
 
     def set_epoch(self, epoch: int) -> None:

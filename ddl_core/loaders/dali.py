@@ -50,6 +50,7 @@ class Dali(FileLoader):
             raise SpecError("loader 'dali_gpu' needs a GPU, and this rank has none; use 'dali_cpu'")
         self._feed = Feed(spec, self._files, self._plan, split == "train")
         self._pipeline: Pipeline | None = None
+        self._batch = torch.empty(0)
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
         self._feed.begin()
@@ -82,10 +83,16 @@ class Dali(FileLoader):
 
     def _fetch(self, pipeline: Pipeline) -> Tensor:
         output = pipeline.run()[0].as_tensor()
-        images = torch.empty(output.shape(), dtype=torch.float32, device=self._device)
-        on_gpu = self._device.type == "cuda"
-        feed_ndarray(output, images, torch.cuda.current_stream() if on_gpu else None)
-        return images
+        shape = torch.Size(output.shape())
+        if self._device.type == "cuda":
+            images = torch.empty(shape, dtype=torch.float32, device=self._device)
+            feed_ndarray(output, images, torch.cuda.current_stream())
+            return images
+        # The same memory again: fresh pages for a batch can cost as much as decoding it.
+        if self._batch.shape != shape:
+            self._batch = torch.empty(shape, dtype=torch.float32)
+        feed_ndarray(output, self._batch)
+        return self._batch
 
     def _build(self) -> Pipeline:
         spec = self._spec
@@ -108,24 +115,24 @@ class Dali(FileLoader):
             source=self._feed,
             num_outputs=4,
             dtype=[types.UINT8, types.INT32, types.INT32, types.INT32],
-            ndim=[1, 1, 1, 0],
+            ndim=[1, 1, 1, 1],
         )
         images = fn.decoders.image_slice(
             files, corner, extent, device=self.decoder, **DECODED, **PIXELS
         )
         images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
-        return self._normalised(images, mirror=mirror)
+        return self._normalised(images, mirror=fn.squeeze(mirror, axes=[0]))
 
     def _evaluation(self) -> Any:
         size = self._spec.image_size
         files, resized, corner = fn.external_source(
             source=self._feed,
             num_outputs=3,
-            dtype=[types.UINT8, types.FLOAT, types.INT32],
+            dtype=[types.UINT8, types.INT32, types.INT32],
             ndim=[1, 1, 1],
         )
         images = fn.decoders.image(files, device=self.decoder, **DECODED)
-        images = fn.resize(images, size=resized, **LINEAR)
+        images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
         images = fn.slice(images, corner, [size, size], **PIXELS)
         return self._normalised(images)
 

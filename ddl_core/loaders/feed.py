@@ -30,7 +30,8 @@ Array = npt.NDArray[np.generic]
 class Item(NamedTuple):
     """One image: what the pipeline gets, and what is kept back."""
 
-    inputs: tuple[Array, ...]
+    content: Array
+    geometry: tuple[tuple[int, ...], ...]
     label: int
     number: int
     corrupt: bool
@@ -60,15 +61,16 @@ class Feed:
         self._careful.clear()
         self._batches = iter(self._plan)
 
-    def __call__(self) -> list[list[Array]]:
-        """Return one list of arrays for each input of the pipeline."""
+    def __call__(self) -> list[list[Array] | Array]:
+        """Return the inputs of the pipeline: the files, then each geometry as one array."""
         while len(self._ahead) <= self._spec.loader_prefetch and self._submit():
             pass
         if not self._ahead:
             raise StopIteration
         items = [item for part in self._ahead.popleft() for item in part.result()]
         self.taken.append(items)
-        return [list(column) for column in zip(*(item.inputs for item in items), strict=True)]
+        geometry = zip(*(item.geometry for item in items), strict=True)
+        return [[item.content for item in items], *(np.array(one, np.int32) for one in geometry)]
 
     def delivered(self) -> list[Item]:
         """Return the oldest batch that the pipeline has finished."""
@@ -116,23 +118,20 @@ class Feed:
             content, height, width = _raw(content) if careful else _decodable(content)
         except UNREADABLE as error:
             self._name(self._files.name(number), error)
-            return Item((_bytes(BLANK), *self._geometry(epoch, number, 1, 1)), label, number, True)
+            return Item(_bytes(BLANK), self._geometry(epoch, number, 1, 1), label, number, True)
         geometry = self._geometry(epoch, number, height, width)
-        return Item((_bytes(content), *geometry), label, number, False)
+        return Item(_bytes(content), geometry, label, number, False)
 
-    def _geometry(self, epoch: int, number: int, height: int, width: int) -> tuple[Array, ...]:
+    def _geometry(
+        self, epoch: int, number: int, height: int, width: int
+    ) -> tuple[tuple[int, ...], ...]:
         """Return top-left, height-width and mirror, or resized height-width and top-left."""
         if self._views:
             view = self._views.view(epoch, number, height, width)
-            return (
-                np.array([view.top, view.left], np.int32),
-                np.array([view.height, view.width], np.int32),
-                np.array(view.flip, np.int32),
-            )
+            return (view.top, view.left), (view.height, view.width), (int(view.flip),)
         size = self._spec.image_size
         resized = evaluation_size(size, height, width)
-        corner = evaluation_corner(size, *resized)
-        return np.array(resized, np.float32), np.array(corner, np.int32)
+        return resized, evaluation_corner(size, *resized)
 
 
 def _bytes(content: bytes) -> Array:
