@@ -47,7 +47,7 @@ class Horovod:
                 "use device 'cpu'"
             )
         _configure(spec)
-        server = _meet(spec, place)
+        server, _store = _meet(spec, place)  # both are needed until all ranks are here
         hvd.init()
         # All ranks have to be connected before the place where they met may close.
         hvd.barrier()
@@ -139,17 +139,20 @@ def _configure(spec: RunSpec) -> None:
         os.environ.setdefault(name, seconds)
 
 
-def _meet(spec: RunSpec, place: Rank) -> RendezvousHTTPServer | None:
+def _meet(
+    spec: RunSpec, place: Rank
+) -> tuple[RendezvousHTTPServer | None, torch.distributed.Store | None]:
     """Tell Horovod where its ranks meet, unless their launcher has done so.
 
     horovodrun and MPI have. torchrun and srun have not: then rank 0 opens Horovod's own meeting
     place, and tells its port to the others through torch's store at ``MASTER_ADDR:MASTER_PORT``.
+    Under srun that store is in rank 0 as well, and ends with what is returned.
     """
     if "HOROVOD_RANK" in os.environ or os.environ.get("HOROVOD_CONTROLLER") == "mpi":
-        return None
+        return None, None
     one_machine = spec.nodes == 1
     address = "127.0.0.1" if one_machine else os.environ["MASTER_ADDR"]
-    server, port = None, b""
+    server, store, port = None, None, b""
     if place.world_size > 1:
         store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
         if place.rank == 0:
@@ -171,7 +174,7 @@ def _meet(spec: RunSpec, place: Rank) -> RendezvousHTTPServer | None:
         "CPU_OPERATIONS": "gloo",
     }
     os.environ.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
-    return server
+    return server, store
 
 
 def _open_meeting_place(spec: RunSpec, interface: str) -> RendezvousHTTPServer:

@@ -1,6 +1,7 @@
 """Stands in for the worker: rank 1 does what DDL_TEST_FAULT says when it reaches step FAULT_STEP.
 
-``collectives`` trains nothing: it checks the group's reductions.
+``collectives`` and ``late`` train nothing: they check the reductions, ``late`` with a rank 1
+that is slow to ask where Horovod's ranks meet.
 """
 
 import logging
@@ -59,10 +60,27 @@ def check_collectives(directory: Path) -> None:
         write_record(directory, record)
 
 
+def let_rank_1_ask_late() -> None:
+    """Let rank 1 wait between reaching the store and reading from it."""
+    from ddl_core.strategies import horovod
+
+    plain = horovod.rendezvous
+
+    def late(*arguments):
+        found = next(plain(*arguments))
+        if os.environ["RANK"] == "1":
+            time.sleep(3)
+        yield found
+
+    horovod.rendezvous = late
+
+
 if __name__ == "__main__":
     logging.basicConfig()
     fault = os.environ["DDL_TEST_FAULT"]
-    if fault == "collectives":
+    if fault == "late":
+        let_rank_1_ask_late()
+    if fault in ("collectives", "late"):
         check_collectives(Path(sys.argv[1]))
         sys.exit()
     planted(fault)

@@ -2,6 +2,9 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from ddl_core.launchers import commands, ranks
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
 from ddl_core.provenance import available_cores
-from ddl_core.records import RunRecord, read_epochs, read_record, write_record
+from ddl_core.records import Attempt, RunRecord, now, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
 from tests.launchers.running import processes_of
 from tests.strategies.horovod_worker import PLANTED
@@ -115,6 +118,36 @@ def test_ranks_that_torchrun_starts_meet_without_horovodrun(pair, tmp_path, monk
     record = run_ranks(planned(tmp_path / "run", **HOROVOD))
     assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
     assert "torch.distributed.run" in ranks.command(record.spec, tmp_path, tmp_path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@with_horovod
+def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(tmp_path):
+    """As under srun, where rank 0 itself keeps what the others read."""
+    run = planned(tmp_path / "run", **HOROVOD)
+    record = read_record(run)
+    record.attempts.append(Attempt(started_utc=now()))
+    write_record(run, record)
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "tests.strategies.horovod_worker", str(run)]
+    ranks_started = [
+        subprocess.Popen(
+            command,
+            env={
+                **ranks.environment(record.spec),
+                **common,
+                **{"RANK": rank, "LOCAL_RANK": rank, "DDL_TEST_FAULT": "late"},
+            },
+        )
+        for rank in ("0", "1")
+    ]
+    assert [process.wait(timeout=60) for process in ranks_started] == [0, 0]
+    assert read_record(run).status == "completed"
 
 
 @with_horovod
