@@ -13,6 +13,7 @@ from ddl_core.cli.options import (
     show_entries,
     tree_of,
 )
+from ddl_core.cli.submit import submit
 from ddl_core.errors import LaunchError
 from ddl_core.ledger import Entry, counts, ledger
 from ddl_core.paths import RunFiles, committed
@@ -70,12 +71,12 @@ def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run:
 @click.option("--watch", is_flag=True, help="Show it again every 2 s until all runs have ended.")
 @results_option
 def status_command(name: str, watch: bool, root: Path | None) -> None:
-    """Show which runs are complete, failed, running or still to come."""
+    """Show which runs are complete, failed, running, in SLURM's queue or still to come."""
     from ddl_core.launchers.study import find_study, live
 
     asked, tree = find_study(name), tree_of(root)
     while True:
-        entries = ledger(asked, tree)
+        entries = _with_queue(ledger(asked, tree))
         text = "\n".join((show_entries(entries), counts(entries), *live(entries)))
         if watch:
             click.clear()
@@ -83,6 +84,22 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         if not watch or all(item.state in ("completed", "failed") for item in entries):
             return
         time.sleep(WATCH_EVERY_S)
+
+
+def _with_queue(entries: list[Entry]) -> list[Entry]:
+    """Join the runs that SLURM was given with what it says of them, if it says anything."""
+    from ddl_core.launchers import slurm
+
+    if all(item.job_id is None for item in entries):
+        return entries
+    try:
+        return slurm.joined(entries, slurm.queue())
+    except LaunchError as error:
+        click.echo(f"warning: without the state of the jobs: {error}", err=True)
+        return entries
+
+
+study.add_command(submit)
 
 
 @study.command("publish")
