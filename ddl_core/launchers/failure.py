@@ -15,8 +15,8 @@ ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)
 # shell gives 128 + n for signal n.
 ENDED_PROCESS = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
 SHELL_SIGNAL = 128
-# The same by srun, e.g. "srun: error: n2: task 3: Killed", "... tasks 0-3: Exited with exit code 1".
-# It then ends all other tasks and reports those likewise: only the first such line tells a cause.
+# The same by srun, e.g. "srun: error: n2: task 3: Killed", "... tasks 0-3: Exited with exit
+# code 1". It then ends all other tasks and reports those likewise: only the first tells a cause.
 ENDED_TASK = re.compile(
     r"^srun: error: \S+: tasks? (\d+)\S*: (Exited with exit code (\d+)|[A-Z][\w ]+)", re.MULTILINE
 )
