@@ -98,11 +98,11 @@ def _srun(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) ->
     if by_rank:
         task = ["sh", "-c", TASK_LIKE_TORCHRUN, folder, *rank]
     else:
-        task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank])
+        task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank], logs)
     return [program, *size, *allocation.srun[1:], *task]
 
 
-def _node_torchrun(spec: RunSpec, rank: list[str]) -> list[str]:
+def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     """Return what each node executes: torchrun with the places of all nodes fixed beforehand.
 
     No rendezvous: it compares host names, which differ where the fast network has its own. Its
@@ -110,6 +110,7 @@ def _node_torchrun(spec: RunSpec, rank: list[str]) -> list[str]:
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
     torchrun += [f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}"]
+    torchrun += [f"--log-dir={logs / 'torchrun'}"]
     places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
     start = f'exec {shlex.join(torchrun)} {places} "$@"'
     return ["sh", "-c", start, "torchrun", *rank]

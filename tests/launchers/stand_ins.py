@@ -7,15 +7,18 @@ at that boundary, and nothing about SLURM.
 import shlex
 from pathlib import Path
 
-# Starts the tasks of one node, as far as a rank can tell: their variables, and the end of all when
-# one ends badly or srun is told to end.
+# Starts all tasks here, with the variables of their nodes; ends all when one ends badly, or when it
+# is told to end.
 SRUN = """
 import os, signal, subprocess, sys
 options = [word for word in sys.argv[1:] if word.startswith("--")]
 command = sys.argv[1 + len(options):]
-tasks = int(next(word.split("=")[1] for word in options if word.startswith("--ntasks=")))
+def number(name):
+    return int(next(word.split("=")[1] for word in options if word.startswith(f"--{name}=")))
+tasks, per_node = number("ntasks"), number("ntasks-per-node")
 def place(task):
-    values = {"PROCID": task, "LOCALID": task, "NODEID": 0, "NTASKS": tasks}
+    node, local = divmod(task, per_node)
+    values = {"PROCID": task, "LOCALID": local, "NODEID": node, "NTASKS": tasks}
     return {f"SLURM_{name}": str(value) for name, value in values.items()}
 running = [
     subprocess.Popen(command, env={**os.environ, **place(task)}) for task in range(tasks)

@@ -28,14 +28,16 @@ CALLER = "import sys; from ddl_core.launchers.ranks import run_ranks; run_ranks(
 
 @pytest.fixture
 def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    """What the script of a job on one node sets, and a stand-in for srun."""
+    """What the script of a job on two nodes sets, and a stand-in for srun."""
     stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
     values = {
         "SLURM_JOB_ID": "17",
-        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NUM_NODES": "2",
         "DDL_SRUN": "srun --mpi=none env -u NOTHING",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "20017",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HOROVOD_GLOO_IFACE": "lo",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -67,7 +69,7 @@ def test_one_torchrun_per_node(job: StandIns, monkeypatch: pytest.MonkeyPatch) -
     line = commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
     assert line[1:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     start = line[line.index("sh") + 2]
-    assert "--no-python --nnodes=2 --nproc-per-node=4 --node-rank=" in start
+    assert "--no-python --nnodes=2 --nproc-per-node=4 --log-dir=/logs/torchrun " in start
 
 
 def test_without_srun_the_error_says_so(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,15 +80,24 @@ def test_without_srun_the_error_says_so(job: StandIns, monkeypatch: pytest.Monke
 
 @two_ranks
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-@pytest.mark.parametrize("strategy", ["ddp", "horovod", "deepspeed"])
+@pytest.mark.parametrize(
+    ("strategy", "launcher", "nodes"),
+    [
+        ("ddp", "srun", 1),
+        ("ddp", "srun", 2),
+        ("ddp", "torchrun", 1),
+        ("ddp", "torchrun", 2),
+        ("horovod", "srun", 2),
+        ("deepspeed", "srun", 2),
+    ],
+)
 def test_tasks_complete_a_run(
-    strategy: str, launcher: str, job: StandIns, monkeypatch: pytest.MonkeyPatch
+    strategy: str, launcher: str, nodes: int, job: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if strategy != "ddp":
         pytest.importorskip(strategy)
     monkeypatch.setenv("DDL_LAUNCHER", launcher)
-    run_dir = planned(gpus_per_node=2, strategy=strategy)
+    run_dir = planned(nodes=nodes, gpus_per_node=2 // nodes, strategy=strategy)
     assert ranks.run_ranks(run_dir).status == "completed"
     logs = RunFiles(run_dir).logs / "attempt_0"
     for rank in range(2):
