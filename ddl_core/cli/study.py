@@ -3,6 +3,7 @@
 import shlex
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +19,11 @@ from ddl_core.errors import LaunchError
 from ddl_core.ledger import Entry, counts, ledger
 from ddl_core.paths import RunFiles, committed
 
+if TYPE_CHECKING:
+    from ddl_core.launchers.slurm import Queue
+
 WATCH_EVERY_S = 2.0
+ASK_QUEUE_EVERY_S = 30.0
 
 
 @click.group()
@@ -75,8 +80,9 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     from ddl_core.launchers.study import find_study, live
 
     asked, tree = find_study(name), tree_of(root)
+    jobs = _JobStates()
     while True:
-        entries = _with_queue(ledger(asked, tree))
+        entries = jobs.join(ledger(asked, tree))
         text = "\n".join((show_entries(entries), counts(entries), *live(entries)))
         if watch:
             click.clear()
@@ -86,17 +92,24 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         time.sleep(WATCH_EVERY_S)
 
 
-def _with_queue(entries: list[Entry]) -> list[Entry]:
-    """Join the runs that SLURM was given with what it says of them, if it says anything."""
-    from ddl_core.launchers import slurm
+class _JobStates:
+    """What SLURM says of a study's jobs, asked seldom: it serves all users of a machine."""
 
-    if all(item.job_id is None for item in entries):
-        return entries
-    try:
-        return slurm.joined(entries, slurm.queue())
-    except LaunchError as error:
-        click.echo(f"warning: without the state of the jobs: {error}", err=True)
-        return entries
+    def __init__(self) -> None:
+        self._jobs: Queue | None = None
+        self._due = 0.0
+
+    def join(self, entries: list[Entry]) -> list[Entry]:
+        from ddl_core.launchers import slurm
+
+        if any(item.job_id for item in entries) and time.monotonic() >= self._due:
+            try:
+                self._jobs = slurm.queue()
+            except LaunchError as error:
+                self._jobs = None
+                click.echo(f"warning: without the state of the jobs: {error}", err=True)
+            self._due = time.monotonic() + ASK_QUEUE_EVERY_S
+        return slurm.joined(entries, self._jobs)
 
 
 study.add_command(submit)

@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+from ddl_core.launchers.allocation import Allocation
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure
 
@@ -60,9 +61,10 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
         return Failure(kind="Crashed", message=text + tail(rank_log(logs, 0)))
+    launcher = "srun" if Allocation.current() else "torchrun"
     return Failure(
         kind="Killed" if exit_code < 0 else "NotStarted",
-        message=f"torchrun {_ending(exit_code)}{tail(torchrun_log(logs))}",
+        message=f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}",
     )
 
 

@@ -224,7 +224,9 @@ def _recorded(directory: Path) -> Iterator[None]:
         raise
     except KeyboardInterrupt as error:
         with processes.undisturbed():
-            cause = f"stopped by {str(error) or 'the user'} before its end"
+            # A job stops its run likewise, at the notice of its time limit.
+            others = "the user or its job" if Allocation.current() else "the user"
+            cause = f"stopped by {str(error) or others} before its end"
             mark_failed(directory, Failure(kind="Interrupted", message=cause))
         raise
 

@@ -81,7 +81,7 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
         process.kill()
     assert process.returncode == job.STOPPED, output
     item = entry(read_record(run_dir).spec, run_dir)
-    assert item.reason.startswith("Interrupted")
+    assert item.reason == "Interrupted: stopped by the user or its job before its end"
     assert pending([item]) == [item]
     assert processes_of(run_dir) == []
     assert slurm.calls("scontrol")[-1] == "requeue 17"

@@ -25,6 +25,13 @@ def test_every_site_loads_and_says_that_it_was_not_tried(name: str) -> None:
     assert f"{name}.toml" in (SITES / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_page_names_every_field() -> None:
+    page = (SITES.parent / "docs" / "slurm.md").read_text(encoding="utf-8")
+    fields = page.split("## A machine of your own")[1].split("\n## ")[0]
+    for name in Site.model_fields:
+        assert f"`{name}`" in fields
+
+
 def test_the_machines_are_the_documented_ones() -> None:
     machines = "juwels_booster jupiter leonardo perlmutter lumi frontier mahti vega"
     assert set(known_sites()) == {*machines.split(), "generic", "localtest"}
