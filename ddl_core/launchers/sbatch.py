@@ -114,7 +114,6 @@ def _directives(spec: RunSpec, site: Site, options: Options, place: Place) -> li
         "ntasks-per-node": spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
         **_gpus(spec, site),
-        "hint": site.hint,
         "mem": site.memory,
         "signal": f"B:USR1@{site.signal_s}",
     }

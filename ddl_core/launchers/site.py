@@ -36,7 +36,6 @@ class Site(BaseModel):
     gpu_request: Literal["none", "gres", "gres_typed", "gpus_per_node", "gpus_per_task"] = "none"
     gpu_type: Word | None = Field(None, description="the a100 of --gres=gpu:a100:4")
     cpus_per_rank: PositiveInt = 1
-    hint: Literal["nomultithread", "multithread"] | None = None
     memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="of a node; 0: all")
     exclusive: bool = Field(False, description="share no node with other jobs")
     sbatch_lines: tuple[Directive, ...] = Field((), description="further options of sbatch")

@@ -10,7 +10,6 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:4
-#SBATCH --hint=nomultithread
 #SBATCH --signal=B:USR1@120
 #SBATCH --no-requeue
 
