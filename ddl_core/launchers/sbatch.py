@@ -172,11 +172,11 @@ def _srun(spec: RunSpec, site: Site) -> list[str]:
     if site.wants_gpus(spec):
         words += ["--gpus-per-task=1"] if site.gpu_request == "gpus_per_task" else []
         words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
-        words += _visible(site)
+        words += _visible(site, spec.gpus_per_node)
     return words
 
 
-def _visible(site: Site) -> list[str]:
+def _visible(site: Site, gpus: int) -> list[str]:
     """Return the command that gives a rank its view of the GPUs, then becomes the rank."""
     variable, devices = site.visible_variable, site.visible_devices
     if devices == "leave":
@@ -185,4 +185,6 @@ def _visible(site: Site) -> list[str]:
         return ["env", "-u", variable]
     if devices == "local_rank":
         return ["sh", "-c", f'export {variable}=$SLURM_LOCALID; exec "$@"', "rank"]
-    return ["env", f"{variable}={devices}"]
+    # A device that the job was not granted would hide all those after it.
+    granted = [one for one in devices.split(",") if int(one) < gpus]
+    return ["env", f"{variable}={','.join(granted)}"]

@@ -86,6 +86,10 @@ def test_ranks_on_the_cpu_ask_for_no_gpu() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in text
 
 
+def test_a_list_of_devices_holds_only_those_that_were_asked_for() -> None:
+    assert " CUDA_VISIBLE_DEVICES=1,0'" in script("perlmutter", {**ONE_NODE, "gpus_per_node": 2})
+
+
 def test_a_run_without_checkpoints_is_not_started_again() -> None:
     fields = {**ONE_NODE, "device": "cpu"}
     assert "scontrol requeue" in script("localtest", fields, Options())
