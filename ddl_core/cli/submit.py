@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
-from ddl_core.errors import DataError
+from ddl_core.errors import DataError, LaunchError
 from ddl_core.paths import RunFiles, Tree
 
 if TYPE_CHECKING:
+    from ddl_core.launchers.slurm import Queue
     from ddl_core.launchers.submit import Job
 
 
@@ -52,7 +53,8 @@ def submit(
 
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
-    entries, jobs = core.prepare(asked, tree, site, options, retry_failed=retry_failed)
+    queue = _queue(dry_run)
+    entries, jobs = core.prepare(asked, tree, site, options, queue, retry_failed=retry_failed)
     if dry_run:
         _show_scripts(jobs)
     click.echo(core.show_costs(entries, jobs))
@@ -64,6 +66,19 @@ def submit(
     )
     for item, job_id in submitted:
         click.echo(f"{job_id}  {item.spec.run_id}")
+
+
+def _queue(dry_run: bool) -> "Queue | None":
+    """Return SLURM's queue; a look at the scripts does without, where it does not answer."""
+    from ddl_core.launchers import slurm
+
+    try:
+        return slurm.queue()
+    except LaunchError as error:
+        if not dry_run:
+            raise
+        click.echo(f"warning: without the state of the jobs: {error}", err=True)
+        return None
 
 
 def _show_scripts(jobs: list["Job"]) -> None:

@@ -40,22 +40,26 @@ class Arm:
 
 
 def prepare(
-    study: Study, tree: Tree, site: Site, options: Options, *, retry_failed: bool = False
+    study: Study,
+    tree: Tree,
+    site: Site,
+    options: Options,
+    queue: slurm.Queue | None,
+    *,
+    retry_failed: bool = False,
 ) -> tuple[list[Entry], list[Job]]:
     """Return the ledger of a study, and the jobs of what it still has to run; write nothing.
 
-    What is complete, at work, or in the queue has no job; nor has what failed, unless
+    What is complete, at work, or in `queue` has no job; nor has what failed, unless
     `retry_failed`.
 
     Raises
     ------
     SpecError
         If an option or a run does not fit the site.
-    LaunchError
-        If SLURM does not say what is in its queue: nothing may be submitted twice.
     """
     options.check(site)
-    entries = slurm.joined(ledger(study, tree), slurm.queue())
+    entries = slurm.joined(ledger(study, tree), queue)
     todo = pending(entries, retry_failed)
     for item in todo:
         preflight.check_batch(item.spec)
@@ -122,14 +126,15 @@ def submit(
     Raises
     ------
     LaunchError
-        If SLURM refuses a job (those before it are submitted), or is not there.
+        If SLURM refuses a job (those before it are submitted), does not answer or is not there.
     SpecError, DataError, RecordError
         If an option, a run, the data or the place for results is wrong: nothing was submitted.
     """
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
-        _, jobs = prepare(study, tree, site, options, retry_failed=retry_failed)
+        queue = slurm.queue()  # if it cannot be asked, nothing is submitted: it might be twice
+        _, jobs = prepare(study, tree, site, options, queue, retry_failed=retry_failed)
         todo = [job.entry for job in jobs]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)

@@ -4,7 +4,7 @@ SLURM's programs are stand-ins that record their calls: they show what is asked 
 nothing about what it does. The last test asks a real one, where there is one.
 """
 
-import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) 
     path = study_file(tmp_path, strategy=["ddp", "horovod"], nodes=[1, 4])
     study = Study.load(path)
     change(plan(study, results())[3], status="completed")
-    entries, jobs = submit.prepare(study, results(), GENERIC, Options(time="02:00:00"))
+    entries, jobs = submit.prepare(study, results(), GENERIC, Options(time="02:00:00"), None)
     first, second = submit.arms(entries, jobs)
     assert first == submit.Arm("ddp synthetic resnet18", 2, 0, 2, 10)
     assert second == submit.Arm("horovod synthetic resnet18", 2, 1, 1, 2)
@@ -79,7 +79,9 @@ def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) 
     assert last == ["total", "4", "1", "3", "12.0"]
 
 
-def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(
+    tmp_path: Path, slurm: StandIns
+) -> None:
     path, _ = two_runs(tmp_path)
     shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
     assert shown.exit_code == 0, shown.output
@@ -87,9 +89,19 @@ def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(tmp_path: Path) ->
     assert "#SBATCH --nodes=4\n" in shown.output
     assert shown.output.splitlines()[-1].split() == ["total", "2", "0", "2", "5.0"]
     assert not results().root.exists()
+    assert slurm.calls("sbatch") == []
 
 
-def test_a_dry_run_warns_of_missing_data(tmp_path: Path) -> None:
+def test_a_dry_run_does_without_the_queue(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    slurm.add("squeue", error="no configuration", status=1)
+    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "warning: without the state of the jobs: squeue" in shown.output
+    assert shown.output.count("#!/bin/bash") == 2
+
+
+def test_a_dry_run_warns_of_missing_data(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path, loader="native")
     shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
     assert shown.exit_code == 0, shown.output
@@ -221,11 +233,22 @@ def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "warning" not in shown.output
 
 
+def real_nodes() -> int:
+    """Return the nodes of this machine's SLURM; 0 without one, or if it does not answer."""
+    command = ["sinfo", "--noheader", "--format=%D"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(int(line) for line in done.stdout.split())
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no SLURM on this machine")
 def test_a_real_slurm_completes_a_study(tmp_path: Path) -> None:
+    if real_nodes() < 2:
+        pytest.skip("there is no SLURM of two nodes on this machine")
     path = study_file(tmp_path, strategy="ddp", nodes=[1, 2])
     done = ddl("study", "submit", path, "--site", "localtest")
     assert done.exit_code == 0, done.output
