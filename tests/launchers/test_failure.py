@@ -105,12 +105,15 @@ def test_the_newest_log_of_a_rank_is_shown(files: RunFiles) -> None:
     assert tail(files.logs / "missing.log") == ""
 
 
-# Written from srun's documented messages, not recorded from a job.
+# Recorded from srun 22.05, with more tasks than there were.
 SRUN_KILLED = """\
 srun: error: n2: task 3: Killed
-srun: Terminating StepId=17.0
-srun: error: n1: tasks 0-2: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=17.0
+slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-21T14:30:30 ***
+srun: error: n1: tasks 0-2: Terminated
+srun: Force Terminated StepId=17.0
 """
+# Written like it, not recorded.
 SRUN_RAISED = """\
 srun: error: n1: task 0: Exited with exit code 1
 srun: Terminating StepId=17.0

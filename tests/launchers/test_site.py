@@ -17,10 +17,10 @@ def site(**fields: object) -> Site:
 
 
 @pytest.mark.parametrize("name", known_sites())
-def test_every_site_loads_and_says_that_it_was_not_tried(name: str) -> None:
+def test_every_site_loads_and_says_whether_it_was_tried(name: str) -> None:
     found = find_site(name)
     head = (SITES / f"{name}.toml").read_text(encoding="utf-8").split("description =")[0]
-    assert "was run on" in head or "not yet run" in head
+    assert ("nothing of this was run on" in head.lower()) != (name == "localtest")
     assert found.dali == (name not in ROCM)
     assert f"{name}.toml" in (SITES / "README.md").read_text(encoding="utf-8")
 
