@@ -28,6 +28,7 @@ class Entry:
     directory: Path
     state: State
     reason: str = ""
+    job_id: str | None = None  # of the scheduler that it was last handed to
 
 
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
@@ -68,9 +69,9 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     except RecordError as error:
         return Entry(spec, directory, "unreadable", str(error))
     if record.status == "running" and not is_locked(directory):
-        return Entry(spec, directory, "interrupted", "its process is gone")
+        return Entry(spec, directory, "interrupted", "its process is gone", record.job_id)
     reason = f"{record.error.kind}: {record.error.message}" if record.error else ""
-    return Entry(spec, directory, record.status, reason)
+    return Entry(spec, directory, record.status, reason, record.job_id)
 
 
 def counts(entries: list[Entry]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 STUDIES = PROJECT / "studies"
 NOTEBOOKS = PROJECT / "notebooks"
+SITES = PROJECT / "slurm"
 FIGURES = PROJECT / "figures"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
@@ -52,6 +53,11 @@ class RunFiles:
     def logs(self) -> Path:
         """Folder of the ranks' output."""
         return self.directory / "logs"
+
+    @property
+    def script(self) -> Path:
+        """``job.sh``: what was handed to SLURM, if it was."""
+        return self.directory / "job.sh"
 
     @property
     def error(self) -> Path:

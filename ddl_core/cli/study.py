@@ -3,6 +3,7 @@
 import shlex
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +14,16 @@ from ddl_core.cli.options import (
     show_entries,
     tree_of,
 )
+from ddl_core.cli.submit import submit
 from ddl_core.errors import LaunchError
 from ddl_core.ledger import Entry, counts, ledger
 from ddl_core.paths import RunFiles, committed
 
+if TYPE_CHECKING:
+    from ddl_core.launchers.slurm import Queue
+
 WATCH_EVERY_S = 2.0
+ASK_QUEUE_EVERY_S = 30.0
 
 
 @click.group()
@@ -70,12 +76,13 @@ def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run:
 @click.option("--watch", is_flag=True, help="Show it again every 2 s until all runs have ended.")
 @results_option
 def status_command(name: str, watch: bool, root: Path | None) -> None:
-    """Show which runs are complete, failed, running or still to come."""
+    """Show which runs are complete, failed, running, in SLURM's queue or still to come."""
     from ddl_core.launchers.study import find_study, live
 
     asked, tree = find_study(name), tree_of(root)
+    jobs = _JobStates()
     while True:
-        entries = ledger(asked, tree)
+        entries = jobs.join(ledger(asked, tree))
         text = "\n".join((show_entries(entries), counts(entries), *live(entries)))
         if watch:
             click.clear()
@@ -83,6 +90,29 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         if not watch or all(item.state in ("completed", "failed") for item in entries):
             return
         time.sleep(WATCH_EVERY_S)
+
+
+class _JobStates:
+    """What SLURM says of a study's jobs, asked seldom: it serves all users of a machine."""
+
+    def __init__(self) -> None:
+        self._jobs: Queue | None = None
+        self._due = 0.0
+
+    def join(self, entries: list[Entry]) -> list[Entry]:
+        from ddl_core.launchers import slurm
+
+        if any(item.job_id for item in entries) and time.monotonic() >= self._due:
+            try:
+                self._jobs = slurm.queue()
+            except LaunchError as error:
+                self._jobs = None
+                click.echo(f"warning: without the state of the jobs: {error}", err=True)
+            self._due = time.monotonic() + ASK_QUEUE_EVERY_S
+        return slurm.joined(entries, self._jobs)
+
+
+study.add_command(submit)
 
 
 @study.command("publish")

@@ -1,18 +1,31 @@
-"""The command that starts the ranks of a run on this machine: each framework's own launcher."""
+"""The command that starts the ranks of a run.
 
+On one machine that is each framework's own launcher; on the nodes of a SLURM job it is `srun`.
+"""
+
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ddl_core.errors import NotInstalledError
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launchers.allocation import Allocation
 from ddl_core.spec import RunSpec
 
-# horovodrun tells a rank its place in its own variables and passes all output on to its own. This
-# gives the rank the names and the log files that torchrun would have given it.
-LIKE_TORCHRUN = """
+# Give a rank the log files that torchrun would have given it, then become the rank.
+OWN_LOGS = 'mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"'
+
+# horovodrun and srun tell a rank its place in their own variables and pass all output on to their
+# own. These give it torchrun's names as well.
+LIKE_TORCHRUN = f"""
 export RANK=$HOROVOD_RANK LOCAL_RANK=$HOROVOD_LOCAL_RANK WORLD_SIZE=$HOROVOD_SIZE
-mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
+{OWN_LOGS}
+"""
+TASK_LIKE_TORCHRUN = f"""
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+{OWN_LOGS}
 """
 
 
@@ -34,8 +47,14 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
     ------
     NotInstalledError
         If the launcher is not there.
+    LaunchError
+        If `srun` is not there, inside a SLURM job.
     """
     rank = [sys.executable, "-m", worker, str(run_dir)]
+    if spec.strategy == "horovod":
+        _need_horovod()
+    if allocation := Allocation.current():
+        return _srun(spec, rank, logs, allocation)
     return LAUNCHERS.get(spec.strategy, _torchrun)(spec, rank, logs)
 
 
@@ -48,12 +67,15 @@ def _torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     ]
 
 
-def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
+def _need_horovod() -> None:
     if find_spec("horovod") is None:
         raise NotInstalledError(
             "strategy 'horovod' needs the package 'horovod', which is not installed; run "
             "`make horovod`, or choose another strategy"
         )
+
+
+def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     # Its cache in the user's home would outlive a change of this machine's network.
     return [
         *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"),
@@ -61,6 +83,37 @@ def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
         *("sh", "-c", LIKE_TORCHRUN, str(logs / "horovodrun" / "attempt_0")),
         *rank,
     ]
+
+
+def _srun(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run: one task per rank, or one torchrun per node."""
+    program = shutil.which(allocation.srun[0])
+    if program is None:
+        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
+    by_rank = allocation.launcher == "srun"
+    tasks = spec.gpus_per_node if by_rank else 1
+    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * tasks}"]
+    size.append(f"--ntasks-per-node={tasks}")
+    folder = str(logs / "srun" / "attempt_0")
+    if by_rank:
+        task = ["sh", "-c", TASK_LIKE_TORCHRUN, folder, *rank]
+    else:
+        task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank], logs)
+    return [program, *size, *allocation.srun[1:], *task]
+
+
+def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
+    """Return what each node executes: torchrun with the places of all nodes fixed beforehand.
+
+    No rendezvous: it compares host names, which differ where the fast network has its own. Its
+    folders of logs have a name per node, so the ranks write their own.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+    torchrun += [f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}"]
+    torchrun += [f"--log-dir={logs / 'torchrun'}"]
+    places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    start = f'exec {shlex.join(torchrun)} {places} "$@"'
+    return ["sh", "-c", start, "torchrun", *rank]
 
 
 LAUNCHERS: dict[str, Callable[[RunSpec, list[str], Path], list[str]]] = {"horovod": _horovodrun}

@@ -1,10 +1,11 @@
-"""Find out why the ranks of a run failed, from what they and torchrun left behind."""
+"""Find out why the ranks of a run failed, from what they and their launcher left behind."""
 
 import json
 import re
 import signal
 from pathlib import Path
 
+from ddl_core.launchers.allocation import Allocation
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure
 
@@ -15,6 +16,19 @@ ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)
 # shell gives 128 + n for signal n.
 ENDED_PROCESS = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
 SHELL_SIGNAL = 128
+# The same by srun, e.g. "srun: error: n2: task 3: Killed", "... tasks 0-3: Exited with exit
+# code 1". It then ends all other tasks and reports those likewise: only the first tells a cause.
+ENDED_TASK = re.compile(
+    r"^srun: error: \S+: tasks? (\d+)\S*: (Exited with exit code (\d+)|[A-Z][\w ]+)", re.MULTILINE
+)
+TASK_SIGNALS = {
+    "Killed": signal.SIGKILL,
+    "Out Of Memory": signal.SIGKILL,
+    "Terminated": signal.SIGTERM,
+    "Aborted": signal.SIGABRT,
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+}
 # What a rank may get because another one failed: torchrun ends it, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 
@@ -47,9 +61,10 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
         return Failure(kind="Crashed", message=text + tail(rank_log(logs, 0)))
+    launcher = "srun" if Allocation.current() else "torchrun"
     return Failure(
         kind="Killed" if exit_code < 0 else "NotStarted",
-        message=f"torchrun {_ending(exit_code)}{tail(torchrun_log(logs))}",
+        message=f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}",
     )
 
 
@@ -60,7 +75,15 @@ def _entries(logs: Path) -> list[tuple[int, int]]:
     for rank, code in ENDED_PROCESS.findall(text):
         status = int(code)
         found.append((int(rank), SHELL_SIGNAL - status if status > SHELL_SIGNAL else status))
-    return found
+    return found or _first_task(text)
+
+
+def _first_task(text: str) -> list[tuple[int, int]]:
+    if not (first := ENDED_TASK.search(text)):
+        return []
+    rank, ending, code = first.groups()
+    number = next((sign for name, sign in TASK_SIGNALS.items() if ending.startswith(name)), None)
+    return [(int(rank), int(code) if code else -number if number else 1)]
 
 
 def torchrun_log(logs: Path) -> Path:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.launchers.allocation import Allocation
 from ddl_core.paths import shards_folder
 from ddl_core.provenance import available_cores
 from ddl_core.records import cannot_write
@@ -18,7 +19,7 @@ MIN_FREE_BYTES = 1_000_000_000
 
 
 def check_run(spec: RunSpec) -> None:
-    """Check that this machine can start the ranks of a run.
+    """Check that this machine, or the SLURM job around this process, can start the ranks of a run.
 
     Raises
     ------
@@ -29,16 +30,40 @@ def check_run(spec: RunSpec) -> None:
     """
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
-    if spec.nodes > 1:
-        raise SpecError(
-            f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes to 1"
-        )
-    _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
+    if allocation := Allocation.current():
+        _check_nodes(spec, allocation)
+    else:
+        if spec.nodes > 1:
+            raise SpecError(
+                f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
+                "to 1, or submit the study to SLURM with `ddl study submit`"
+            )
+        _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
+    check_batch(spec)
+
+
+def check_batch(spec: RunSpec) -> None:
+    """Check that one optimiser step has images enough.
+
+    Raises
+    ------
+    SpecError
+        If it has not.
+    """
     if spec.train_images and spec.global_batch_size > spec.train_images:
         raise SpecError(
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
+        )
+
+
+def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:
+    """Check the nodes only: their GPUs and cores were asked for, and granted, with the job."""
+    if spec.nodes > allocation.nodes:
+        raise SpecError(
+            f"nodes = {spec.nodes}, but this SLURM job has {allocation.nodes}; "
+            "submit the run with `ddl study submit`, or set nodes to fewer"
         )
 
 

@@ -8,12 +8,13 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launchers import commands, failure, hang, preflight, processes
+from ddl_core.launchers.allocation import Allocation
 from ddl_core.launchers.progress import Progress, read_progress
 from ddl_core.ledger import exclusive
 from ddl_core.paths import PROJECT, RunFiles, locate
@@ -26,6 +27,8 @@ STALL_TIMEOUT_S = 300.0
 # With gloo a rank may hang at interpreter exit after correct training, and torchrun would then
 # wait 300 s for it. Nothing of the result is outstanding once the record says completed.
 EXIT_GRACE_S = 20.0
+# Less than what whoever stops a run waits for, before it kills this process as well.
+STEP_END_S = 15.0
 
 
 def run_ranks(
@@ -142,11 +145,21 @@ def _execute(
         cause = hang.diagnose(logs, token, stalled) if stalled else None
     finally:
         with processes.undisturbed():
+            _end_step(torchrun)
             left = processes.end_all(token)
             exit_code = torchrun.wait() if torchrun.pid not in left else -1
     if read_record(files.directory).status == "completed":
         return
     raise _Failed(cause or failure.diagnose(files, logs, exit_code))
+
+
+def _end_step(launcher: Popen[bytes]) -> None:
+    """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
+    if Allocation.current() is None or launcher.poll() is not None:
+        return
+    launcher.terminate()
+    with suppress(TimeoutExpired):  # then the end of the job ends what is left
+        launcher.wait(STEP_END_S)
 
 
 def _watch(
@@ -211,7 +224,9 @@ def _recorded(directory: Path) -> Iterator[None]:
         raise
     except KeyboardInterrupt as error:
         with processes.undisturbed():
-            cause = f"stopped by {str(error) or 'the user'} before its end"
+            # A job stops its run likewise, at the notice of its time limit.
+            others = "the user or its job" if Allocation.current() else "the user"
+            cause = f"stopped by {str(error) or others} before its end"
             mark_failed(directory, Failure(kind="Interrupted", message=cause))
         raise
 

@@ -62,12 +62,7 @@ def run_study(
     with exclusive(lock, f"study {study.name!r}"), stoppable():
         todo = pending(ledger(study, tree), retry_failed)
         check_data(todo, tree, data_dir)
-        for item in todo:
-            _set_aside_unreadable(item)
-        plan(study, tree, data_dir)
-        if data_dir:
-            for item in todo:
-                _point_to(item.directory, data_dir)
+        write_plans(study, todo, tree, data_dir)
         if todo:
             _run_all(todo, launcher or Local(), screen(len(todo)) if progress else _Silence())
         return ledger(study, tree)
@@ -95,6 +90,16 @@ def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
     """Return what a study still has to run; a run stopped from outside has not failed."""
     wanted = TO_RETRY if retry_failed else TO_RUN
     return [item for item in entries if is_interrupted(item) or item.state in wanted]
+
+
+def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
+    """Give every run of a study a record, and those in `todo` one that can be started from."""
+    for item in todo:
+        _set_aside_unreadable(item)
+    plan(study, tree, data_dir)
+    if data_dir:
+        for item in todo:
+            _point_to(item.directory, data_dir)
 
 
 def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:

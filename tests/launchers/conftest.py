@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.launchers.ranks import import_path
+from tests.launchers.stand_ins import StandIns
 
 Mount = Callable[[str], Path]
 
@@ -55,3 +56,11 @@ def start() -> Iterator[Start]:
     for process in running:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """Programs that take the place of SLURM's on PATH; see `stand_ins`."""
+    found = StandIns(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(found.folder), prepend=os.pathsep)
+    return found

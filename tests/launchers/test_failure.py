@@ -103,3 +103,50 @@ def test_ending_well_without_a_result_is_a_failure(files: RunFiles) -> None:
 def test_the_newest_log_of_a_rank_is_shown(files: RunFiles) -> None:
     assert rank_log(files.logs, 0) == torchrun_log(files.logs)
     assert tail(files.logs / "missing.log") == ""
+
+
+# Recorded from srun 22.05, with more tasks than there were.
+SRUN_KILLED = """\
+srun: error: n2: task 3: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=17.0
+slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-21T14:30:30 ***
+srun: error: n1: tasks 0-2: Terminated
+srun: Force Terminated StepId=17.0
+"""
+# Written like it, not recorded.
+SRUN_RAISED = """\
+srun: error: n1: task 0: Exited with exit code 1
+srun: Terminating StepId=17.0
+srun: error: n2: tasks 1-3: Killed
+"""
+
+
+def test_a_task_that_was_killed_first_is_blamed(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text(SRUN_KILLED)
+    write_error(files)
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.rank) == ("Killed", 3)
+
+
+def test_tasks_that_srun_ended_for_another_are_not_blamed(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text(SRUN_RAISED)
+    write_error(files)
+    assert diagnose(files, files.logs, 1).kind == "DataError"
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "text"),
+    [
+        ("Exited with exit code 7", "Crashed", "rank 4 ended with exit code 7"),
+        ("Out Of Memory", "Killed", "rank 4 was killed by SIGKILL"),
+        ("Segmentation fault (core dumped)", "Killed", "rank 4 was killed by SIGSEGV"),
+        ("Something new", "Crashed", "rank 4 ended with exit code 1"),
+    ],
+)
+def test_the_first_of_several_tasks_is_named(
+    files: RunFiles, ending: str, kind: str, text: str
+) -> None:
+    torchrun_log(files.logs).write_text(f"srun: error: n2: tasks 4,6-7: {ending}\n")
+    failure = diagnose(files, files.logs, 1)
+    assert failure.kind == kind
+    assert failure.message.startswith(text)

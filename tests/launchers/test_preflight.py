@@ -123,3 +123,16 @@ def test_a_folder_without_shards_says_how_to_make_them(tmp_path: Path) -> None:
     (tmp_path / "tfrecord").mkdir()
     (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
     check_data(tmp_path, "tfrecord")
+
+
+def test_a_job_gives_way_to_as_many_nodes_as_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    with pytest.raises(SpecError, match=r"this machine only.*`ddl study submit`"):
+        check_run(ddp(1, nodes=2))  # a job by hand, which has not said how to start ranks
+    monkeypatch.setenv("DDL_SRUN", "srun")
+    check_run(ddp(4, nodes=2))  # more ranks than this node has cores for: they were granted
+    with pytest.raises(SpecError, match="nodes = 3, but this SLURM job has 2"):
+        check_run(ddp(1, nodes=3))
+    with pytest.raises(SpecError, match="global batch"):
+        check_run(ddp(1, nodes=2, local_batch_size=64, train_images=127))

@@ -1,0 +1,97 @@
+"""``ddl study submit``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
+from ddl_core.errors import DataError, LaunchError
+from ddl_core.paths import RunFiles, Tree
+
+if TYPE_CHECKING:
+    from ddl_core.launchers.slurm import Queue
+    from ddl_core.launchers.submit import Job
+
+
+@click.command()
+@click.argument("name", metavar="STUDY")
+@click.option(
+    "--site",
+    "site_name",
+    required=True,
+    metavar="SITE",
+    help="Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
+)
+@click.option("--account", metavar="PROJECT", help="Project that is billed.")
+@click.option("--partition", metavar="NAME", help="[default: the site's]")
+@click.option("--time", metavar="HH:MM:SS", help="Limit of each job. [default: the site's]")
+@click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
+@data_option
+@results_option
+@dry_run_option
+def submit(
+    name: str,
+    site_name: str,
+    account: str | None,
+    partition: str | None,
+    time: str | None,
+    retry_failed: bool,
+    data_dir: Path | None,
+    root: Path | None,
+    dry_run: bool,
+) -> None:
+    """Submit what a study has not run yet to SLURM, one job per run.
+
+    What is complete, at work or in the queue is never submitted again. With --dry-run: show the
+    scripts, and how many node-hours they may cost at most.
+    """
+    from ddl_core.launchers import submit as core
+    from ddl_core.launchers.sbatch import Options
+    from ddl_core.launchers.site import find_site
+    from ddl_core.launchers.study import find_study
+
+    asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
+    options = Options(account, partition, time)
+    queue = _queue(dry_run)
+    entries, jobs = core.prepare(asked, tree, site, options, queue, retry_failed=retry_failed)
+    if dry_run:
+        _show_scripts(jobs)
+    click.echo(core.show_costs(entries, jobs))
+    if dry_run:
+        _warn_of_data(jobs, tree, data_dir)
+        return
+    submitted = core.submit(
+        asked, tree, site, options, retry_failed=retry_failed, data_dir=data_dir
+    )
+    for item, job_id in submitted:
+        click.echo(f"{job_id}  {item.spec.run_id}")
+
+
+def _queue(dry_run: bool) -> "Queue | None":
+    """Return SLURM's queue; a look at the scripts does without, where it does not answer."""
+    from ddl_core.launchers import slurm
+
+    try:
+        return slurm.queue()
+    except LaunchError as error:
+        if not dry_run:
+            raise
+        click.echo(f"warning: without the state of the jobs: {error}", err=True)
+        return None
+
+
+def _show_scripts(jobs: list["Job"]) -> None:
+    for job in jobs:
+        click.echo(f"# {RunFiles(job.entry.directory).script}")
+        click.echo(job.script)
+
+
+def _warn_of_data(jobs: list["Job"], tree: Tree, data_dir: Path | None) -> None:
+    """Say that data are missing: submitting would refuse, but a look at the scripts needs none."""
+    from ddl_core.launchers.study import check_data
+
+    try:
+        check_data([job.entry for job in jobs], tree, data_dir)
+    except DataError as error:
+        click.echo(f"warning: nothing could be submitted now: {error}", err=True)

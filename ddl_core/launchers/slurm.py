@@ -1,0 +1,132 @@
+"""The programs of SLURM, each called with a time limit: a dead controller lets them hang."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddl_core.errors import LaunchError
+from ddl_core.ledger import Entry, State
+from ddl_core.spec import RunSpec
+
+TIMEOUT_S = 60.0
+JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
+OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
+RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
+
+
+def job_name(spec: RunSpec) -> str:
+    """Return what the job of a run is called."""
+    return f"ddl-{spec.run_id}"
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that SLURM has not finished with."""
+
+    name: str
+    state: str
+    reason: str
+
+
+Queue = dict[str, QueuedJob]
+
+
+def hold(script: Path) -> str:
+    """Submit a job that may not start yet; return its number.
+
+    Raises
+    ------
+    LaunchError
+        With what `sbatch` said, if it refused or did not answer.
+    """
+    said = _call("sbatch", "--parsable", "--hold", str(script))
+    if not (found := JOB_ID.search(said)):
+        raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
+    return found[1]
+
+
+def release(job_id: str) -> None:
+    """Let a held job start.
+
+    Raises
+    ------
+    LaunchError
+        If that was refused.
+    """
+    _call("scontrol", "release", job_id)
+
+
+def cancel(job_id: str) -> None:
+    """Cancel a job.
+
+    Raises
+    ------
+    LaunchError
+        If that was refused.
+    """
+    _call("scancel", job_id)
+
+
+def queue() -> Queue | None:
+    """Return this user's waiting and running jobs; None on a machine without SLURM.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM is there and does not answer.
+    """
+    if shutil.which("squeue") is None:
+        return None
+    found: Queue = {}
+    for line in _call("squeue", "--me", "--noheader", f"--format={OURS}").splitlines():
+        job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
+        found[job_id] = QueuedJob(name, state, reason)
+    return found
+
+
+def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Return the ledger as the queue has it.
+
+    A login node may not see the lock that a compute node holds, so a run that looks interrupted
+    may be at work; one that was interrupted may wait for its next turn; and a job that was
+    cancelled before its start leaves a record that still says submitted.
+    """
+    return [_joined(item, jobs) for item in entries]
+
+
+def _joined(item: Entry, jobs: Queue | None) -> Entry:
+    if item.job_id is None or jobs is None or item.state == "completed":
+        return item
+    job = jobs.get(item.job_id)
+    # Another cluster, or one that was set up anew, may have given the number to another job.
+    if job and job.name == job_name(item.spec):
+        state: State = "running" if job.state in RUNNING else "submitted"
+        shown = f"job {item.job_id} {job.state}"
+        return replace(item, state=state, reason=f"{shown} ({job.reason})" if job.reason else shown)
+    if item.state == "submitted":
+        log = f"logs/slurm-{item.job_id}.log of the run's folder"
+        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
+        return replace(item, state="interrupted", reason=gone)
+    return item
+
+
+def _call(program: str, *arguments: str) -> str:
+    try:
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        ).stdout
+    except FileNotFoundError:
+        raise LaunchError(
+            f"the program {program!r} is not on PATH; submit on a login node of a SLURM cluster"
+        ) from None
+    except OSError as error:
+        raise LaunchError(f"cannot start {program}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"{program} did not answer within {TIMEOUT_S:.0f} s; ask it by hand, and try again"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).strip() or f"exit code {error.returncode}"
+        raise LaunchError(f"{program} {' '.join(arguments)}: {said}") from None

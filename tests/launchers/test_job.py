@@ -1,0 +1,92 @@
+"""A job's script, executed by bash with stand-ins for srun and scontrol: no SLURM is involved.
+
+What is shown: the script starts the notebook, which starts the ranks through srun; and what the
+notice before the time limit does to the run and its record.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddl_core.launchers import job
+from ddl_core.launchers.sbatch import Options, Place, render
+from ddl_core.launchers.site import find_site
+from ddl_core.launchers.study import pending
+from ddl_core.ledger import entry
+from ddl_core.paths import PROJECT, RunFiles
+from ddl_core.records import read_record
+from tests.launchers.running import ENDLESS, is_training, planned, processes_of, wait_for
+from tests.launchers.stand_ins import SRUN, StandIns
+
+
+@pytest.fixture
+def slurm(stand_ins: StandIns) -> StandIns:
+    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    stand_ins.add("scontrol", "127.0.0.1\n")
+    return stand_ins
+
+
+def begin(run_dir: Path) -> "subprocess.Popen[str]":
+    """Execute the script of a run as a job of one node would."""
+    spec = read_record(run_dir).spec
+    script = RunFiles(run_dir).script
+    place = Place(run_dir, PROJECT, sys.executable)
+    script.write_text(render(spec, find_site("localtest"), Options(), place))
+    values = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_CPUS_PER_TASK": "1",
+        "TMPDIR": str(run_dir),  # for the caches
+    }
+    return subprocess.Popen(
+        ["bash", str(script)],
+        env={**os.environ, **values},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_the_script_completes_its_run(slurm: StandIns) -> None:
+    run_dir = planned(strategy="ddp")
+    output, _ = (process := begin(run_dir)).communicate(timeout=120)
+    assert process.returncode == 0, output
+    record = read_record(run_dir)
+    assert record.status == "completed"
+    assert record.provenance is not None
+    assert record.provenance["scheduler"]["SLURM_JOB_ID"] == "17"
+    assert RunFiles(run_dir).notebook.exists()
+    assert list(RunFiles(run_dir).logs.glob("attempt_0/srun/attempt_0/0/stderr.log"))
+    assert slurm.calls("scontrol") == ["show hostnames n1"]
+    assert job.main([str(run_dir)]) == 1  # a second time is refused
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: StandIns) -> None:
+    run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
+    process = begin(run_dir)
+    try:
+        wait_for(lambda: is_training(run_dir), "the first step")
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == job.STOPPED, output
+    item = entry(read_record(run_dir).spec, run_dir)
+    assert item.reason == "Interrupted: stopped by the user or its job before its end"
+    assert pending([item]) == [item]
+    assert processes_of(run_dir) == []
+    assert slurm.calls("scontrol")[-1] == "requeue 17"
+
+
+def test_a_job_needs_the_folder_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.main([]) == 2
+    assert "usage" in capsys.readouterr().err
