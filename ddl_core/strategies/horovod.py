@@ -139,9 +139,7 @@ def _configure(spec: RunSpec) -> None:
         os.environ.setdefault(name, seconds)
 
 
-def _meet(
-    spec: RunSpec, place: Rank
-) -> tuple[RendezvousHTTPServer | None, torch.distributed.Store | None]:
+def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]:
     """Tell Horovod where its ranks meet, unless their launcher has done so.
 
     horovodrun and MPI have. torchrun and srun have not: then rank 0 opens Horovod's own meeting
