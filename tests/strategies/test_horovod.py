@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +85,12 @@ def timeline(directory: Path) -> list[dict[str, Any]]:
     """Return what Horovod did, as it wrote it down; its last line may be missing."""
     text = (directory / "timeline.json").read_text().strip().rstrip(",").rstrip("]").rstrip(",")
     return json.loads(text + "]")
+
+
+def cycle_ms(directory: Path) -> float:
+    """Return the median time from the start of one cycle to that of the next."""
+    starts = [one["ts"] for one in timeline(directory) if one.get("name") == "CYCLE_START"]
+    return float(np.median(np.diff(sorted(starts)))) / 1000
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +171,8 @@ def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, tmp_path, 
 
     assert count(pair["horovod"], "MEMCPY_IN_FUSION_BUFFER") > 0
     assert count(run, "MEMCPY_IN_FUSION_BUFFER") == 0
-    assert 0 < 3 * count(run, "CYCLE_START") < count(pair["horovod"], "CYCLE_START")
+    # Their distance, not their number: a busy machine takes longer for the same work.
+    assert cycle_ms(run) >= 20 > cycle_ms(pair["horovod"])
 
 
 @with_horovod
