@@ -64,9 +64,9 @@ def _check(
 
 def count_corrupt(strategy: Strategy, loader: Loader) -> int:
     """Return the unreadable images of all ranks since `set_epoch`. A collective."""
-    own = float(loader.corrupt_images)
-    corrupt = torch.tensor(own, dtype=torch.float64, device=strategy.device)
-    return int(strategy.all_reduce(corrupt).item())
+    own = torch.tensor([loader.corrupt_images], device=strategy.device)
+    (corrupt,) = strategy.all_reduce(own).tolist()
+    return int(corrupt)
 
 
 def refuse_broken_data(corrupt: int, samples: int) -> None:

@@ -147,7 +147,7 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     corrupt = count_corrupt(strategy, loader)
     refuse_broken_data(corrupt, images_per_epoch)
     ids = check_epoch(spec, strategy, loader, epoch)
-    loss_total = float(strategy.all_reduce(loss_sum).item())
+    (loss_total,) = strategy.all_reduce(loss_sum[None]).tolist()
     micro_batches = steps * spec.virtual_workers
     return Outcome(
         window=window,
