@@ -63,11 +63,11 @@ def measure(
     return Rate(what, images / (time.perf_counter() - wall), images / (cpu_clock() - cpu))
 
 
-def measure_epoch(loader: FileLoader, epoch: int, what: str = "") -> Rate:
+def measure_epoch(loader: FileLoader, epoch: int, what: str) -> Rate:
     """Return the rate of one epoch, start of the loader's processes included."""
     loader.set_epoch(epoch)
     images = len(loader) * loader.batch_size
-    return measure(what or f"epoch {epoch}", images, lambda: exhaust(loader))
+    return measure(what, images, lambda: exhaust(loader))
 
 
 def exhaust(items: Iterable[object]) -> None:

@@ -11,6 +11,7 @@ from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.shard_log import ConvertPlan, SplitPlan, read_shard_log
 from ddl_core.datasets.tasks import SPLITS
 from ddl_core.errors import DataError
+from ddl_core.paths import converted_folder
 
 # Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
 # system, and ImageNet's 148 GB come close to the 1024 shards that are usual for it.
@@ -48,7 +49,7 @@ def plan_conversion(
         what `out` says of itself is damaged.
     """
     root = Path(source).absolute()
-    folder = Path(out).absolute() if out else root / "tfrecord"
+    folder = Path(out).absolute() if out else converted_folder(root)
     train = list_images(root / "train")
     images = {"train": train, "val": list_images(root / "val", train.classes)}
     sizes = {split: _estimated_bytes(images[split]) for split in SPLITS}

@@ -7,6 +7,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from ddl_core.datasets.shard_names import shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.paths import shards_folder
@@ -117,7 +118,7 @@ def check_data(folder: Path, data_format: str) -> None:
             next(part.iterdir(), None)
         except OSError as error:
             raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
-    if data_format == "tfrecord" and not any(parts[0].glob("train-*-of-*")):
+    if data_format == "tfrecord" and not shards_in(parts[0], "train"):
         raise DataError(
             f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
             f"with `ddl data convert {folder}`, or leave data_format out"
