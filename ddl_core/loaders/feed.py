@@ -85,7 +85,8 @@ class Feed:
             for parts in self._ahead
         ]
         self._forget()
-        self._careful.extend([*lost, *waiting])
+        # Before what an earlier failure has left to do.
+        self._careful.extendleft(reversed([*lost, *waiting]))
 
     def _forget(self) -> None:
         for parts in self._ahead:

@@ -21,7 +21,7 @@ from ddl_core.datasets.tfrecord import (
     read_records,
 )
 from ddl_core.errors import DataError, SpecError
-from tests.loaders.paths import FORMATS, LOADERS, images_of, open_loader
+from tests.loaders.paths import FORMATS, LOADERS, images_of, open_loader, with_dali
 
 CAT = "cat_00000.JPEG"
 
@@ -174,3 +174,18 @@ def test_dali_that_fails_on_a_batch_gets_it_from_pillow(data, monkeypatch):
     for number, (image, _) in want.items():
         assert (got[number][0] - image).abs().mean() < 0.02
     assert torch.isfinite(torch.stack([image for image, _ in got.values()])).all()
+
+
+@with_dali
+def test_batches_keep_their_order_when_dali_fails_again(data):
+    feed = open_loader("dali_cpu", data, **ALL, loader_prefetch=1)._feed
+    feed.begin()
+    for _ in range(3):
+        feed()
+    want = [[item.number for item in items] for items in feed.taken]
+    feed.go_back()
+    feed()
+    feed.go_back()
+    for _ in range(3):
+        feed()
+    assert [[item.number for item in items] for items in feed.taken] == want
