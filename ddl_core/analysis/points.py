@@ -66,10 +66,11 @@ REPEATS = {
 def throughput(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
-    Formats of one loader share its panel.
+    Formats of one loader share its panel. A setting measured at one number of workers says nothing
+    here and is left out where another was measured at more.
     The paper's panel comes last and is its own, because the hardware is another.
     """
-    ours = _measured(arms, ["value", "low", "high"])
+    ours = _measured(_varied(arms), ["value", "low", "high"])
     loaders = list(LOADER_NAMES)
     ours["order"] = ours["loader"].map(loaders.index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
@@ -141,6 +142,13 @@ def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
         world_size_min=table["world_size"],
         panel=table["setting"],
     )
+
+
+def _varied(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings measured at two or more world sizes; all of them if there are none."""
+    reached = table["world_size"].where(table["n"] > 0)
+    varied = reached.groupby(table["setting"]).transform("nunique") > 1
+    return table[varied] if varied.any() else table
 
 
 def _scaling(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,8 @@
 """Loaders that finish one image at a time in processes of torch's DataLoader."""
 
+import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,6 +84,7 @@ class ProcessLoader(FileLoader):
     ) -> None:
         super().__init__(spec, data_dir, split, rank, world_size, device)
         workers = spec.loader_workers
+        method = _start_method(spec, device)
         self._loader = DataLoader(
             self.make_samples(),
             batch_sampler=self._plan,
@@ -90,8 +93,9 @@ class ProcessLoader(FileLoader):
             pin_memory=spec.pin_memory and device.type == "cuda",
             # Evaluation is rare: its workers need not sit in memory during training.
             persistent_workers=spec.persistent_workers and split == "train" and workers > 0,
-            multiprocessing_context=_start_method(spec, device),
-            worker_init_fn=_leave_with_rank,
+            multiprocessing_context=method,
+            # Of a fork server's children this process is not the parent.
+            worker_init_fn=partial(_leave_with, os.getpid() if method == "fork" else None),
         )
 
     def make_samples(self) -> Samples:
@@ -118,6 +122,6 @@ def _start_method(spec: RunSpec, device: torch.device) -> str | None:
     return "forkserver" if device.type == "cuda" else "fork"
 
 
-def _leave_with_rank(_worker: int) -> None:
+def _leave_with(rank: int | None, _worker: int) -> None:
     # torch's own watch does not end a process that is writing into a full pipe.
-    die_with_parent()
+    die_with_parent(rank)

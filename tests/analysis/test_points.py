@@ -88,6 +88,21 @@ def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: 
     assert lost["value"].isna().all()
 
 
+def test_setting_of_one_world_size_is_left_out_where_another_has_more(
+    tree: Tree, laptop: MakeRun, paper: Paper
+) -> None:
+    def panels() -> set[str]:
+        table = points.throughput(arm_table(runs_table(tree.runs)), paper)
+        return set(table[table["source"] == "measured"]["panel"])
+
+    before = panels()
+    laptop(strategy="ddp", gpus_per_node=2, study="other", local_batch_size=7)
+    laptop(strategy="ddp", gpus_per_node=4, study="other", status="failed", rows=[])
+    assert panels() == before
+    laptop(strategy="ddp", gpus_per_node=4, study="other", local_batch_size=7)
+    assert panels() > before
+
+
 def test_papers_throughput_is_derived_and_has_its_own_panel(paper: Paper) -> None:
     table = points.throughput(arm_table(empty_table()), paper)
     assert set(table["source"]) == {"derived"}
