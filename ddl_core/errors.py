@@ -1,5 +1,7 @@
 """The errors a user can cause or meet; everything else is a bug and keeps its traceback."""
 
+STOPPED = 130  # exit status: what a shell reports for a program that Ctrl-C ended
+
 
 class DDLError(Exception):
     """Base class. The text names the wrong value, what is allowed and what to do next."""

@@ -10,12 +10,14 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from ddl_core.errors import LaunchError, RecordError
+from ddl_core.failures import Category, classify, remedy
 from ddl_core.paths import RunFiles, Tree, portable
 from ddl_core.records import RunRecord, Status, read_record, write_record
 from ddl_core.spec import RunSpec, Study
 
 State = Status | Literal["missing", "interrupted", "unreadable"]
 
+INTERRUPTED = "Interrupted"  # kind of failure of a run that only was told to stop
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
 
@@ -29,6 +31,7 @@ class Entry:
     state: State
     reason: str = ""
     job_id: str | None = None  # of the scheduler that it was last handed to
+    category: Category | None = None  # of what ended it badly
 
 
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
@@ -59,8 +62,8 @@ def ledger(study: Study, tree: Tree) -> list[Entry]:
 def entry(spec: RunSpec, directory: Path) -> Entry:
     """Return what is known about one run.
 
-    A record that says ``running`` while no process holds its lock is ``interrupted``: the process
-    was killed before it could say so.
+    ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
+    process holds its lock: the process was killed before it could say so.
     """
     if not RunFiles(directory).record.exists():
         return Entry(spec, directory, "missing")
@@ -70,8 +73,12 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
         return Entry(spec, directory, "unreadable", str(error))
     if record.status == "running" and not is_locked(directory):
         return Entry(spec, directory, "interrupted", "its process is gone", record.job_id)
-    reason = f"{record.error.kind}: {record.error.message}" if record.error else ""
-    return Entry(spec, directory, record.status, reason, record.job_id)
+    cause = record.error
+    if cause is None:
+        return Entry(spec, directory, record.status, job_id=record.job_id)
+    state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
+    category = cause.category or classify(cause.kind, cause.message)
+    return Entry(spec, directory, state, f"{cause.kind}: {cause.message}", record.job_id, category)
 
 
 def counts(entries: list[Entry]) -> str:
@@ -79,6 +86,11 @@ def counts(entries: list[Entry]) -> str:
     by_state = Counter(entry.state for entry in entries)
     parts = ", ".join(f"{number} {state}" for state, number in sorted(by_state.items()))
     return f"{len(entries)} runs: {parts}"
+
+
+def remedies(entries: list[Entry]) -> list[str]:
+    """Return one line on each class of failure: what to do about it."""
+    return [remedy(one) for one in dict.fromkeys(item.category for item in entries) if one]
 
 
 @contextmanager

@@ -14,10 +14,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddl_core.errors import RecordError
+from ddl_core.failures import Category, classify
 from ddl_core.paths import RunFiles
 from ddl_core.spec import RunSpec, describe
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# Version 1 had no `category`; read without one, it is version 2 in all else.
+READABLE = (1, SCHEMA_VERSION)
 METHOD_VERSION = 1
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
@@ -33,6 +36,15 @@ class Failure(_Strict):
     kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
     message: str
     rank: int | None = None
+    category: Category | None = Field(None, description="class of the failure, see failures.py")
+
+    @classmethod
+    def of(
+        cls, kind: str, message: str, rank: int | None = None, exit_code: int | None = None
+    ) -> "Failure":
+        """Return a failure with its class, see `classify`."""
+        category = classify(kind, message, exit_code=exit_code)
+        return cls(kind=kind, message=message, rank=rank, category=category)
 
 
 class Attempt(_Strict):
@@ -173,17 +185,16 @@ def read_record(directory: Path) -> RunRecord:
     Raises
     ------
     RecordError
-        If it is missing, not JSON, has an unknown field, or is of another version.
+        If it is missing, not JSON, has an unknown field, or is of a version not known here.
     """
     path = RunFiles(directory).record
     content = _parse(path, _read(path))
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise RecordError(
-            f"{path} has schema version {version!r}; this code reads {SCHEMA_VERSION}"
-        )
+    if version not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise RecordError(f"{path} has schema version {version!r}; this code reads {known}")
     try:
-        return RunRecord.model_validate(content)
+        return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
 

@@ -16,9 +16,7 @@ from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
-from ddl_core.errors import DDLError
-
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+from ddl_core.errors import STOPPED, DDLError
 
 
 class Application(click.Group):
@@ -32,7 +30,7 @@ class Application(click.Group):
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
-            sys.exit(INTERRUPTED)
+            sys.exit(STOPPED)
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})

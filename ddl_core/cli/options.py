@@ -86,9 +86,10 @@ def _base_type(annotation: Any) -> Any:
 
 
 def show_entries(entries: list[Entry]) -> str:
-    """Return one line per run: state, name, and the first line of the reason."""
+    """Return one line per run: state, name, class of failure and the first line of the reason."""
     lines = []
     for item in entries:
         reason = f"  {item.reason.splitlines()[0]}" if item.reason else ""
+        reason = f"  [{item.category}]{reason}" if item.category else reason
         lines.append(f"{item.state:<12}{item.spec.run_id}{reason}")
     return "\n".join(lines)

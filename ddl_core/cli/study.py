@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddl_core.cli.cancel import cancel
 from ddl_core.cli.options import (
     data_option,
     dry_run_option,
@@ -16,7 +17,7 @@ from ddl_core.cli.options import (
 )
 from ddl_core.cli.submit import submit
 from ddl_core.errors import LaunchError
-from ddl_core.ledger import Entry, counts, ledger
+from ddl_core.ledger import Entry, counts, ledger, remedies
 from ddl_core.paths import RunFiles, committed
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
+ENDED = ("completed", "failed", "interrupted")
 
 
 @click.group()
@@ -76,18 +78,22 @@ def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run:
 @click.option("--watch", is_flag=True, help="Show it again every 2 s until all runs have ended.")
 @results_option
 def status_command(name: str, watch: bool, root: Path | None) -> None:
-    """Show which runs are complete, failed, running, in SLURM's queue or still to come."""
+    """Show which runs are complete, failed, running, in SLURM's queue or still to come.
+
+    What ended badly has its class of failure in brackets; below is what to do about each class. A
+    run whose job was killed before it could say so gets, in its record, what SLURM says of it.
+    """
     from ddl_core.launchers.study import find_study, live
 
     asked, tree = find_study(name), tree_of(root)
     jobs = _JobStates()
     while True:
         entries = jobs.join(ledger(asked, tree))
-        text = "\n".join((show_entries(entries), counts(entries), *live(entries)))
+        parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
         if watch:
             click.clear()
-        click.echo(text)
-        if not watch or all(item.state in ("completed", "failed") for item in entries):
+        click.echo("\n".join(parts))
+        if not watch or all(item.state in ENDED for item in entries):
             return
         time.sleep(WATCH_EVERY_S)
 
@@ -101,18 +107,21 @@ class _JobStates:
 
     def join(self, entries: list[Entry]) -> list[Entry]:
         from ddl_core.launchers import slurm
+        from ddl_core.launchers.settle import settled
 
-        if any(item.job_id for item in entries) and time.monotonic() >= self._due:
-            try:
-                self._jobs = slurm.queue()
-            except LaunchError as error:
-                self._jobs = None
-                click.echo(f"warning: without the state of the jobs: {error}", err=True)
-            self._due = time.monotonic() + ASK_QUEUE_EVERY_S
-        return slurm.joined(entries, self._jobs)
+        if not any(item.job_id for item in entries) or time.monotonic() < self._due:
+            return slurm.joined(entries, self._jobs)
+        self._due = time.monotonic() + ASK_QUEUE_EVERY_S
+        try:
+            self._jobs = slurm.queue()
+        except LaunchError as error:
+            self._jobs = None
+            click.echo(f"warning: without the state of the jobs: {error}", err=True)
+        return settled(entries, self._jobs)
 
 
 study.add_command(submit)
+study.add_command(cancel)
 
 
 @study.command("publish")

@@ -7,11 +7,12 @@ import click
 
 from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
 from ddl_core.errors import DataError, LaunchError
+from ddl_core.ledger import ledger
 from ddl_core.paths import RunFiles, Tree
 
 if TYPE_CHECKING:
     from ddl_core.launchers.slurm import Queue
-    from ddl_core.launchers.submit import Job
+    from ddl_core.launchers.submit import Job, Plan
 
 
 @click.command()
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 @click.option("--partition", metavar="NAME", help="[default: the site's]")
 @click.option("--time", metavar="HH:MM:SS", help="Limit of each job. [default: the site's]")
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
+@click.option(
+    "--small-first",
+    is_flag=True,
+    help="Let the larger runs of an arm wait until one on its fewest nodes is complete.",
+)
 @data_option
 @results_option
 @dry_run_option
@@ -37,46 +43,59 @@ def submit(
     partition: str | None,
     time: str | None,
     retry_failed: bool,
+    small_first: bool,
     data_dir: Path | None,
     root: Path | None,
     dry_run: bool,
 ) -> None:
     """Submit what a study has not run yet to SLURM, one job per run.
 
-    What is complete, at work or in the queue is never submitted again. With --dry-run: show the
-    scripts, and how many node-hours they may cost at most.
+    Again later, it submits only what is missing or was stopped: what is complete, at work or in the
+    queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
+    most.
     """
     from ddl_core.launchers import submit as core
     from ddl_core.launchers.sbatch import Options
     from ddl_core.launchers.site import find_site
+    from ddl_core.launchers.slurm import joined
     from ddl_core.launchers.study import find_study
 
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
-    queue = _queue(dry_run)
-    entries, jobs = core.prepare(asked, tree, site, options, queue, retry_failed=retry_failed)
+    choice = core.Choice(retry_failed, small_first)
     if dry_run:
-        _show_scripts(jobs)
-    click.echo(core.show_costs(entries, jobs))
-    if dry_run:
-        _warn_of_data(jobs, tree, data_dir)
+        entries, queue = ledger(asked, tree), _queue()
+        plan = core.prepare(joined(entries, queue), site, options, queue, choice)
+        _show_scripts(plan.jobs)
+        _show_plan(plan)
+        _warn_of_data(plan.jobs, tree, data_dir)
         return
-    submitted = core.submit(
-        asked, tree, site, options, retry_failed=retry_failed, data_dir=data_dir
-    )
+    submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=_show_plan)
     for item, job_id in submitted:
         click.echo(f"{job_id}  {item.spec.run_id}")
 
 
-def _queue(dry_run: bool) -> "Queue | None":
+def _show_plan(plan: "Plan") -> None:
+    from ddl_core.launchers.submit import show_costs
+
+    click.echo(show_costs(plan.entries, plan.jobs))
+    for job in plan.jobs:
+        if job.after:
+            click.echo(f"{job.entry.spec.run_id} waits for {job.after.spec.run_id}")
+    for item in plan.left_out:
+        click.echo(
+            f"not submitted: {item.spec.run_id}: the smallest runs of its arm have failed; "
+            "try them again with --retry-failed, or leave --small-first out"
+        )
+
+
+def _queue() -> "Queue | None":
     """Return SLURM's queue; a look at the scripts does without, where it does not answer."""
     from ddl_core.launchers import slurm
 
     try:
         return slurm.queue()
     except LaunchError as error:
-        if not dry_run:
-            raise
         click.echo(f"warning: without the state of the jobs: {error}", err=True)
         return None
 

@@ -31,9 +31,10 @@ TASK_SIGNALS = {
 }
 # What a rank may get because another one failed: torchrun ends it, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
+OOM_KILLER = "; the system's out-of-memory killer was at work on this machine meanwhile"
 
 
-def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
+def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) -> Failure:
     """Return the failure of a run whose torchrun has ended.
 
     A killed rank comes first, because it makes the others raise that the connection is lost; then
@@ -47,25 +48,23 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
         Folder of this attempt's output: ``torchrun.log`` and torchrun's own subfolders.
     exit_code
         Of torchrun; negative where a signal ended it.
+    oom_kills
+        How many processes of this machine the system ended meanwhile because memory ran out.
     """
     ended = _entries(logs)
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
         return failure
     for rank, code in killed or ended:
-        return Failure(
-            kind="Killed" if code < 0 else "Crashed",
-            rank=rank,
-            message=f"rank {rank} {_ending(code)}{tail(rank_log(logs, rank))}",
-        )
+        cause = OOM_KILLER if oom_kills and code == -signal.SIGKILL else ""
+        text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
+        return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code)
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
-        return Failure(kind="Crashed", message=text + tail(rank_log(logs, 0)))
+        return Failure.of("Crashed", text + tail(rank_log(logs, 0)))
     launcher = "srun" if Allocation.current() else "torchrun"
-    return Failure(
-        kind="Killed" if exit_code < 0 else "NotStarted",
-        message=f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}",
-    )
+    text = f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}"
+    return Failure.of("Killed" if exit_code < 0 else "NotStarted", text, exit_code=exit_code)
 
 
 def _entries(logs: Path) -> list[tuple[int, int]]:
@@ -108,7 +107,7 @@ def _from_rank(path: Path) -> Failure | None:
     """Read ``error.json``; a rank that was killed while writing it leaves it unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Failure(kind=content["kind"], message=content["message"], rank=content.get("rank"))
+        return Failure.of(content["kind"], content["message"], content.get("rank"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

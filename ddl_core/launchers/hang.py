@@ -40,7 +40,7 @@ def diagnose(logs: Path, token: str, text: str) -> Failure:
     if blamed is not None:
         text += f"; the others wait for rank {blamed}"
         shown.append(tail(rank_log(logs, blamed)))
-    return Failure(kind="Timeout", rank=blamed, message=text + "".join(shown))
+    return Failure.of("Timeout", text + "".join(shown), blamed)
 
 
 def _ranks(token: str) -> dict[int, psutil.Process]:

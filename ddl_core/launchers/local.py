@@ -11,6 +11,7 @@ from typing import Any
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launchers import lab_book, ranks
+from ddl_core.launchers.ending import mark_failed
 from ddl_core.ledger import is_locked
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure, RunRecord, Status, read_record
@@ -92,7 +93,7 @@ class LocalJob:
     def _record(self, error: DDLError) -> None:
         """Let the record say so if the kernel could not: it did not start, or was killed."""
         if not is_locked(self.run_dir) and self.state in ("planned", "submitted", "running"):
-            ranks.mark_failed(self.run_dir, Failure(kind=type(error).__name__, message=str(error)))
+            mark_failed(self.run_dir, Failure.of(type(error).__name__, str(error)))
 
     def _keep_kernel(self, manager: Any) -> None:
         self._kernel = manager

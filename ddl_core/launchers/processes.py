@@ -77,14 +77,23 @@ def end_all(token: str, patience_s: float = 20.0) -> list[int]:
     return []
 
 
+def oom_kills() -> int:
+    """Return how many processes this machine has ended because memory ran out; 0 if unknown."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `KeyboardInterrupt`, so that one path cleans up after all."""
+def stoppable(*others: signal.Signals) -> Iterator[None]:
+    """Turn SIGTERM, SIGHUP and `others` into `KeyboardInterrupt`: one path cleans up after all."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    with _handlers((signal.SIGTERM, signal.SIGHUP), stop):
+    with _handlers((signal.SIGTERM, signal.SIGHUP, *others), stop):
         yield
 
 

@@ -15,8 +15,9 @@ from subprocess import Popen, TimeoutExpired
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launchers import commands, failure, hang, preflight, processes
 from ddl_core.launchers.allocation import Allocation
+from ddl_core.launchers.ending import mark_failed
 from ddl_core.launchers.progress import Progress, read_progress
-from ddl_core.ledger import exclusive
+from ddl_core.ledger import INTERRUPTED, exclusive
 from ddl_core.paths import PROJECT, RunFiles, locate
 from ddl_core.records import Attempt, Failure, RunRecord, now, read_record, write_record
 from ddl_core.spec import RunSpec
@@ -114,10 +115,12 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
     for attempt in record.attempts:
         if attempt.status == "running":
             attempt.status = "failed"
-            attempt.error = Failure(kind="Interrupted", message="its process was gone")
+            gone = "its process was gone"
+            attempt.error = Failure(kind=INTERRUPTED, message=gone, category="killed")
     logs = files.logs / f"attempt_{len(record.attempts)}"
     record.attempts.append(Attempt(started_utc=now()))
     record.status, record.error = "running", None
+    record.job_id = os.environ.get("SLURM_JOB_ID") if Allocation.current() else None
     write_record(files.directory, record)
     return logs
 
@@ -130,7 +133,7 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Run torchrun to its end; raise what went wrong as `_Failed`."""
-    token = uuid.uuid4().hex
+    token, oom_kills = uuid.uuid4().hex, processes.oom_kills()
     try:
         torchrun = processes.start(
             command(spec, files.directory, logs),
@@ -139,7 +142,7 @@ def _execute(
             environment=environment(spec),
         )
     except OSError as error:
-        raise _Failed(Failure(kind="NotStarted", message=f"torchrun: {error}")) from None
+        raise _Failed(Failure.of("NotStarted", f"torchrun: {error}")) from None
     try:
         stalled = _watch(torchrun, files, on_progress, stall_timeout)
         cause = hang.diagnose(logs, token, stalled) if stalled else None
@@ -150,7 +153,8 @@ def _execute(
             exit_code = torchrun.wait() if torchrun.pid not in left else -1
     if read_record(files.directory).status == "completed":
         return
-    raise _Failed(cause or failure.diagnose(files, logs, exit_code))
+    oom_kills = processes.oom_kills() - oom_kills
+    raise _Failed(cause or failure.diagnose(files, logs, exit_code, oom_kills))
 
 
 def _end_step(launcher: Popen[bytes]) -> None:
@@ -220,24 +224,12 @@ def _recorded(directory: Path) -> Iterator[None]:
         mark_failed(directory, error.cause)
         raise LaunchError(f"run {directory.name} failed: {error}") from None
     except DDLError as error:
-        mark_failed(directory, Failure(kind=type(error).__name__, message=str(error)))
+        mark_failed(directory, Failure.of(type(error).__name__, str(error)))
         raise
     except KeyboardInterrupt as error:
         with processes.undisturbed():
             # A job stops its run likewise, at the notice of its time limit.
             others = "the user or its job" if Allocation.current() else "the user"
             cause = f"stopped by {str(error) or others} before its end"
-            mark_failed(directory, Failure(kind="Interrupted", message=cause))
+            mark_failed(directory, Failure.of(INTERRUPTED, cause))
         raise
-
-
-def mark_failed(directory: Path, cause: Failure) -> None:
-    """Write into the record of a run why it failed, unless it is complete."""
-    record = read_record(directory)
-    if record.status == "completed":
-        return
-    record.status, record.error = "failed", cause
-    if record.attempts and record.attempts[-1].status == "running":
-        attempt = record.attempts[-1]
-        attempt.status, attempt.error, attempt.ended_utc = "failed", cause, now()
-    write_record(directory, record)

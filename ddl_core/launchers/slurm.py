@@ -33,15 +33,18 @@ class QueuedJob:
 Queue = dict[str, QueuedJob]
 
 
-def hold(script: Path) -> str:
+def hold(script: Path, after: str | None = None) -> str:
     """Submit a job that may not start yet; return its number.
+
+    Once released it waits for job `after` to end well, and is cancelled if that does not.
 
     Raises
     ------
     LaunchError
         With what `sbatch` said, if it refused or did not answer.
     """
-    said = _call("sbatch", "--parsable", "--hold", str(script))
+    wait = (f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()
+    said = call("sbatch", "--parsable", "--hold", *wait, str(script))
     if not (found := JOB_ID.search(said)):
         raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
     return found[1]
@@ -55,18 +58,18 @@ def release(job_id: str) -> None:
     LaunchError
         If that was refused.
     """
-    _call("scontrol", "release", job_id)
+    call("scontrol", "release", job_id)
 
 
-def cancel(job_id: str) -> None:
-    """Cancel a job.
+def cancel(*job_ids: str) -> None:
+    """Cancel jobs; one that has ended or is not known any more is passed over.
 
     Raises
     ------
     LaunchError
         If that was refused.
     """
-    _call("scancel", job_id)
+    call("scancel", *job_ids)
 
 
 def queue() -> Queue | None:
@@ -80,7 +83,7 @@ def queue() -> Queue | None:
     if shutil.which("squeue") is None:
         return None
     found: Queue = {}
-    for line in _call("squeue", "--me", "--noheader", f"--format={OURS}").splitlines():
+    for line in call("squeue", "--me", "--noheader", f"--format={OURS}").splitlines():
         job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
         found[job_id] = QueuedJob(name, state, reason)
     return found
@@ -96,15 +99,24 @@ def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
     return [_joined(item, jobs) for item in entries]
 
 
+def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
+    """Return the job of a run, if it is in the queue.
+
+    The number alone does not tell: another cluster, or one that was set up anew, may have given it
+    to another job.
+    """
+    job = jobs.get(item.job_id or "") if jobs else None
+    return job if job and job.name == job_name(item.spec) else None
+
+
 def _joined(item: Entry, jobs: Queue | None) -> Entry:
     if item.job_id is None or jobs is None or item.state == "completed":
         return item
-    job = jobs.get(item.job_id)
-    # Another cluster, or one that was set up anew, may have given the number to another job.
-    if job and job.name == job_name(item.spec):
+    if job := queued(item, jobs):
         state: State = "running" if job.state in RUNNING else "submitted"
         shown = f"job {item.job_id} {job.state}"
-        return replace(item, state=state, reason=f"{shown} ({job.reason})" if job.reason else shown)
+        reason = f"{shown} ({job.reason})" if job.reason else shown
+        return replace(item, state=state, reason=reason, category=None)
     if item.state == "submitted":
         log = f"logs/slurm-{item.job_id}.log of the run's folder"
         gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
@@ -112,7 +124,14 @@ def _joined(item: Entry, jobs: Queue | None) -> Entry:
     return item
 
 
-def _call(program: str, *arguments: str) -> str:
+def call(program: str, *arguments: str) -> str:
+    """Return what a program of SLURM says.
+
+    Raises
+    ------
+    LaunchError
+        With its message, if it is not there, fails or does not answer.
+    """
     try:
         return subprocess.run(
             [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True

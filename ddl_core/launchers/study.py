@@ -4,17 +4,17 @@ import time
 from pathlib import Path
 
 from ddl_core.errors import DDLError, RecordError, SpecError
-from ddl_core.launchers import Job, Launcher, preflight
+from ddl_core.launchers import Job, Launcher, preflight, slurm
 from ddl_core.launchers.local import Local
 from ddl_core.launchers.processes import stoppable
 from ddl_core.launchers.progress import Screen, describe, read_progress, screen
-from ddl_core.ledger import TO_RETRY, TO_RUN, Entry, counts, exclusive, ledger, plan
+from ddl_core.launchers.settle import settled
+from ddl_core.ledger import TO_RETRY, TO_RUN, Entry, counts, exclusive, ledger, plan, remedies
 from ddl_core.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_core.records import RunRecord, read_record, write_record
 from ddl_core.spec import RunSpec, Study
 
 POLL_S = 0.25
-INTERRUPTED = "Interrupted: "  # how a run that was stopped from outside begins its reason
 
 
 def run_study(
@@ -51,7 +51,8 @@ def run_study(
     Raises
     ------
     LaunchError
-        At once, if another process runs this study.
+        At once, if another process runs this study; or if some of its runs are jobs and SLURM does
+        not answer.
     DataError, RecordError
         If the data are missing or the results cannot be written: nothing was started.
     KeyboardInterrupt
@@ -60,12 +61,18 @@ def run_study(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
-        todo = pending(ledger(study, tree), retry_failed)
+        todo = pending(_with_jobs(ledger(study, tree)), retry_failed)
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         if todo:
             _run_all(todo, launcher or Local(), screen(len(todo)) if progress else _Silence())
         return ledger(study, tree)
+
+
+def _with_jobs(entries: list[Entry]) -> list[Entry]:
+    """Return the ledger as SLURM has it, if it was ever asked: what waits there is not run here."""
+    open_jobs = any(item.job_id and item.state != "completed" for item in entries)
+    return settled(entries, slurm.queue()) if open_jobs else entries
 
 
 def find_study(name: str) -> Study:
@@ -89,7 +96,7 @@ def find_study(name: str) -> Study:
 def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
     """Return what a study still has to run; a run stopped from outside has not failed."""
     wanted = TO_RETRY if retry_failed else TO_RUN
-    return [item for item in entries if is_interrupted(item) or item.state in wanted]
+    return [item for item in entries if item.state in wanted]
 
 
 def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
@@ -123,16 +130,11 @@ def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
     return data_folder(item.spec, tree, data_dir)
 
 
-def is_interrupted(item: Entry) -> bool:
-    """Say whether a run ended only because its process was told to."""
-    return item.state == "failed" and item.reason.startswith(INTERRUPTED)
-
-
 def summary(entries: list[Entry]) -> str:
-    """Return the counts, then each failed run with the first line of its reason."""
-    failed = [item for item in entries if item.state in ("failed", "unreadable")]
+    """Return the counts, each run that ended badly with its reason's first line, the remedies."""
+    failed = [item for item in entries if item.state in ("failed", "interrupted", "unreadable")]
     lines = [f"  {item.spec.run_id}: {item.reason.splitlines()[0]}" for item in failed]
-    return "\n".join([counts(entries), *lines])
+    return "\n".join([counts(entries), *lines, *remedies(failed)])
 
 
 def live(entries: list[Entry]) -> list[str]:

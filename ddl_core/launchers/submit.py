@@ -1,7 +1,7 @@
 """Hand what is left of a study to SLURM, one job per run, and say what that may cost at most."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,9 @@ from pathlib import Path
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launchers import preflight, slurm
 from ddl_core.launchers.sbatch import Options, Place, render, requeues
+from ddl_core.launchers.settle import settled
 from ddl_core.launchers.site import Site
+from ddl_core.launchers.small_first import arm, small_first
 from ddl_core.launchers.study import check_data, pending, write_plans
 from ddl_core.ledger import Entry, exclusive, ledger
 from ddl_core.paths import PROJECT, RunFiles, Tree
@@ -26,6 +28,16 @@ class Job:
     entry: Entry
     script: str
     node_hours: float
+    after: Entry | None = None  # starts once this run is complete
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is about to be submitted, out of all runs of a study."""
+
+    entries: list[Entry]
+    jobs: list[Job]
+    left_out: list[Entry]  # the small runs of their arm have failed
 
 
 @dataclass(frozen=True)
@@ -39,19 +51,25 @@ class Arm:
     node_hours: float
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which of a study's runs are submitted, and in which order."""
+
+    retry_failed: bool = False
+    small_first: bool = False
+
+
 def prepare(
-    study: Study,
-    tree: Tree,
+    entries: list[Entry],
     site: Site,
     options: Options,
     queue: slurm.Queue | None,
-    *,
-    retry_failed: bool = False,
-) -> tuple[list[Entry], list[Job]]:
-    """Return the ledger of a study, and the jobs of what it still has to run; write nothing.
+    choice: Choice,
+) -> Plan:
+    """Return the jobs of what a study still has to run; write nothing.
 
-    What is complete, at work, or in `queue` has no job; nor has what failed, unless
-    `retry_failed`.
+    What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
+    unless that is chosen.
 
     Raises
     ------
@@ -59,17 +77,18 @@ def prepare(
         If an option or a run does not fit the site.
     """
     options.check(site)
-    entries = slurm.joined(ledger(study, tree), queue)
-    todo = pending(entries, retry_failed)
+    todo = pending(entries, choice.retry_failed)
     for item in todo:
         preflight.check_batch(item.spec)
-    return entries, [_job(item, site, options) for item in todo]
+    order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
+    jobs = [_job(item, site, options, waits.get(item.spec.run_id)) for item in order]
+    return Plan(entries, jobs, [item for item in todo if item not in order])
 
 
-def _job(item: Entry, site: Site, options: Options) -> Job:
+def _job(item: Entry, site: Site, options: Options, after: Entry | None) -> Job:
     place = Place(item.directory, PROJECT, sys.executable)
     text = render(item.spec, site, options, place)
-    return Job(item, text, node_hours(item.spec, site, options))
+    return Job(item, text, node_hours(item.spec, site, options), after)
 
 
 def node_hours(spec: RunSpec, site: Site, options: Options) -> float:
@@ -81,16 +100,12 @@ def node_hours(spec: RunSpec, site: Site, options: Options) -> float:
 def arms(entries: list[Entry], jobs: list[Job]) -> list[Arm]:
     """Return the cost of each arm (strategy, loader, model), in order of appearance."""
     found = []
-    for name in dict.fromkeys(_arm(item.spec) for item in entries):
-        own = [item for item in entries if _arm(item.spec) == name]
-        hours = [job.node_hours for job in jobs if _arm(job.entry.spec) == name]
+    for name in dict.fromkeys(arm(item.spec) for item in entries):
+        own = [item for item in entries if arm(item.spec) == name]
+        hours = [job.node_hours for job in jobs if arm(job.entry.spec) == name]
         complete = sum(item.state == "completed" for item in own)
         found.append(Arm(name, len(own), complete, len(hours), sum(hours)))
     return found
-
-
-def _arm(spec: RunSpec) -> str:
-    return f"{spec.strategy} {spec.loader} {spec.model}"
 
 
 def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
@@ -117,11 +132,14 @@ def submit(
     tree: Tree,
     site: Site,
     options: Options,
+    choice: Choice,
     *,
-    retry_failed: bool = False,
     data_dir: Path | None = None,
+    show: Callable[[Plan], None] = lambda plan: None,
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
+
+    `show` is called with what is about to be submitted.
 
     Raises
     ------
@@ -133,17 +151,23 @@ def submit(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
+        found = ledger(study, tree)
         queue = slurm.queue()  # if it cannot be asked, nothing is submitted: it might be twice
-        _, jobs = prepare(study, tree, site, options, queue, retry_failed=retry_failed)
-        todo = [job.entry for job in jobs]
+        entries = settled(found, queue)
+        plan = prepare(entries, site, options, queue, choice)
+        show(plan)
+        todo = [job.entry for job in plan.jobs]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
-        for job in jobs:
-            yield job.entry, _submit(job)
+        numbers = {item.spec.run_id: item.job_id for item in plan.entries}
+        for job in plan.jobs:
+            after = numbers[job.after.spec.run_id] if job.after else None
+            job_id = numbers[job.entry.spec.run_id] = _submit(job, after)
+            yield job.entry, job_id
 
 
-def _submit(job: Job) -> str:
-    """Submit one job.
+def _submit(job: Job, after: str | None) -> str:
+    """Submit one job, to start once job `after` has ended well.
 
     Held at first: a job that starts at once would write the record while this process does.
     """
@@ -151,7 +175,7 @@ def _submit(job: Job) -> str:
     files = RunFiles(directory)
     files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
     write_atomically(files.script, job.script)
-    job_id = slurm.hold(files.script)
+    job_id = slurm.hold(files.script, after)
     before = read_record(directory)
     try:
         changes = {"status": "submitted", "error": None, "job_id": job_id}

@@ -1,0 +1,59 @@
+"""Write down how a run ended whose job could not: it was killed, or its node was lost."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from ddl_core.errors import DDLError
+from ddl_core.failures import INTERRUPTIONS, classify
+from ddl_core.launchers import slurm
+from ddl_core.launchers.accounting import EndedJob, ended
+from ddl_core.launchers.ending import amend
+from ddl_core.launchers.failure import tail
+from ddl_core.ledger import INTERRUPTED, Entry, entry
+from ddl_core.paths import RunFiles
+from ddl_core.records import Failure, RunRecord
+
+
+def settled(entries: list[Entry], queue: slurm.Queue | None) -> list[Entry]:
+    """Return the ledger as SLURM has it, after settling the records of jobs that are gone.
+
+    Only what SLURM says has ended is settled, never what it merely does not know; and never a
+    record that says by itself how its run ended. `queue` has to be asked after the ledger was read.
+    """
+    entries = slurm.joined(entries, queue)
+    lost = [item for item in entries if queue is not None and _is_lost(item)]
+    jobs = ended([item.job_id for item in lost if item.job_id]) if lost else {}
+    for item in lost:
+        job = jobs.get(item.job_id or "")
+        if job and job.name == slurm.job_name(item.spec):
+            with suppress(DDLError):  # of another user, or at work after all: shown as it is
+                _settle(item, job)
+    return [entry(item.spec, item.directory) if item in lost else item for item in entries]
+
+
+def _is_lost(item: Entry) -> bool:
+    """Say whether a run has a job that is gone, and a record that does not say why it ended."""
+    return item.state == "interrupted" and item.job_id is not None and item.category is None
+
+
+def _settle(item: Entry, job: EndedJob) -> None:
+    def cause(record: RunRecord) -> Failure | None:
+        if record.status not in ("submitted", "running"):
+            return None
+        return _cause(record, job, RunFiles(item.directory).logs)
+
+    amend(item.directory, item.job_id, cause)
+
+
+def _cause(record: RunRecord, job: EndedJob, logs: Path) -> Failure:
+    began = record.status == "running"
+    when = "" if began else " before the run began"
+    text = f"job {record.job_id} ended as {job.state} (exit code {job.exit_code}){when}"
+    if job.state == "CANCELLED" and not began:
+        text += ", by hand or because the job that it waited for failed"
+    text += tail(logs / f"slurm-{record.job_id}.log")
+    kind = "Killed" if began else "NotStarted"
+    category = classify(kind, text, exit_code=job.exit_code, state=job.state)
+    if category in INTERRUPTIONS:
+        kind = INTERRUPTED
+    return Failure(kind=kind, message=text, category=category)
