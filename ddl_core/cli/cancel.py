@@ -29,8 +29,7 @@ def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool
     if not dry_run:
         core.cancel(found)
     for item in found:
-        click.echo(
-            f"{'would cancel' if dry_run else 'cancelled'}  {item.spec.run_id}  {item.reason}"
-        )
+        done = "would cancel" if dry_run else "cancelled"
+        click.echo(f"{done}  {item.spec.run_id}  {item.reason}")
     if not found:
         click.echo("none of these runs has a job in SLURM's queue")

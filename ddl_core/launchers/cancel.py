@@ -15,6 +15,8 @@ CAUSE = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its star
 def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
     """Return the runs that have a job in the queue, of all or of some runs.
 
+    That of a complete run is not among them: it only finishes the lab book.
+
     Raises
     ------
     SpecError
@@ -31,7 +33,8 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
     if queue is None:
         raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
     chosen = [item for item in entries if not run_ids or item.spec.run_id in run_ids]
-    return [item for item in slurm.joined(chosen, queue) if slurm.queued(item, queue)]
+    alive = [item for item in chosen if slurm.queued(item, queue) and item.state != "completed"]
+    return slurm.joined(alive, queue)
 
 
 def cancel(items: list[Entry]) -> None:

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from ddl_core.launchers.allocation import Allocation
+from ddl_core.ledger import INTERRUPTED
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure
 
@@ -56,6 +57,8 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) ->
     if not killed and (failure := _from_rank(files.error)):
         return failure
     for rank, code in killed or ended:
+        if code == -signal.SIGTERM:  # and nobody failed before: all were told to end
+            return Failure.of(INTERRUPTED, f"rank {rank} was told to end from outside")
         cause = OOM_KILLER if oom_kills and code == -signal.SIGKILL else ""
         text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
         return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code)

@@ -28,7 +28,13 @@ def settled(entries: list[Entry], queue: slurm.Queue | None) -> list[Entry]:
         if job and job.name == slurm.job_name(item.spec):
             with suppress(DDLError):  # of another user, or at work after all: shown as it is
                 _settle(item, job)
-    return [entry(item.spec, item.directory) if item in lost else item for item in entries]
+    return [_renewed(item) if item in lost else item for item in entries]
+
+
+def _renewed(item: Entry) -> Entry:
+    """Return what the record says now, unless that still is as before."""
+    found = entry(item.spec, item.directory)
+    return item if found.state == "submitted" or _is_lost(found) else found
 
 
 def _is_lost(item: Entry) -> bool:

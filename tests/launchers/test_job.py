@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from ddl_core.errors import STOPPED
 from ddl_core.launchers import job
 from ddl_core.launchers.sbatch import Options, Place, render
 from ddl_core.launchers.site import find_site
@@ -71,6 +73,30 @@ def test_the_script_completes_its_run(slurm: StandIns) -> None:
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: StandIns) -> None:
+    run_dir = planned(**{**ENDLESS, "train_images": 32, "checkpoint_every": 1}, strategy="ddp")
+    process = begin(run_dir)
+    try:
+        wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint")
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == STOPPED, output
+    record = read_record(run_dir)
+    item = entry(record.spec, run_dir)
+    assert item.reason == f"Interrupted: {job.GOES_ON}"
+    assert (item.state, item.category, item.job_id) == ("interrupted", "time_limit", "17")
+    assert record.attempts[-1].error == record.error
+    assert pending([item]) == [item]
+    assert processes_of(run_dir) == []
+    assert slurm.calls("scontrol")[-1] == "requeue 17"
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
+    slurm: StandIns,
+) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
     process = begin(run_dir)
     try:
@@ -79,12 +105,36 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
         output, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == job.STOPPED, output
+    assert process.returncode == 1, output
     item = entry(read_record(run_dir).spec, run_dir)
-    assert item.reason == "Interrupted: stopped by the user or its job before its end"
-    assert pending([item]) == [item]
-    assert processes_of(run_dir) == []
+    assert (item.state, item.category) == ("failed", "time_limit")
+    assert "give it more with --time" in item.reason
+    assert pending([item]) == []
+    assert slurm.calls("scontrol") == ["show hostnames n1"]
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) -> None:
+    run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
+    before = RunFiles(run_dir).record.read_bytes()
+    process = begin(run_dir)
+    try:
+        wait_for(lambda: job_process(process.pid), "the job's program")
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode > 128, output
     assert slurm.calls("scontrol")[-1] == "requeue 17"
+    assert RunFiles(run_dir).record.read_bytes() == before
+    assert processes_of(run_dir) == []
+
+
+def job_process(script: int) -> bool:
+    """Say whether a script has started its program, which takes a second to import the rest."""
+    children = psutil.Process(script).children()
+    return any("ddl_core.launchers.job" in child.cmdline() for child in children)
 
 
 def test_a_job_needs_the_folder_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

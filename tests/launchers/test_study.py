@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import DataError, LaunchError, SpecError
+from ddl_core.failures import remedy
 from ddl_core.launchers import study as module
 from ddl_core.launchers.study import find_study, pending, plan_run, run_study, summary
 from ddl_core.ledger import Entry, exclusive, ledger, plan
@@ -71,6 +72,7 @@ def test_a_failed_run_does_not_stop_the_others(
     assert summary(entries).splitlines() == [
         "3 runs: 2 completed, 1 failed",
         f"  {entries[1].spec.run_id}: Killed: rank 0 was killed",
+        remedy("killed"),
     ]
 
 

@@ -71,11 +71,12 @@ def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) 
     path = study_file(tmp_path, strategy=["ddp", "horovod"], nodes=[1, 4])
     study = Study.load(path)
     change(plan(study, results())[3], status="completed")
-    entries, jobs = submit.prepare(study, results(), GENERIC, Options(time="02:00:00"), None)
-    first, second = submit.arms(entries, jobs)
+    entries, options = ledger(study, results()), Options(time="02:00:00")
+    chosen = submit.prepare(entries, GENERIC, options, None, submit.Choice())
+    first, second = submit.arms(entries, chosen.jobs)
     assert first == submit.Arm("ddp synthetic resnet18", 2, 0, 2, 10)
     assert second == submit.Arm("horovod synthetic resnet18", 2, 1, 1, 2)
-    last = submit.show_costs(entries, jobs).splitlines()[-1].split()
+    last = submit.show_costs(entries, chosen.jobs).splitlines()[-1].split()
     assert last == ["total", "4", "1", "3", "12.0"]
 
 
@@ -203,7 +204,7 @@ def test_a_job_that_cannot_be_released_is_cancelled(tmp_path: Path, slurm: Stand
     slurm.add("scontrol", error="Access denied", status=1)
     study = Study.load(path)
     with pytest.raises(LaunchError, match=r"job 17 of .* was cancelled again: .*Access"):
-        list(submit.submit(study, results(), GENERIC, Options()))
+        list(submit.submit(study, results(), GENERIC, Options(), submit.Choice()))
     assert slurm.calls("scancel") == ["17"]
     record = read_record(items[0].directory)
     assert (record.status, record.job_id) == ("planned", None)
