@@ -3,7 +3,8 @@
 import pytest
 
 from ddl_core.errors import LaunchError, RecordError
-from ddl_core.ledger import counts, exclusive, is_locked, ledger, plan
+from ddl_core.failures import remedy
+from ddl_core.ledger import counts, exclusive, is_locked, ledger, plan, remedies
 from ddl_core.paths import RunFiles, Tree
 from ddl_core.records import Failure, read_record, write_record
 from ddl_core.spec import Study
@@ -45,7 +46,20 @@ def test_a_failed_run_keeps_its_reason(tmp_path):
     failure = Failure(kind="DataError", message="no such folder")
     record = read_record(entry.directory)
     write_record(entry.directory, record.model_copy(update={"status": "failed", "error": failure}))
-    assert ledger(STUDY, tree)[0].reason == "DataError: no such folder"
+    found = ledger(STUDY, tree)
+    assert found[0].reason == "DataError: no such folder"
+    assert (found[0].state, found[0].category) == ("failed", "data")  # told from the kind
+    assert remedies(found) == [remedy("data")]
+
+
+def test_a_run_that_was_told_to_stop_is_interrupted(tmp_path):
+    tree = Tree(tmp_path)
+    item = plan(STUDY, tree)[0]
+    failure = Failure.of("Interrupted", "stopped by the user")
+    record = read_record(item.directory)
+    write_record(item.directory, record.model_copy(update={"status": "failed", "error": failure}))
+    found = ledger(STUDY, tree)[0]
+    assert (found.state, found.category) == ("interrupted", "cancelled")
 
 
 def test_a_damaged_record_does_not_hide_the_others(tmp_path):

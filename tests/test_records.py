@@ -10,6 +10,7 @@ from ddl_core.errors import RecordError
 from ddl_core.paths import RunFiles
 from ddl_core.records import (
     EpochRecord,
+    Failure,
     RunRecord,
     append_epoch,
     read_epochs,
@@ -63,6 +64,22 @@ def test_unknown_versions_and_fields_raise(tmp_path, change, word):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(RecordError, match=word):
         read_record(tmp_path)
+
+
+def test_a_record_of_version_1_is_read_and_written_as_version_2(tmp_path):
+    record = RunRecord.plan("s", RunSpec())
+    record.status, record.error = "failed", Failure(kind="DataError", message="x")
+    write_record(tmp_path, record)
+    path = RunFiles(tmp_path).record
+    content = json.loads(path.read_text())
+    del content["error"]["category"]
+    path.write_text(json.dumps(content | {"schema_version": 1}))
+    found = read_record(tmp_path)
+    assert found == record
+    assert found.error is not None
+    assert found.error.category is None
+    write_record(tmp_path, found)
+    assert json.loads(path.read_text())["schema_version"] == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])

@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from ddl_core.failures import Category
 from ddl_core.progress import Progress
 from ddl_core.records import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 from ddl_core.spec import RunSpec
@@ -35,6 +37,10 @@ def test_a_paragraph_names_the_fields_of_its_part(begin, model):
     (paragraph,) = (one for one in PAGE.split("\n\n") if one.startswith(begin))
     for field in model.model_fields:
         assert f"`{field}`" in paragraph
+
+
+def test_every_class_of_failure_is_described():
+    assert first_column(section("Classes of failure")) == list(get_args(Category))
 
 
 def test_every_setting_has_its_default_and_description():

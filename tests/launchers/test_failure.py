@@ -150,3 +150,18 @@ def test_the_first_of_several_tasks_is_named(
     failure = diagnose(files, files.logs, 1)
     assert failure.kind == kind
     assert failure.message.startswith(text)
+
+
+def test_ranks_that_were_only_told_to_end_have_not_failed(files: RunFiles) -> None:
+    torchrun_log(files.logs).write_text("srun: error: n1: tasks 0-1: Terminated\n")
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.category) == ("Interrupted", "cancelled")
+
+
+@pytest.mark.parametrize(("code", "category"), [(-9, "out_of_memory"), (-11, "code")])
+def test_the_systems_memory_killer_ends_by_sigkill_only(
+    files: RunFiles, code: int, category: str
+) -> None:
+    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=code))
+    assert diagnose(files, files.logs, 1, oom_kills=1).category == category
+    assert diagnose(files, files.logs, 1).category != "out_of_memory"

@@ -104,6 +104,7 @@ def test_a_killed_rank_fails_the_run(start: Start) -> None:
     assert record.status == record.attempts[-1].status == "failed"
     assert record.error is not None
     assert (record.error.kind, record.error.rank) == ("Killed", 1)
+    assert record.error.category == "killed"
     assert record.attempts[-1].error == record.error
     assert record.attempts[-1].ended_utc is not None
     assert processes_of(run_dir) == []
@@ -124,7 +125,7 @@ def test_a_raising_rank_leaves_its_own_error(tmp_path: Path) -> None:
         run_ranks(run_dir)
     error = read_record(run_dir).error
     assert error is not None
-    assert (error.kind, error.rank) == ("SpecError", 0)
+    assert (error.kind, error.rank, error.category) == ("SpecError", 0, "settings")
 
 
 @two_ranks
@@ -138,7 +139,7 @@ def test_a_hanging_rank_fails_the_run(start: Start) -> None:
     assert "no progress for 20 s" in errors
     error = read_record(run_dir).error
     assert error is not None
-    assert error.kind == "Timeout"
+    assert (error.kind, error.category) == ("Timeout", "stalled")
     assert processes_of(run_dir) == []
 
 
@@ -164,7 +165,7 @@ def test_an_interrupted_caller_ends_its_ranks_and_says_so(
     record = read_record(run_dir)
     assert record.status == "failed"
     assert record.error is not None
-    assert record.error.kind == "Interrupted"
+    assert (record.error.kind, record.error.category) == ("Interrupted", "cancelled")
 
 
 @pytest.mark.multiprocess
@@ -190,7 +191,9 @@ def test_a_disk_that_fills_up_fails_the_run_and_harms_no_other(
     run_dir = planned(checkpoint_every=1)  # a checkpoint of ResNet18 is 90 MB
     with pytest.raises(LaunchError, match="disk full"):
         run_ranks(run_dir)
-    assert read_record(run_dir).status == "failed"
+    record = read_record(run_dir)
+    assert record.error is not None
+    assert (record.status, record.error.category) == ("failed", "disk")
     assert RunFiles(finished).record.read_bytes() == before
     assert processes_of(run_dir) == []
 
@@ -212,8 +215,12 @@ def test_a_rank_that_cannot_even_start_shows_its_last_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ranks, "WORKER", "no_such_worker")
+    run_dir = planned()
     with pytest.raises(LaunchError, match="No module named no_such_worker"):
-        run_ranks(planned())
+        run_ranks(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert error.category == "environment"
 
 
 def test_a_launcher_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from ddl_core.paths import RunFiles, Tree, portable, results
 from ddl_core.records import Failure, RunRecord, read_record, write_record
 from ddl_core.spec import RunSpec, Study
 from tests.launchers.running import TINY
+from tests.launchers.stand_ins import StandIns
 
 
 class FakeJob:
@@ -102,6 +103,24 @@ def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:
     record.status, record.error = "failed", Failure(kind="Interrupted", message="stopped")
     write_record(item.directory, record)
     assert [open_.spec for open_ in pending(ledger(study, results()))] == [item.spec]
+
+
+def test_what_waits_in_the_queue_is_not_run_here(
+    launcher: FakeLauncher, stand_ins: StandIns
+) -> None:
+    study = grid(classes=[5, 9])
+    waits, gone = plan(study, results())
+    for number, item in enumerate((waits, gone)):
+        changes = {"status": "submitted", "job_id": str(number)}
+        write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    stand_ins.add("squeue", f"0|ddl-{waits.spec.run_id}|PENDING|Priority\n")
+    stand_ins.add("sacct")
+    stand_ins.add("scontrol")
+    run_study(study, results(), launcher=launcher, progress=False)
+    assert launcher.started == [gone.spec.run_id]
+    stand_ins.add("squeue", error="no controller", status=1)
+    with pytest.raises(LaunchError, match="no controller"):
+        run_study(study, results(), launcher=launcher, progress=False)
 
 
 def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher) -> None:

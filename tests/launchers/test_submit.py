@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from ddl_core.cli import main
 from ddl_core.errors import LaunchError
+from ddl_core.failures import remedy
 from ddl_core.launchers import submit
 from ddl_core.launchers.sbatch import Options
 from ddl_core.launchers.site import find_site
@@ -223,6 +224,15 @@ def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> No
     assert shown.exit_code == 0
     assert "warning: without the state of the jobs: squeue" in shown.output
     assert f"submitted   {items[0].spec.run_id}\n" in shown.output
+
+
+def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path)
+    item = plan(Study.load(path), results())[0]
+    change(item, status="failed", error=Failure.of("OutOfMemoryError", "CUDA out of memory"))
+    lines = ddl("study", "status", path).output.splitlines()
+    assert lines[0].startswith(f"failed      {item.spec.run_id}  [out_of_memory]  OutOfMem")
+    assert lines[3] == remedy("out_of_memory")
 
 
 def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
