@@ -10,7 +10,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from ddl_core.errors import LaunchError, RecordError
-from ddl_core.failures import Category, classify, remedy
+from ddl_core.failures import Category, remedy
 from ddl_core.paths import RunFiles, Tree, portable
 from ddl_core.records import RunRecord, Status, read_record, write_record
 from ddl_core.spec import RunSpec, Study
@@ -77,8 +77,8 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     if cause is None:
         return Entry(spec, directory, record.status, job_id=record.job_id)
     state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
-    category = cause.category or classify(cause.kind, cause.message)
-    return Entry(spec, directory, state, f"{cause.kind}: {cause.message}", record.job_id, category)
+    reason = f"{cause.kind}: {cause.message}"
+    return Entry(spec, directory, state, reason, record.job_id, cause.told)
 
 
 def counts(entries: list[Entry]) -> str:

@@ -46,6 +46,11 @@ class Failure(_Strict):
         category = classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
 
+    @property
+    def told(self) -> Category:
+        """The class, told anew for a record of version 1."""
+        return self.category or classify(self.kind, self.message)
+
 
 class Attempt(_Strict):
     """One start of a run; a resumed run has several."""

@@ -56,6 +56,7 @@ COLUMNS: dict[str, str] = {
     "diverged": "boolean",
     "corrupt_images": "Int64",
     "error_kind": "string",
+    "error_category": "string",
 }
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
@@ -170,6 +171,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "method_version": record.method_version,
         "attempts": len(record.attempts),
         "error_kind": record.error.kind if record.error else None,
+        "error_category": record.error.told if record.error else None,
     }
 
 

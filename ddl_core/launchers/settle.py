@@ -54,7 +54,8 @@ def _settle(item: Entry, job: EndedJob) -> None:
 def _cause(record: RunRecord, job: EndedJob, logs: Path) -> Failure:
     began = record.status == "running"
     when = "" if began else " before the run began"
-    text = f"job {record.job_id} ended as {job.state} (exit code {job.exit_code}){when}"
+    code = f" (exit code {job.exit_code})" if job.exit_code else ""
+    text = f"job {record.job_id} ended as {job.state}{code}{when}"
     if job.state == "CANCELLED" and not began:
         text += ", by hand or because the job that it waited for failed"
     text += tail(logs / f"slurm-{record.job_id}.log")

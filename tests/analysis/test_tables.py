@@ -75,6 +75,7 @@ def test_failed_and_planned_runs_stay_rows(tree: Tree, make_run: MakeRun) -> Non
     table = tables.runs_table(tree.runs).set_index("repeat")
     assert table["status"].tolist() == ["failed", "failed", "planned"]
     assert table["error_kind"].isna().tolist() == [False, False, True]
+    assert table["error_category"].fillna("").tolist() == ["killed", "killed", ""]
     assert table["runtime_s"].isna().all(), "a failed run has no runtime"
     assert table["corrupt_images"].isna()[0], "missing is null, never 0"
 
