@@ -72,10 +72,11 @@ _BY_TEXT: list[tuple[Category, str]] = [
         r"out of memory|out of shared memory|out-of-memory killer|oom[-_ ]kill"
         r"|can(?:'|no)t allocate memory|bad_alloc|_STATUS_ALLOC_FAILED",
     ),
-    ("node_failure", r"uncorrectable ECC|fallen off the bus|node failure|node_fail"),
+    ("time_limit", r"due to time limit"),
+    ("node_failure", r"uncorrectable ECC|fallen off the bus|due to node failure"),
     (
         "rendezvous",
-        r"clients joined|trying to connect to|server socket has failed|rendezvous"
+        r"clients joined|trying to connect to|server socket has failed|Rendezvous\w*Error"
         r"|connectFullMesh|wait timeout after \d+ms, keys",
     ),
     (
@@ -87,6 +88,9 @@ _BY_TEXT: list[tuple[Category, str]] = [
     ("killed", r"killed by signal: killed|did not survive"),
     ("environment", r"No module named|cannot open shared object file|command not found"),
 ]
+
+# A kind that tells something, where nothing tells more.
+_OTHERWISE: dict[str, Category] = {"Killed": "killed", "NotStarted": "environment"}
 
 # Signals by which a program ends itself, or its mistake does.
 _OWN_SIGNALS = (
@@ -140,7 +144,7 @@ def classify(
             return category
     if exit_code is not None and exit_code < 0:
         return "code" if -exit_code in _OWN_SIGNALS else "killed"
-    return {"Killed": "killed", "NotStarted": "environment"}.get(kind, "code")  # type: ignore[return-value]
+    return _OTHERWISE.get(kind, "code")
 
 
 def remedy(category: Category) -> str:

@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+from ddl_core.failures import INTERRUPTIONS, classify
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.ledger import INTERRUPTED
 from ddl_core.paths import RunFiles
@@ -58,7 +59,7 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) ->
         return failure
     for rank, code in killed or ended:
         if code == -signal.SIGTERM:  # and nobody failed before: all were told to end
-            return Failure.of(INTERRUPTED, f"rank {rank} was told to end from outside")
+            return _told_to_end(f"rank {rank} was told to end from outside", torchrun_log(logs))
         cause = OOM_KILLER if oom_kills and code == -signal.SIGKILL else ""
         text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
         return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code)
@@ -68,6 +69,13 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) ->
     launcher = "srun" if Allocation.current() else "torchrun"
     text = f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}"
     return Failure.of("Killed" if exit_code < 0 else "NotStarted", text, exit_code=exit_code)
+
+
+def _told_to_end(text: str, log: Path) -> Failure:
+    """Return an interruption; SLURM may have written the reason into the log."""
+    found = classify("Killed", _text(log))
+    category = found if found in INTERRUPTIONS else "cancelled"
+    return Failure(kind=INTERRUPTED, message=text, category=category)
 
 
 def _entries(logs: Path) -> list[tuple[int, int]]:

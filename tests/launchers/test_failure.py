@@ -152,10 +152,21 @@ def test_the_first_of_several_tasks_is_named(
     assert failure.message.startswith(text)
 
 
-def test_ranks_that_were_only_told_to_end_have_not_failed(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text("srun: error: n1: tasks 0-1: Terminated\n")
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("", "cancelled"),
+        (" DUE TO TIME LIMIT", "time_limit"),
+        (" DUE TO NODE FAILURE", "node_failure"),
+    ],
+)
+def test_ranks_that_were_only_told_to_end_have_not_failed(
+    files: RunFiles, reason: str, category: str
+) -> None:
+    said = f"slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-21T14:30:30{reason} ***\n"
+    torchrun_log(files.logs).write_text(f"{said}srun: error: n1: tasks 0-1: Terminated\n")
     failure = diagnose(files, files.logs, 1)
-    assert (failure.kind, failure.category) == ("Interrupted", "cancelled")
+    assert (failure.kind, failure.category) == ("Interrupted", category)
 
 
 @pytest.mark.parametrize(("code", "category"), [(-9, "out_of_memory"), (-11, "code")])
