@@ -11,7 +11,7 @@ from ddl_core.launchers.accounting import EndedJob, ended
 from ddl_core.launchers.settle import settled
 from ddl_core.ledger import Entry, entry, exclusive
 from ddl_core.paths import RunFiles
-from ddl_core.records import Attempt, Status, now, read_record, write_record
+from ddl_core.records import Attempt, Failure, Status, now, read_record, write_record
 from tests.launchers.running import planned
 from tests.launchers.stand_ins import StandIns
 
@@ -98,13 +98,17 @@ def test_a_record_that_speaks_for_itself_is_never_touched(
     assert unchanged(item, {})
 
 
-def test_a_run_that_completed_meanwhile_is_shown_complete(stand_ins: StandIns) -> None:
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(
+    stand_ins: StandIns, status: Status
+) -> None:
     item = left("running")
-    says(stand_ins, item, "COMPLETED")
-    record = read_record(item.directory).model_copy(update={"status": "completed"})
-    write_record(item.directory, record)
+    says(stand_ins, item, "NODE_FAIL")
+    own = Failure.of("DataError", "its own") if status == "failed" else None
+    changes = {"status": status, "error": own}
+    write_record(item.directory, read_record(item.directory).model_copy(update=changes))
     assert unchanged(item, {})
-    assert settled([item], {})[0].state == "completed"
+    assert settled([item], {})[0].state == status
 
 
 def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
