@@ -1,11 +1,9 @@
 """Submitting a study: what it costs, what is left out, what is written, what is refused.
 
 SLURM's programs are stand-ins that record their calls: they show what is asked of SLURM, and
-nothing about what it does. The last test asks a real one, where there is one.
+nothing about what it does: that is in `test_real_slurm`.
 """
 
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from ddl_core.ledger import Entry, ledger, plan
 from ddl_core.paths import RunFiles, results
 from ddl_core.records import Failure, read_record, write_record
 from ddl_core.spec import RunSpec, Study
-from tests.launchers.running import study_file, wait_for
+from tests.launchers.running import study_file
 from tests.launchers.stand_ins import StandIns
 
 GENERIC = find_site("generic")
@@ -231,32 +229,3 @@ def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     shown = ddl("study", "status", path)
     assert shown.exit_code == 0
     assert "warning" not in shown.output
-
-
-def real_nodes() -> int:
-    """Return the nodes of this machine's SLURM; 0 without one, or if it does not answer."""
-    command = ["sinfo", "--noheader", "--format=%D"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(int(line) for line in done.stdout.split())
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.timeout(600)
-def test_a_real_slurm_completes_a_study(tmp_path: Path) -> None:
-    if real_nodes() < 2:
-        pytest.skip("there is no SLURM of two nodes on this machine")
-    path = study_file(tmp_path, strategy="ddp", nodes=[1, 2])
-    done = ddl("study", "submit", path, "--site", "localtest")
-    assert done.exit_code == 0, done.output
-    study = Study.load(path)
-
-    def ended() -> bool:
-        time.sleep(1)
-        return all(item.state in ("completed", "failed") for item in ledger(study, results()))
-
-    wait_for(ended, "the jobs", seconds=500)
-    assert [item.state for item in ledger(study, results())] == ["completed", "completed"]
