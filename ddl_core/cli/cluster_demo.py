@@ -77,8 +77,7 @@ def follow(study: Study, tree: Tree) -> Iterator[str]:
     shown: dict[str, str] = {}
     while True:
         queue = slurm.queue()
-        entries = slurm.joined(ledger(study, tree), queue)
-        for item in entries:
+        for item in slurm.joined(ledger(study, tree), queue):
             key, line = _line(item)
             if shown.get(item.spec.run_id) != key:
                 shown[item.spec.run_id] = key
@@ -92,11 +91,11 @@ def _line(item: Entry) -> tuple[str, str]:
     """Return what has to change for a run to be shown again, and what is then shown."""
     from ddl_core.launchers.progress import describe, read_progress
 
-    text, key = item.reason.partition("\n")[0], item.state + item.reason
+    key, text = item.state, item.reason.partition("\n")[0]
+    progress = read_progress(item.directory)
     if item.state == "running":
-        progress = read_progress(item.directory)
-        text = f"{text}  {describe(progress)}"
-        key += f"{progress['phase']} {progress['epoch']}" if progress else ""
+        text += f"  {describe(progress)}"
+        key += f" {progress['phase']} {progress['epoch']}" if progress else ""
     return key, f"{time.strftime('%H:%M:%S')}  {item.state:<11} {item.spec.run_id}  {text}".rstrip()
 
 

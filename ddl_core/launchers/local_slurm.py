@@ -30,6 +30,7 @@ from ddl_core.paths import SITES
 UP = SITES / "local" / "up.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+PACKAGES = "slurmctld slurmd slurm-client munge iproute2 util-linux"
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 START_S = 90.0
 CANCEL_S = 40.0  # a job has 20 s (KillWait of up.sh) to write down that it was stopped
@@ -90,11 +91,11 @@ class Cluster:
         states = self.call("sinfo", "--noheader", "--Node", "--format=%t").split()
         return states.count("idle")
 
-    def start_node(self, name: str) -> None:
-        """Start the daemon of a node again, e.g. after it was killed."""
-        self.call("slurmd", "-N", name)
+    def processes(self) -> list[psutil.Process]:
+        """Return all of its processes: daemons, jobs and their ranks."""
+        return psutil.Process(self.first).children(recursive=True)
 
-    def daemon(self, name: str) -> psutil.Process:
+    def daemon(self, node: str) -> psutil.Process:
         """Return the daemon of a node.
 
         Raises
@@ -102,11 +103,11 @@ class Cluster:
         LaunchError
             If it is not running.
         """
-        for process in psutil.Process(self.first).children(recursive=True):
+        for process in self.processes():
             with suppress(psutil.Error):
-                if process.cmdline()[-2:] == ["-N", name]:
+                if process.cmdline()[-2:] == ["-N", node]:
                     return process
-        raise LaunchError(f"the daemon of {name} is not running")
+        raise LaunchError(f"the daemon of {node} is not running")
 
     def cancel_all(self) -> None:
         """Cancel all jobs and wait until they have ended."""
@@ -124,7 +125,7 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def running(nodes: int = 4, cpus_per_node: int = 2) -> Iterator[Cluster]:
+def running(nodes: int = 4) -> Iterator[Cluster]:
     """Start a private SLURM, and end it with the ``with`` block.
 
     Its jobs are cancelled first, so that they can write down that they were stopped. It also ends,
@@ -139,12 +140,12 @@ def running(nodes: int = 4, cpus_per_node: int = 2) -> Iterator[Cluster]:
     """
     if lacking := missing():
         raise NotInstalledError(
-            f"a private SLURM needs {', '.join(lacking)}; on Debian or Ubuntu install: "
-            "apt-get install slurmctld slurmd slurm-client munge iproute2 util-linux"
+            f"a private SLURM needs {', '.join(lacking)}; on Debian or Ubuntu: "
+            f"apt-get install {PACKAGES}"
         )
     folder = Path(tempfile.mkdtemp(prefix="ddl-slurm-", dir="/tmp"))  # a socket's path is short
     (folder / "bin").mkdir()
-    outer = _start(folder, nodes, cpus_per_node)
+    outer = _start(folder, nodes)
     try:
         _await(outer, folder)
         (first,) = psutil.Process(outer.pid).children()
@@ -167,7 +168,7 @@ def _namespaces() -> list[str]:
     return [*user, "--mount", "--uts", "--net", "--pid"]
 
 
-def _start(folder: Path, nodes: int, cpus: int) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, nodes: int) -> "subprocess.Popen[bytes]":
     mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
     # The pipe is what ties its life to ours: the system closes it when this process ends.
     with (folder / "up.log").open("wb") as log:
@@ -175,7 +176,7 @@ def _start(folder: Path, nodes: int, cpus: int) -> "subprocess.Popen[bytes]":
             [
                 *("unshare", *_namespaces(), *mapped, "--propagation", "private"),
                 *("--fork", "--kill-child", "--mount-proc"),
-                *("bash", str(UP), str(folder), str(nodes), str(cpus)),
+                *("bash", str(UP), str(folder), str(nodes)),
                 *(str(os.geteuid()), str(os.getegid())),
             ],
             stdin=subprocess.PIPE,

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# up.sh DIR NODES CPUS_PER_NODE USER GROUP: a SLURM of emulated nodes, loopback only, without systemd.
+# up.sh DIR NODES USER GROUP: a SLURM of emulated nodes of one core, loopback only, without systemd.
 # ddl_core/launchers/local_slurm.py executes it as the first process of namespaces of its own, so
 # nothing here touches the machine, and the end of this process is the end of all that it started.
 # USER and GROUP are the caller's numbers: without root, SLURM has to run as the only user it knows.
 # Prints "ready" once all nodes are idle, lives until its standard input is closed, then removes DIR.
 set -euo pipefail
-dir=$1 nodes=$2 cpus=$3 user=$4 group=$5
+dir=$1 nodes=$2 user=$3 group=$4
 export PATH=$PATH:/usr/sbin:/sbin
 host=slurm-local
 # SLURM resolves names only where there is an address besides loopback's own.
@@ -57,7 +57,7 @@ SlurmdLogFile=$dir/log/slurmd.%n.log
 CONF
 for i in $(seq "$nodes"); do
     mkdir -p "$dir/spool/node$i"
-    echo "NodeName=node$i NodeHostname=$host NodeAddr=$address Port=$((port + i)) CPUs=$cpus" \
+    echo "NodeName=node$i NodeHostname=$host NodeAddr=$address Port=$((port + i)) CPUs=1" \
         "RealMemory=4000 State=UNKNOWN"
 done >>"$dir/slurm.conf"
 echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP" >>"$dir/slurm.conf"
@@ -82,7 +82,11 @@ until [ "$(timeout 5 "${as[@]}" sinfo --noheader --Node --states=idle --format=%
 done
 echo ready
 exec >&-
-while read -r _; do :; done
-kill -KILL -1 # all other processes of these namespaces
-umount "$dir/bin" /etc/hosts
-for _ in 1 2 3; do rm -rf "$dir" && break; done # the killed may still be writing
+# In braces, so that it is read before it waits: a checkout may change meanwhile.
+{
+    while read -r _; do :; done
+    kill -KILL -1 # all other processes of these namespaces
+    umount "$dir/bin" /etc/hosts
+    for _ in 1 2 3; do rm -rf "$dir" && break; done # the killed may still be writing
+    exit
+}

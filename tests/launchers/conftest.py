@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launchers.local_faults import mend
 from ddl_core.launchers.local_slurm import Cluster, running
 from ddl_core.launchers.ranks import import_path
 from tests.launchers.running import wait_for
@@ -91,4 +92,5 @@ def localtest(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clu
     monkeypatch.setenv("PATH", str(cluster.programs), prepend=os.pathsep)
     yield cluster
     cluster.cancel_all()
+    mend(cluster)
     wait_for(lambda: cluster.idle_nodes() == cluster.nodes, "all nodes to be idle")

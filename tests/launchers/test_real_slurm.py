@@ -6,9 +6,9 @@ takes up exactly what is left.
 
 from pathlib import Path
 
-import psutil
 import pytest
 
+from ddl_core.launchers import local_faults as faults
 from ddl_core.launchers import slurm
 from ddl_core.launchers.local_slurm import Cluster
 from ddl_core.launchers.sbatch import Options
@@ -19,7 +19,6 @@ from ddl_core.paths import RunFiles, results
 from ddl_core.records import read_epochs, read_record
 from ddl_core.spec import Study
 from tests.launchers.running import ENDLESS, is_training, study_file, wait_for
-from tests.launchers.running import rank_process as find_rank
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,7 +30,7 @@ SITE = find_site("localtest")
 PATIENCE_S = 240  # a start takes 10 s, and several times that on a busy machine
 TWO_NODES = {"strategy": "ddp", "nodes": 2}
 # Long enough to be hit in the middle, with a checkpoint to go on from.
-LONG = {"epochs": 4, "train_images": 400, "checkpoint_every": 1}
+LONG = {"epochs": 4, "train_images": 160, "checkpoint_every": 1}
 
 
 def submitted(folder: Path, **fields: object) -> list[Entry]:
@@ -72,22 +71,6 @@ def has_checkpoint(run_dir: Path) -> None:
     wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint", PATIENCE_S)
 
 
-def script_process(run_dir: Path) -> psutil.Process:
-    """Return the process of a job's script."""
-    name = f"job{int(job_of(run_dir)):05d}/slurm_script"
-    for process in psutil.process_iter(["cmdline"]):
-        if any(word.endswith(name) for word in process.info["cmdline"] or ()):
-            return process
-    raise AssertionError(f"no process of {name}")
-
-
-def last_node(run_dir: Path) -> str:
-    """Return a node of a job that is not the one of its script."""
-    asked = ("--noheader", f"--jobs={job_of(run_dir)}", "--states=all", "--format=%N")
-    names = slurm._call("squeue", *asked).strip()
-    return slurm._call("scontrol", "show", "hostnames", names).split()[-1]
-
-
 def log_of(run_dir: Path) -> str:
     return (RunFiles(run_dir).logs / f"slurm-{job_of(run_dir)}.log").read_text()
 
@@ -123,7 +106,7 @@ def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Clu
         tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]}
     )
     has_checkpoint(noticed.directory)
-    localtest.call("scancel", "--batch", "--signal=USR1", job_of(noticed.directory))
+    faults.notice_limit(localtest, job_of(noticed.directory))
     for item in (noticed, undisturbed):
         left_queue(item.directory)
         completed_once(item.directory, epochs=LONG["epochs"])
@@ -146,7 +129,7 @@ def test_a_cancelled_job_says_so(tmp_path: Path, localtest: Cluster) -> None:
 def test_a_killed_rank_is_named(tmp_path: Path, localtest: Cluster) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
-    find_rank(run_dir, 1).kill()
+    faults.kill_rank(localtest, run_dir, rank=1)
     left_queue(run_dir)
     ended_with_reason(run_dir)
     error = read_record(run_dir).error
@@ -157,30 +140,31 @@ def test_a_killed_rank_is_named(tmp_path: Path, localtest: Cluster) -> None:
 def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
     run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG, "strategy": "deepspeed"})
     has_checkpoint(run_dir)
-    node = last_node(run_dir)
-    localtest.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    try:
-        left_queue(run_dir)
-    finally:
-        localtest.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    faults.take_down(localtest, faults.nodes_of(localtest, job_of(run_dir))[-1])
+    left_queue(run_dir)
     completed_once(run_dir, epochs=LONG["epochs"])
 
 
 def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
-    run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG})
+    short_epochs = {**ENDLESS, "train_images": 32, "checkpoint_every": 1}
+    run_dir = one_job(tmp_path, **{**short_epochs, **TWO_NODES})
     has_checkpoint(run_dir)
-    node = last_node(run_dir)
-    localtest.daemon(node).kill()
-    try:
-        left_queue(run_dir)
-    finally:
-        localtest.start_node(node)
-    completed_once(run_dir, epochs=LONG["epochs"])
+    faults.kill_daemon(localtest, faults.nodes_of(localtest, job_of(run_dir))[-1])
+
+    def goes_on() -> bool:
+        first, *others = read_record(run_dir).attempts
+        return first.status == "failed" and bool(others) and is_training(run_dir)
+
+    wait_for(goes_on, "the second attempt's first step", PATIENCE_S)
+    epochs_before = {row.epoch for row in read_epochs(run_dir) if row.attempt == 0}
+    epochs_after = {row.epoch for row in read_epochs(run_dir) if row.attempt == 1}
+    assert epochs_before
+    assert min(epochs_after, default=max(epochs_before)) >= max(epochs_before)
 
 
 def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: Cluster) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
-    script_process(run_dir).kill()
+    faults.kill_script(localtest, job_of(run_dir))
     left_queue(run_dir)
     ended_with_reason(run_dir)
