@@ -71,7 +71,7 @@ def _through_slurm(study: Study, tree: Tree, nodes: int) -> None:
 
 
 def follow(study: Study, tree: Tree) -> Iterator[str]:
-    """Yield a line whenever a run has another state or another epoch, until no job is left."""
+    """Yield a line whenever a run has another state or another phase, until no job is left."""
     from ddl_core.launchers import slurm
 
     shown: dict[str, str] = {}
@@ -91,7 +91,8 @@ def _line(item: Entry) -> tuple[str, str]:
     """Return what has to change for a run to be shown again, and what is then shown."""
     from ddl_core.launchers.progress import describe, read_progress
 
-    key, text = item.state, item.reason.partition("\n")[0]
+    key: str = item.state
+    text = item.reason.partition("\n")[0]
     progress = read_progress(item.directory)
     if item.state == "running":
         text += f"  {describe(progress)}"

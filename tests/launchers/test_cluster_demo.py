@@ -1,4 +1,4 @@
-"""The demo of `make cluster-demo`: stopped in the middle it leaves nothing; called again it ends."""
+"""The demo of `make cluster-demo`: stopped in the middle, it goes on when called again."""
 
 import signal
 from pathlib import Path
