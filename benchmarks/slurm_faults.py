@@ -21,14 +21,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
+import yaml
+
+from ddl_core.cli import main as ddl
 from ddl_core.errors import LaunchError
 from ddl_core.launchers import local_faults, slurm
 from ddl_core.launchers.local_slurm import Cluster, running
 from ddl_core.launchers.processes import stoppable
 from ddl_core.launchers.progress import read_progress
-from ddl_core.launchers.sbatch import Options
-from ddl_core.launchers.site import find_site
-from ddl_core.launchers.submit import submit
 from ddl_core.ledger import Entry, ledger
 from ddl_core.paths import PROJECT, RunFiles, Tree
 from ddl_core.provenance import host, provenance
@@ -36,8 +37,8 @@ from ddl_core.records import now, read_epochs, read_record, write_atomically
 from ddl_core.spec import Study
 
 RESULT = PROJECT / "benchmarks" / "results" / "slurm_faults.json"
-RUNS_PER_ROUND = 3  # one per framework, as many as the four nodes hold at once, and one that waits
-EPOCHS = 12
+REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait
+EPOCHS = 8
 PAUSE_S = (3.0, 15.0)  # between faults
 MENDED_AFTER_S = (1.0, 25.0)  # some nodes are back before SLURM gives them up (10 s), some not
 POLL_S = 1.0
@@ -51,7 +52,6 @@ class Outcome:
 
     faults: list[dict[str, str]] = field(default_factory=list)
     missed: int = 0  # chosen, but its target had just ended
-    submissions: int = 0
     violations: list[str] = field(default_factory=list)
     final: dict[str, str] = field(default_factory=dict)  # run.json of completed runs
 
@@ -128,7 +128,7 @@ def main() -> None:
         "faults_asked": asked.faults,
         "faults_injected": len(outcome.faults),
         "by_kind": dict(Counter(one["kind"] for one in outcome.faults)),
-        "runs": RUNS_PER_ROUND * len(rounds),
+        "runs": sum(len(each.expand()) for each in rounds),
         "runs_completed": len(outcome.final),
         "attempts": dict(Counter(attempts)),
         "wall_s": round(time.monotonic() - started),
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def study(number: int) -> Study:
-    """Return one round: a run of each framework on two nodes."""
+    """Return one round: runs of each framework on two nodes."""
     base: dict[str, Any] = {
         "model": "resnet18",
         "loader": "synthetic",
@@ -161,7 +161,7 @@ def study(number: int) -> Study:
         "seed": number,
     }
     axes: Any = [{"strategy": ["ddp", "horovod", "deepspeed"]}]
-    return Study(name=f"round_{number}", question="?", base=base, axes=axes)
+    return Study(name=f"round_{number}", question="?", base=base, axes=axes, repeats=REPEATS)
 
 
 def play(
@@ -174,6 +174,8 @@ def play(
     deadline: float,
 ) -> None:
     """Submit a study again and again until all its runs are complete, with faults meanwhile."""
+    path = tree.root / f"{asked.name}.yaml"
+    path.write_text(yaml.safe_dump(asked.model_dump()))
     next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
     mend_at = 0.0
     while True:
@@ -192,17 +194,16 @@ def play(
             local_faults.mend(cluster)
             mend_at = 0.0
         if any(item.state not in ("completed", "running", "submitted") for item in entries):
-            outcome.submissions += _submit(asked, tree)
+            _submit(path, tree)
         time.sleep(POLL_S)
 
 
-def _submit(asked: Study, tree: Tree) -> int:
-    site = find_site("localtest")
+def _submit(path: Path, tree: Tree) -> None:
+    words = ["study", "submit", str(path), "--site", "localtest", "--retry-failed"]
     try:
-        return len(list(submit(asked, tree, site, Options(), retry_failed=True)))
-    except LaunchError as error:
-        print(f"not submitted now: {error}", flush=True)
-        return 0
+        ddl.main([*words, "--results", str(tree.root)], standalone_mode=False)
+    except click.ClickException as error:
+        print(f"not submitted now: {error.message}", flush=True)
 
 
 def at_work(item: Entry) -> bool:
@@ -241,7 +242,7 @@ def watch_completed(entries: list[Entry], outcome: Outcome) -> None:
 
 
 def check(asked: Study, tree: Tree, outcome: Outcome) -> None:
-    """Check the end of a round: completed once or failed with a reason, epochs whole, weights one.
+    """Check the end of a round: completed once or failed with a reason, epochs whole, one weight.
 
     Two gradients sum to the same in every order, so after the same updates the three frameworks
     hold the same weights, however often their runs were stopped.
@@ -260,9 +261,9 @@ def check(asked: Study, tree: Tree, outcome: Outcome) -> None:
         epochs = [row.epoch for row in read_epochs(item.directory) if row.phase == "train"]
         if item.state == "completed" and epochs != list(range(EPOCHS)):
             outcome.violations.append(f"{item.spec.run_id}: has the epochs {epochs}")
-    weights = {read_record(item.directory).weights_sha256 for item in entries}
-    if len(weights) != 1:
-        outcome.violations.append(f"{asked.name}: {len(weights)} different weights")
+    weights = {(one.spec.repeat, read_record(one.directory).weights_sha256) for one in entries}
+    if len(weights) != REPEATS:
+        outcome.violations.append(f"{asked.name}: {weights} instead of one per repeat")
 
 
 if __name__ == "__main__":

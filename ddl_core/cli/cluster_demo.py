@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from ddl_core.cli.options import dry_run_option, results_option, show_entries, tree_of
+from ddl_core.cli.submit import submit
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.ledger import Entry, ledger
 from ddl_core.paths import Tree
@@ -41,7 +42,7 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
         click.echo(f"would start a SLURM of {nodes} nodes and submit what is not complete of:")
         click.echo(show_entries(ledger(asked, tree)))
         return
-    _through_slurm(asked, tree, nodes)
+    _through_slurm(name, asked, tree, nodes)
     entries = ledger(asked, tree)
     click.echo(summary(entries))
     _draw(tree)
@@ -53,18 +54,15 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
         )
 
 
-def _through_slurm(study: Study, tree: Tree, nodes: int) -> None:
+def _through_slurm(name: str, study: Study, tree: Tree, nodes: int) -> None:
     from ddl_core.launchers.local_slurm import running
-    from ddl_core.launchers.sbatch import Options
-    from ddl_core.launchers.site import find_site
-    from ddl_core.launchers.submit import submit
 
     click.echo(f"starting a SLURM of {nodes} emulated nodes")
     with running(nodes) as cluster:
         os.environ.update(cluster.environment())
         click.echo(cluster.call("sinfo").rstrip())
-        for item, job in submit(study, tree, find_site(SITE), Options(), retry_failed=True):
-            click.echo(f"submitted job {job}: {item.spec.run_id}")
+        words = [name, "--site", SITE, "--retry-failed", "--results", str(tree.root)]
+        submit.main(words, "ddl study submit", standalone_mode=False)
         for line in follow(study, tree):
             click.echo(line)
     click.echo("stopped the SLURM")

@@ -1,6 +1,5 @@
 """The demo of `make cluster-demo`: stopped in the middle, it goes on when called again."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def test_a_stopped_demo_goes_on(cluster: Cluster, start: Start, tmp_path: Path) 
     (item,) = ledger(Study.load(path), results())
     first = start(*PROGRAM, str(path))
     wait_for(RunFiles(item.directory).checkpoint.exists, "the first checkpoint", seconds=240)
-    first.send_signal(signal.SIGINT)
+    first.terminate()
     said, error = first.communicate(timeout=120)
     assert first.returncode == 130, error
     assert "go on with: make cluster-demo" in error

@@ -4,16 +4,16 @@ Whatever is done to a job, its record ends as completed, or says why not, and a 
 takes up exactly what is left.
 """
 
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ddl_core.cli import main
 from ddl_core.launchers import local_faults as faults
 from ddl_core.launchers import slurm
 from ddl_core.launchers.local_slurm import Cluster
-from ddl_core.launchers.sbatch import Options
-from ddl_core.launchers.site import find_site
-from ddl_core.launchers.submit import submit
 from ddl_core.ledger import Entry, is_locked, ledger
 from ddl_core.paths import RunFiles, results
 from ddl_core.records import read_epochs, read_record
@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.timeout(600),
 ]
-SITE = find_site("localtest")
 PATIENCE_S = 240  # a start takes 10 s, and several times that on a busy machine
 TWO_NODES = {"strategy": "ddp", "nodes": 2}
 # Long enough to be hit in the middle, with a checkpoint to go on from.
@@ -34,10 +33,10 @@ LONG = {"epochs": 4, "train_images": 160, "checkpoint_every": 1}
 
 
 def submitted(folder: Path, **fields: object) -> list[Entry]:
-    """Submit a study to the site; return its ledger."""
-    study = Study.load(study_file(folder, **fields))
-    list(submit(study, results(), SITE, Options()))
-    return ledger(study, results())
+    """Submit a study; return its ledger."""
+    path = study_file(folder, **fields)
+    again(folder)
+    return ledger(Study.load(path), results())
 
 
 def one_job(folder: Path, **fields: object) -> Path:
@@ -47,9 +46,11 @@ def one_job(folder: Path, **fields: object) -> Path:
 
 
 def again(folder: Path) -> int:
-    """Submit the study once more; return how many jobs that made."""
-    study = Study.load(folder / "small.yaml")
-    return len(list(submit(study, results(), SITE, Options())))
+    """Submit the study, or what is left of it; return how many jobs that made."""
+    arguments = ["study", "submit", str(folder / "small.yaml"), "--site", "localtest"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return len(re.findall(r"^\d+  \S+$", done.output, re.MULTILINE))
 
 
 def job_of(run_dir: Path) -> str:
