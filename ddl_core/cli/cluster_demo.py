@@ -59,7 +59,9 @@ def _through_slurm(name: str, study: Study, tree: Tree, nodes: int) -> None:
 
     click.echo(f"starting a SLURM of {nodes} emulated nodes")
     with running(nodes) as cluster:
-        os.environ.update(cluster.environment())
+        environment = cluster.environment()
+        os.environ.clear()
+        os.environ.update(environment)
         click.echo(cluster.call("sinfo").rstrip())
         words = [name, "--site", SITE, "--retry-failed", "--results", str(tree.root)]
         submit.main(words, "ddl study submit", standalone_mode=False)
