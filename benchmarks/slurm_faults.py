@@ -109,7 +109,9 @@ def main() -> None:
     started = time.monotonic()
     deadline = started + 60 * asked.minutes
     with tempfile.TemporaryDirectory() as folder, stoppable(), running(nodes=4) as cluster:
-        os.environ.update(cluster.environment())
+        environment = cluster.environment()
+        os.environ.clear()
+        os.environ.update(environment)
         tree, outcome, rounds = Tree(Path(folder)), Outcome(), []
         chance = random.Random(asked.seed)
         while len(outcome.faults) < asked.faults and time.monotonic() < deadline:
@@ -193,7 +195,10 @@ def play(
         if (mend_at and time.monotonic() > mend_at) or spent:
             local_faults.mend(cluster)
             mend_at = 0.0
-        if any(item.state not in ("completed", "running", "submitted") for item in entries):
+        if any(
+            item.state not in ("completed", "running", "submitted") or slurm.HELD in item.reason
+            for item in entries
+        ):
             _submit(path, tree)
         time.sleep(POLL_S)
 

@@ -1,10 +1,12 @@
 """What a SLURM job executes: ``python -m ddl_core.launchers.job RUN_DIR``, on its first node."""
 
+import signal
 import sys
 from pathlib import Path
 
 from ddl_core.errors import DDLError
 from ddl_core.launchers.study import run_one
+from ddl_core.parent import die_with_parent
 
 STOPPED = 130  # what a shell reports for a program that Ctrl-C ended
 
@@ -27,4 +29,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # SLURM may end a script and not what it started; the run would go on without its nodes.
+    die_with_parent(number=signal.SIGTERM)
     sys.exit(main(sys.argv[1:]))

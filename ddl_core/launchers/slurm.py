@@ -13,6 +13,8 @@ from ddl_core.spec import RunSpec
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
 OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
+# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
+HELD = "launch failed requeued held"
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 
@@ -58,6 +60,20 @@ def release(job_id: str) -> None:
     _call("scontrol", "release", job_id)
 
 
+def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Let the runs start whose job SLURM holds since its start failed; return them.
+
+    Raises
+    ------
+    LaunchError
+        If that was refused.
+    """
+    held = [item for item in entries if (job := _own(item, jobs)) and job.reason == HELD]
+    for item in held:
+        release(str(item.job_id))
+    return held
+
+
 def cancel(job_id: str) -> None:
     """Cancel a job.
 
@@ -96,12 +112,17 @@ def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
     return [_joined(item, jobs) for item in entries]
 
 
+def _own(item: Entry, jobs: Queue | None) -> QueuedJob | None:
+    """Return the job of a run, if it is in the queue."""
+    job = jobs.get(item.job_id or "") if jobs else None
+    # Another cluster, or one that was set up anew, may have given the number to another job.
+    return job if job and job.name == job_name(item.spec) else None
+
+
 def _joined(item: Entry, jobs: Queue | None) -> Entry:
     if item.job_id is None or jobs is None or item.state == "completed":
         return item
-    job = jobs.get(item.job_id)
-    # Another cluster, or one that was set up anew, may have given the number to another job.
-    if job and job.name == job_name(item.spec):
+    if job := _own(item, jobs):
         state: State = "running" if job.state in RUNNING else "submitted"
         shown = f"job {item.job_id} {job.state}"
         return replace(item, state=state, reason=f"{shown} ({job.reason})" if job.reason else shown)

@@ -123,6 +123,8 @@ def submit(
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
+    So are jobs that SLURM holds because their start failed: they are released.
+
     Raises
     ------
     LaunchError
@@ -134,6 +136,8 @@ def submit(
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
         queue = slurm.queue()  # if it cannot be asked, nothing is submitted: it might be twice
+        for item in slurm.release_held(ledger(study, tree), queue):
+            yield item, str(item.job_id)
         _, jobs = prepare(study, tree, site, options, queue, retry_failed=retry_failed)
         todo = [job.entry for job in jobs]
         check_data(todo, tree, data_dir)

@@ -156,6 +156,21 @@ def test_a_second_call_submits_nothing_while_the_jobs_are_queued(
     assert len(slurm.calls("sbatch")) == 4
 
 
+def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    held, waiting = plan(Study.load(path), results())
+    change(held, status="failed", job_id="1", error=Failure(kind="Interrupted", message="x"))
+    change(waiting, status="submitted", job_id="2")
+    lines = [f"1|ddl-{held.spec.run_id}|PENDING|launch failed requeued held"]
+    lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]  # not ours to release
+    slurm.add("squeue", "\n".join(lines) + "\n")
+    done = ddl("study", "submit", path, "--site", "generic")
+    assert done.exit_code == 0, done.output
+    assert slurm.calls("scontrol") == ["release 1"]
+    assert slurm.calls("sbatch") == []
+    assert f"1  {held.spec.run_id}\n" in done.output
+
+
 def test_a_silent_queue_is_no_empty_queue(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
     slurm.add("squeue", error="slurm_load_jobs error: Unable to contact controller", status=1)
