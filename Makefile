@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test lint env horovod clean clean-results
+.PHONY: help reproduce figures test cluster-demo lint env horovod clean clean-results
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -39,7 +39,12 @@ figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
 
 test: env ## run all tests, the fast ones first
+	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	$(BIN)/python -m pytest
+
+cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
+	@bash requirements/slurm.sh
+	$(BIN)/python -m ddl_core.cli.cluster_demo
 
 lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/ruff check

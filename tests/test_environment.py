@@ -9,6 +9,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from ddl_core.launchers import local_slurm
+
 PROJECT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = PROJECT / "requirements"
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
@@ -74,6 +76,12 @@ def test_python_range_is_the_same_everywhere() -> None:
     script = (REQUIREMENTS / "bootstrap.sh").read_text()
     assert re.findall(r'^versions="([^"]*)"', script, re.MULTILINE) == [" ".join(minors)]
     assert f"python={minors[0]}" in CONDA["dependencies"]
+
+
+def test_a_missing_slurm_is_told_as_it_is_installed() -> None:
+    script = (REQUIREMENTS / "slurm.sh").read_text()
+    (packages,) = re.findall(r'^packages="([^"]*)"', script, re.MULTILINE)
+    assert packages == local_slurm.PACKAGES
 
 
 def test_hooks_have_the_pinned_revisions() -> None:

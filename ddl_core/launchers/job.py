@@ -9,6 +9,7 @@ from ddl_core.launchers.ending import restate
 from ddl_core.launchers.processes import stoppable
 from ddl_core.launchers.study import run_one
 from ddl_core.ledger import INTERRUPTED
+from ddl_core.parent import die_with_parent
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure, read_record
 
@@ -63,4 +64,6 @@ def _at_limit(run_dir: Path, before: tuple[int, int]) -> int:
 
 
 if __name__ == "__main__":
+    # SLURM may end a script and not what it started; the run would go on without its nodes.
+    die_with_parent(number=signal.SIGTERM)
     sys.exit(main(sys.argv[1:]))

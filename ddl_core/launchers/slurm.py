@@ -13,6 +13,8 @@ from ddl_core.spec import RunSpec
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
 OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
+# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
+HELD = "launch failed requeued held"
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 
@@ -59,6 +61,20 @@ def release(job_id: str) -> None:
         If that was refused.
     """
     call("scontrol", "release", job_id)
+
+
+def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Let the runs start whose job SLURM holds since its start failed; return them.
+
+    Raises
+    ------
+    LaunchError
+        If that was refused.
+    """
+    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
+    for item in held:
+        release(str(item.job_id))
+    return held
 
 
 def cancel(*job_ids: str) -> None:

@@ -139,7 +139,8 @@ def submit(
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
-    `show` is called with what is about to be submitted.
+    `show` is called with what is about to be submitted. Jobs that SLURM holds because their start
+    failed are released, and yielded too.
 
     Raises
     ------
@@ -154,6 +155,8 @@ def submit(
         found = ledger(study, tree)
         queue = slurm.queue()  # if it cannot be asked, nothing is submitted: it might be twice
         entries = settled(found, queue)
+        for item in slurm.release_held(entries, queue):
+            yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
         show(plan)
         todo = [job.entry for job in plan.jobs]

@@ -2,11 +2,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launchers.local_faults import mend
+from ddl_core.launchers.local_slurm import Cluster, running
 from ddl_core.launchers.ranks import import_path
+from tests.launchers.running import wait_for
 from tests.launchers.stand_ins import StandIns
 
 Mount = Callable[[str], Path]
@@ -64,3 +69,28 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     found = StandIns(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(found.folder), prepend=os.pathsep)
     return found
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Start a SLURM of four emulated nodes; where there is none to be had, CI says so."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(running(nodes=4))
+        except (NotInstalledError, LaunchError) as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        yield found
+
+
+@pytest.fixture
+def localtest(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Let SLURM's programs be those of `cluster`; afterwards it is empty and whole again."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(cluster.programs), prepend=os.pathsep)
+    yield cluster
+    cluster.cancel_all()
+    mend(cluster)
+    wait_for(lambda: cluster.idle_nodes() == cluster.nodes, "all nodes to be idle")

@@ -18,7 +18,7 @@ from ddl_core.launchers import job
 from ddl_core.launchers.sbatch import Options, Place, render
 from ddl_core.launchers.site import find_site
 from ddl_core.launchers.study import pending
-from ddl_core.ledger import entry
+from ddl_core.ledger import entry, is_locked
 from ddl_core.paths import PROJECT, RunFiles
 from ddl_core.records import read_record
 from tests.launchers.running import ENDLESS, is_training, planned, processes_of, wait_for
@@ -135,6 +135,23 @@ def job_process(script: int) -> bool:
     """Say whether a script has started its program, which takes a second to import the rest."""
     children = psutil.Process(script).children()
     return any("ddl_core.launchers.job" in child.cmdline() for child in children)
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
+    run_dir = planned(**ENDLESS, strategy="ddp")
+    process = begin(run_dir)
+    try:
+        wait_for(lambda: is_training(run_dir), "the first step", seconds=200)
+    finally:
+        process.kill()
+    process.communicate(timeout=120)
+    wait_for(lambda: not is_locked(run_dir), "the run to end")
+    item = entry(read_record(run_dir).spec, run_dir)
+    assert item.state == "failed"
+    assert pending([item]) == [item]  # it was stopped: nothing of its own went wrong
+    assert processes_of(run_dir) == []
 
 
 def test_a_job_needs_the_folder_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

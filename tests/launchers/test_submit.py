@@ -1,11 +1,9 @@
 """Submitting a study: what it costs, what is left out, what is written, what is refused.
 
 SLURM's programs are stand-ins that record their calls: they show what is asked of SLURM, and
-nothing about what it does. The last test asks a real one, where there is one.
+nothing about what it does: that is in `test_real_slurm`.
 """
 
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from ddl_core.ledger import Entry, ledger, plan
 from ddl_core.paths import RunFiles, results
 from ddl_core.records import Failure, read_record, write_record
 from ddl_core.spec import RunSpec, Study
-from tests.launchers.running import study_file, wait_for
+from tests.launchers.running import study_file
 from tests.launchers.stand_ins import StandIns
 
 GENERIC = find_site("generic")
@@ -160,6 +158,21 @@ def test_a_second_call_submits_nothing_while_the_jobs_are_queued(
     assert len(slurm.calls("sbatch")) == 4
 
 
+def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    held, waiting = plan(Study.load(path), results())
+    change(held, status="failed", job_id="1", error=Failure(kind="Interrupted", message="x"))
+    change(waiting, status="submitted", job_id="2")
+    lines = [f"1|ddl-{held.spec.run_id}|PENDING|launch failed requeued held"]
+    lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]  # not ours to release
+    slurm.add("squeue", "\n".join(lines) + "\n")
+    done = ddl("study", "submit", path, "--site", "generic")
+    assert done.exit_code == 0, done.output
+    assert slurm.calls("scontrol") == ["release 1"]
+    assert slurm.calls("sbatch") == []
+    assert f"1  {held.spec.run_id}\n" in done.output
+
+
 def test_a_silent_queue_is_no_empty_queue(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
     slurm.add("squeue", error="slurm_load_jobs error: Unable to contact controller", status=1)
@@ -242,32 +255,3 @@ def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     shown = ddl("study", "status", path)
     assert shown.exit_code == 0
     assert "warning" not in shown.output
-
-
-def real_nodes() -> int:
-    """Return the nodes of this machine's SLURM; 0 without one, or if it does not answer."""
-    command = ["sinfo", "--noheader", "--format=%D"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(int(line) for line in done.stdout.split())
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.timeout(600)
-def test_a_real_slurm_completes_a_study(tmp_path: Path) -> None:
-    if real_nodes() < 2:
-        pytest.skip("there is no SLURM of two nodes on this machine")
-    path = study_file(tmp_path, strategy="ddp", nodes=[1, 2])
-    done = ddl("study", "submit", path, "--site", "localtest")
-    assert done.exit_code == 0, done.output
-    study = Study.load(path)
-
-    def ended() -> bool:
-        time.sleep(1)
-        return all(item.state in ("completed", "failed") for item in ledger(study, results()))
-
-    wait_for(ended, "the jobs", seconds=500)
-    assert [item.state for item in ledger(study, results())] == ["completed", "completed"]
