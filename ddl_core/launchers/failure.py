@@ -33,7 +33,9 @@ TASK_SIGNALS = {
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 
 
-def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
+def diagnose(
+    files: RunFiles, logs: Path, exit_code: int, ended: list[tuple[int, int]] | None = None
+) -> Failure:
     """Return the failure of a run whose torchrun has ended.
 
     A killed rank comes first, because it makes the others raise that the connection is lost; then
@@ -47,8 +49,10 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
         Folder of this attempt's output: ``torchrun.log`` and torchrun's own subfolders.
     exit_code
         Of torchrun; negative where a signal ended it.
+    ended
+        Rank and exit code of what ended badly, the first one first; by default as `logs` tell.
     """
-    ended = _entries(logs)
+    ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
         return failure
@@ -68,7 +72,7 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int) -> Failure:
     )
 
 
-def _entries(logs: Path) -> list[tuple[int, int]]:
+def ended_ranks(logs: Path) -> list[tuple[int, int]]:
     """Return rank and exit code of what ended badly, a signal as its negative number."""
     text = _text(torchrun_log(logs))
     found = [(int(rank), int(code)) for rank, code in ENDED_RANK.findall(text)]
