@@ -6,26 +6,7 @@ set -euo pipefail
 
 versions="3.11 3.12" # the range of requires-python in pyproject.toml, the preferred one first
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    shift
-    [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
-    exit 1
-}
-
-# Install Debian packages; fails quietly on other systems and where a password would be asked for.
-apt_install() {
-    local sudo=""
-    command -v apt-get >/dev/null || return 1
-    if [ "$(id -u)" -ne 0 ]; then
-        sudo -n true 2>/dev/null || return 1
-        sudo="sudo -n"
-    fi
-    echo "installing system packages: $*" >&2
-    $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
-    $sudo env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
-}
+. "$(dirname "${BASH_SOURCE[0]}")/system.sh"
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 fits() { case " $versions " in *" $(version_of "$1") "*) ;; *) return 1 ;; esac; }

@@ -1,0 +1,22 @@
+# What bootstrap.sh and slurm.sh share, to be sourced: errors, and packages of the system.
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
+    exit 1
+}
+
+# Install Debian packages; fails quietly on other systems and where a password would be asked for.
+apt_install() {
+    local sudo=""
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        sudo="sudo -n"
+    fi
+    echo "installing system packages: $*" >&2
+    $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
+    $sudo env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
+}
