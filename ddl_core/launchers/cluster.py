@@ -4,12 +4,15 @@ ipyparallel's own launchers are not used: they give an engine no rank, and what 
 a notebook that is killed. Imports ipyparallel: import it when needed.
 """
 
+import json
 import sys
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -58,7 +61,8 @@ class Cluster:
         self._started: list[Popen[bytes]] = []
         try:
             self._start("controller", *self._controller_options())
-            self._wait(self._connection("client").exists, "the controller")
+            for who in ("client", "engine"):
+                self._wait(partial(_is_whole, self._connection(who)), "the controller")
             self._start_engines()
             self._client = self._connected()
             self.places = self._places()
@@ -92,7 +96,8 @@ class Cluster:
                 ranks.end_step(process)
             processes.end_all(self.token)
             for process in self._started:
-                process.wait(processes.PATIENCE_S)
+                with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
+                    process.wait(processes.PATIENCE_S)
             self._holder.cleanup()
 
     def _controller_options(self) -> list[str]:
@@ -174,6 +179,15 @@ class Cluster:
                 said = "".join(failure.tail(log) for log in logs)
                 raise LaunchError(f"{what}: a process of the ipyparallel cluster {reason}{said}")
             time.sleep(POLL_S)
+
+
+def _is_whole(path: Path) -> bool:
+    """Say whether a file of JSON is there to its end."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _shared_folder() -> "TemporaryDirectory[str]":

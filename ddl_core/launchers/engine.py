@@ -4,6 +4,7 @@ import gc
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
@@ -44,7 +45,11 @@ def run_rank(worker: str, run_dir: str, logs: str, variables: Mapping[str, str])
 
     folder = Path(logs) / "engines" / "attempt_0" / os.environ["RANK"]
     with _output_in(folder), _environment(variables):
-        status = import_module(worker).main([run_dir], publish_data)
+        try:
+            status = import_module(worker).main([run_dir], publish_data)
+        except Exception:  # nobody looks at this engine but through the run's files
+            traceback.print_exc()
+            status = 1
     gc.collect()  # the next run is to find the memory of this one free
     return int(status)
 

@@ -25,13 +25,17 @@ OnRanks = Callable[[list[RankState]], None]
 
 # What has to be the same for all runs on the same engines: it is fixed when these start.
 FIXED = ("nodes", "gpus_per_node", "cpu_threads")
+# A second start in the same process fails: Horovod ends with SIGSEGV, DeepSpeed looks for the group
+# of the first.
+ONE_RUN_PER_PROCESS = ("horovod", "deepspeed")
 
 
 class Engines:
     """One engine per rank of a run, on this machine or on the nodes of the SLURM job around it.
 
-    Engines survive a run that completes. After one that fails, hangs or is interrupted they are
-    ended at once, since one in a hung collective answers nothing else; the next run gets new ones.
+    Engines survive a run that completes, unless it was one of Horovod or DeepSpeed. After one that
+    fails, hangs or is interrupted they are ended at once, since one in a hung collective answers
+    nothing else. The next run gets new ones.
 
     Parameters
     ----------
@@ -133,7 +137,7 @@ class Engines:
             gone = cluster.ended()
             whole = not cluster.broken and all(answer.ready() for answer in answers)
         finally:
-            if not whole or not _completed(files):
+            if not whole or not _completed(files) or spec.strategy in ONE_RUN_PER_PROCESS:
                 self.close()
         if not _completed(files):
             raise ranks.Failed(cause or failure.diagnose(files, logs, 0, gone))
