@@ -79,7 +79,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         "ServerApp.open_browser": False,
         "ServerApp.allow_root": True,
         "IdentityProvider.token": token,
-        "LabApp.news_url": "",
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "KernelManager.transport_encryption": "auto",
     }
