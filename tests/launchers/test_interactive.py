@@ -25,7 +25,7 @@ from ddl_core.spec import RunSpec
 from tests.launchers.running import TINY, is_training, wait_for
 from tests.launchers.stand_ins import SRUN, StandIns
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
 PAIR = {**TINY, "strategy": "ddp", "gpus_per_node": 2, "epochs": 2}
 LONG = {"train_images": 100_000, "epochs": 1000}
 
