@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from ddl_core.records import now, write_atomically
 
 INTERVAL_S = 1.0
 
+Publish = Callable[[dict[str, Any]], None]
+
 
 class Progress:
-    """Rank 0's sign of life.
+    """A rank's sign of life.
 
     Parameters
     ----------
@@ -19,10 +22,12 @@ class Progress:
         ``progress.json`` of the run; None on all ranks but 0.
     epochs : int
         Epochs of the whole run.
+    publish : callable or None
+        Also called with the state, on every rank that has one: for someone who watches each rank.
     """
 
-    def __init__(self, path: Path | None, epochs: int) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, epochs: int, publish: Publish | None = None) -> None:
+        self._path, self._publish = path, publish
         self._state: dict[str, Any] = {"phase": "setup", "epoch": 0, "epochs": epochs}
         self._images_per_step = 0
         self._begun = self._written = 0.0
@@ -37,13 +42,17 @@ class Progress:
 
     def step(self, done: int, steps: int) -> None:
         """Tell that `done` of `steps` steps of this phase are done; cheap to call every step."""
-        if self._path is None or time.monotonic() - self._written < INTERVAL_S:
+        if not self._wanted or time.monotonic() - self._written < INTERVAL_S:
             return
         rate = done * self._images_per_step / (time.monotonic() - self._begun)
         self._write(done, steps, rate)
 
+    @property
+    def _wanted(self) -> bool:
+        return self._path is not None or self._publish is not None
+
     def _write(self, step: int, steps: int, images_per_s: float | None) -> None:
-        if self._path is None:
+        if not self._wanted:
             return
         self._written = time.monotonic()
         self._state |= {
@@ -52,4 +61,7 @@ class Progress:
             "images_per_s": images_per_s,
             "time_utc": now(),
         }
-        write_atomically(self._path, json.dumps(self._state) + "\n")
+        if self._path is not None:
+            write_atomically(self._path, json.dumps(self._state) + "\n")
+        if self._publish is not None:
+            self._publish(self._state)

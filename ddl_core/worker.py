@@ -22,7 +22,7 @@ from ddl_core.fairness import check_agreement, check_setup
 from ddl_core.optim import make_optimizer
 from ddl_core.parent import die_with_parent
 from ddl_core.paths import RunFiles, locate
-from ddl_core.progress import Progress
+from ddl_core.progress import Progress, Publish
 from ddl_core.protocols import Loader, Split, Strategy
 from ddl_core.provenance import host, provenance
 from ddl_core.records import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
@@ -33,8 +33,8 @@ from ddl_core.train import Outcome, Trainee, evaluate, load_one_epoch, train_one
 log = logging.getLogger(__name__)
 
 
-def main(arguments: list[str]) -> int:
-    """Run one rank; return the exit status."""
+def main(arguments: list[str], publish: Publish | None = None) -> int:
+    """Run one rank; return the exit status. `publish` is told where the rank is; see `Progress`."""
     if len(arguments) != 1:
         log.error("usage: python -m ddl_core.worker RUN_DIR")
         return 2
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:
-        Run(directory).execute()
+        Run(directory, publish).execute()
     except Exception as error:
         report(directory, error)
         return 1
@@ -52,12 +52,13 @@ def main(arguments: list[str]) -> int:
 class Run:
     """One rank's part of one run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, publish: Publish | None = None) -> None:
         self.files = RunFiles(directory)
         self.record = read_record(directory)
         self.spec = self.record.spec
         first = int(os.environ.get("RANK", 0)) == 0
-        self.progress = Progress(self.files.progress if first else None, self.spec.epochs)
+        own = self.files.progress if first else None
+        self.progress = Progress(own, self.spec.epochs, publish)
         accelerator.configure(self.spec)
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
 
@@ -171,9 +172,9 @@ class Run:
     def _complete(self, digest: str | None) -> None:
         if digest:
             check_agreement(self.strategy, digest, "same final weights")
+        self.progress.begin("done", self.spec.epochs, 0)
         if self.strategy.rank != 0:
             return
-        self.progress.begin("done", self.spec.epochs, 0)
         self.record.weights_sha256 = digest
         self.record.status = "completed"
         self.record.error = None

@@ -1,4 +1,4 @@
-# What bootstrap.sh and slurm.sh share, to be sourced: errors, and packages of the system.
+# What bootstrap.sh, slurm.sh and browser.sh share, to be sourced: errors, and packages of the system.
 
 fail() {
     printf 'error: %s\n' "$1" >&2

@@ -31,6 +31,9 @@ COMMANDS = (
     "study resume",
     "study status",
     "study publish",
+    "kernel",
+    "kernel install",
+    "kernel uninstall",
 )
 HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")
 

@@ -15,6 +15,7 @@ from ddl_core.spec import Study
 from tests.launchers.running import planned, study_file
 
 RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"
+INTERACTIVE = NOTEBOOKS / "03_interactive.ipynb"
 
 
 def cells(path: Path, kind: str) -> list[nbformat.NotebookNode]:
@@ -31,7 +32,7 @@ def text(path: Path) -> str:
     return "\n".join(shown)
 
 
-@pytest.mark.parametrize("path", [RUN, STUDY], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [RUN, STUDY, INTERACTIVE], ids=lambda path: path.stem)
 def test_form(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -78,6 +79,27 @@ def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
     assert "2 runs: 2 completed" in shown
     assert all(entry.spec.run_id in shown for entry in entries)
     assert ".svg" in shown
+    assert "image/png" in nbformat.writes(nbformat.read(target, as_version=4))
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+@pytest.mark.timeout(900)
+def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -> None:
+    target = tmp_path / "interactive.ipynb"
+    lab_book.execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64})
+    records = [read_record(folder) for folder in results().study("interactive").iterdir()]
+    ends = {(r.spec.local_batch_size, r.spec.seed): (r.status, r.error) for r in records}
+    for complete in ((4, 0), (8, 0), (8, 2)):
+        assert ends[complete] == ("completed", None)
+    status, error = ends[8, 1]
+    assert status == "failed"
+    assert error is not None
+    assert error.kind == "Timeout"
+    shown = text(target)
+    assert re.search(r"^ +1 +\S+ .* done$", shown, re.MULTILINE), "no line of rank 1"
+    assert "no progress for 20 s" in shown
+    assert "Traceback" not in shown
 
 
 @pytest.mark.notebook

@@ -36,3 +36,11 @@ def redraw(tree: Tree, *, figures: Path) -> list[Path]:
         points = question.points(runs, arms, paper)
         written += save_figure(question.draw(points), points, figures / name)
     return written
+
+
+def pictures(drawn: list[Path], study: str) -> list[Path]:
+    """Return the PNG of each figure in `drawn`, as `redraw` returns it, with runs of `study`."""
+    plotted = [path for path in drawn if path.suffix == ".csv"]
+    return [
+        path.with_suffix(".png") for path in plotted if study in set(pd.read_csv(path)["study"])
+    ]

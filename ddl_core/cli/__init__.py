@@ -14,6 +14,7 @@ from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
+from ddl_core.cli.kernel import kernel as kernel_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
 from ddl_core.errors import STOPPED, DDLError
@@ -49,5 +50,6 @@ for command in (
     data_command,
     bench_command,
     doctor_command,
+    kernel_command,
 ):
     main.add_command(command)

@@ -54,7 +54,7 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
     if spec.strategy == "horovod":
         _need_horovod()
     if allocation := Allocation.current():
-        return _srun(spec, rank, logs, allocation)
+        return step(spec, rank, logs, allocation)
     return LAUNCHERS.get(spec.strategy, _torchrun)(spec, rank, logs)
 
 
@@ -85,8 +85,25 @@ def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     ]
 
 
-def _srun(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run: one task per rank, or one torchrun per node."""
+def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run: one task per rank, or one torchrun per node.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    rank
+        Command of a rank.
+    logs
+        Folder for ``srun/attempt_0/RANK/stderr.log`` of each rank.
+    allocation
+        The job that the step is part of.
+
+    Raises
+    ------
+    LaunchError
+        If `srun` is not there.
+    """
     program = shutil.which(allocation.srun[0])
     if program is None:
         raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")

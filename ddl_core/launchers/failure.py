@@ -36,7 +36,13 @@ CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 OOM_KILLER = "; the system's out-of-memory killer was at work on this machine meanwhile"
 
 
-def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) -> Failure:
+def diagnose(
+    files: RunFiles,
+    logs: Path,
+    exit_code: int,
+    oom_kills: int = 0,
+    ended: list[tuple[int, int]] | None = None,
+) -> Failure:
     """Return the failure of a run whose torchrun has ended.
 
     A killed rank comes first, because it makes the others raise that the connection is lost; then
@@ -52,8 +58,10 @@ def diagnose(files: RunFiles, logs: Path, exit_code: int, oom_kills: int = 0) ->
         Of torchrun; negative where a signal ended it.
     oom_kills
         How many processes of this machine the system ended meanwhile because memory ran out.
+    ended
+        Rank and exit code of what ended badly, the first one first; by default as `logs` tell.
     """
-    ended = _entries(logs)
+    ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
         return failure
@@ -78,7 +86,7 @@ def _told_to_end(text: str, log: Path) -> Failure:
     return Failure(kind=INTERRUPTED, message=text, category=category)
 
 
-def _entries(logs: Path) -> list[tuple[int, int]]:
+def ended_ranks(logs: Path) -> list[tuple[int, int]]:
     """Return rank and exit code of what ended badly, a signal as its negative number."""
     text = _text(torchrun_log(logs))
     found = [(int(rank), int(code)) for rank, code in ENDED_RANK.findall(text)]

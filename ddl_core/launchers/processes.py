@@ -16,6 +16,7 @@ import psutil
 # Every process of a run inherits this variable. Process groups would not do: torchrun gives each
 # rank a session of its own, and a rank whose torchrun was killed has a new parent.
 TOKEN = "DDL_RUN_TOKEN"
+PATIENCE_S = 20.0
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
 # than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
@@ -61,7 +62,7 @@ def carrying(token: str) -> list[psutil.Process]:
     return found
 
 
-def end_all(token: str, patience_s: float = 20.0) -> list[int]:
+def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
     """Kill every process that inherited `token`; return those that even so did not go.
 
     Repeated until none is left, because a process may start another one meanwhile.

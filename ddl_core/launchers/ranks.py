@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
@@ -32,10 +33,16 @@ EXIT_GRACE_S = 20.0
 STEP_END_S = 15.0
 
 
+OnProgress = Callable[[Progress], None]
+Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
+"""Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
+
+
 def run_ranks(
     run_dir: Path | str,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
     stall_timeout: float | None = None,
+    execute: Execute | None = None,
 ) -> RunRecord:
     """Execute a planned, failed or interrupted run; return its completed record.
 
@@ -48,6 +55,8 @@ def run_ranks(
     stall_timeout
         Seconds without a new ``progress.json`` after which the run counts as hanging; by default
         the environment variable ``DDL_STALL_TIMEOUT``, else 300.
+    execute
+        How the ranks are executed; by default as processes of their own, by the run's launcher.
 
     Raises
     ------
@@ -70,7 +79,7 @@ def run_ranks(
         with _recorded(directory):
             _check(record, directory)
             logs = _begin(record, files)
-            _execute(record.spec, files, logs, on_progress, limit)
+            (execute or _execute)(record.spec, files, logs, on_progress, limit)
         return read_record(directory)
 
 
@@ -129,10 +138,10 @@ def _execute(
     spec: RunSpec,
     files: RunFiles,
     logs: Path,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: OnProgress | None,
     stall_timeout: float,
 ) -> None:
-    """Run torchrun to its end; raise what went wrong as `_Failed`."""
+    """Run torchrun to its end; see `Execute`."""
     token, oom_kills = uuid.uuid4().hex, processes.oom_kills()
     try:
         torchrun = processes.start(
@@ -142,22 +151,27 @@ def _execute(
             environment=environment(spec),
         )
     except OSError as error:
-        raise _Failed(Failure.of("NotStarted", f"torchrun: {error}")) from None
+        raise Failed(Failure.of("NotStarted", f"torchrun: {error}")) from None
     try:
-        stalled = _watch(torchrun, files, on_progress, stall_timeout)
+        ended = partial(_has_ended, torchrun)
+        stalled = watch(ended, files, on_progress, stall_timeout)
         cause = hang.diagnose(logs, token, stalled) if stalled else None
     finally:
         with processes.undisturbed():
-            _end_step(torchrun)
+            end_step(torchrun)
             left = processes.end_all(token)
             exit_code = torchrun.wait() if torchrun.pid not in left else -1
     if read_record(files.directory).status == "completed":
         return
     oom_kills = processes.oom_kills() - oom_kills
-    raise _Failed(cause or failure.diagnose(files, logs, exit_code, oom_kills))
+    raise Failed(cause or failure.diagnose(files, logs, exit_code, oom_kills))
 
 
-def _end_step(launcher: Popen[bytes]) -> None:
+def _has_ended(process: Popen[bytes]) -> bool:
+    return process.poll() is not None
+
+
+def end_step(launcher: Popen[bytes]) -> None:
     """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
     if Allocation.current() is None or launcher.poll() is not None:
         return
@@ -166,15 +180,18 @@ def _end_step(launcher: Popen[bytes]) -> None:
         launcher.wait(STEP_END_S)
 
 
-def _watch(
-    torchrun: Popen[bytes],
+def watch(
+    ended: Callable[[], bool],
     files: RunFiles,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: OnProgress | None,
     stall_timeout: float,
 ) -> str | None:
-    """Return when torchrun has ended; if it makes no progress any more, return a text on that."""
+    """Return when the ranks have ended; if they make no progress any more, return a text on that.
+
+    `ended` is asked several times a second.
+    """
     seen, since = _changed(files.progress), time.monotonic()
-    while torchrun.poll() is None:
+    while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)
         if latest != seen:
@@ -207,7 +224,7 @@ def _stall_text(files: RunFiles, seconds: float) -> str:
     )
 
 
-class _Failed(LaunchError):
+class Failed(LaunchError):
     """A failure that is to be recorded."""
 
     def __init__(self, cause: Failure) -> None:
@@ -220,7 +237,7 @@ def _recorded(directory: Path) -> Iterator[None]:
     """Write into the record how the block failed, then let the error go on."""
     try:
         yield
-    except _Failed as error:
+    except Failed as error:
         mark_failed(directory, error.cause)
         raise LaunchError(f"run {directory.name} failed: {error}") from None
     except DDLError as error:

@@ -4,8 +4,9 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.errors import SpecError
 from ddl_core.launchers.site import Site, seconds
@@ -70,6 +71,17 @@ def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
     """
     options.check(site)
     site.check(spec)
+    return template(TEMPLATE).render(
+        **surroundings(spec, site, place.project),
+        directives=_directives(spec, site, options, place),
+        python=shlex.quote(place.python),
+        run_dir=shlex.quote(str(place.run_dir)),
+        requeues=requeues(spec, site),
+    )
+
+
+def template(name: str) -> Template:
+    """Return a template of ``slurm/``."""
     environment = Environment(
         loader=FileSystemLoader(SITES),
         undefined=StrictUndefined,
@@ -77,19 +89,20 @@ def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # a shell script, not a web page
     )
-    return environment.get_template(TEMPLATE).render(
-        directives=_directives(spec, site, options, place),
-        modules=site.modules,
-        environment=_variables(site, place),
-        setup=site.setup,
-        srun=shlex.quote(shlex.join(_srun(spec, site))),
-        launcher=site.launcher,
-        master_address=site.master_address,
-        master_suffix=site.master_suffix,
-        python=shlex.quote(place.python),
-        run_dir=shlex.quote(str(place.run_dir)),
-        requeues=requeues(spec, site),
-    )
+    return environment.get_template(name)
+
+
+def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
+    """Return what a site needs around any run: modules, variables, and how ranks are started."""
+    return {
+        "modules": site.modules,
+        "environment": _variables(site, project),
+        "setup": site.setup,
+        "srun": shlex.quote(shlex.join(_srun(spec, site))),
+        "launcher": site.launcher,
+        "master_address": site.master_address,
+        "master_suffix": site.master_suffix,
+    }
 
 
 def requeues(spec: RunSpec, site: Site) -> int:
@@ -136,11 +149,11 @@ def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:
     return requests[site.gpu_request]
 
 
-def _variables(site: Site, place: Place) -> dict[str, str]:
+def _variables(site: Site, project: Path) -> dict[str, str]:
     """Return what the job exports: what the site says may be more, and has the last word."""
     caches = site.caches
     found = {
-        "PYTHONPATH": f"{place.project}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "PYTHONPATH": f"{project}${{PYTHONPATH:+:$PYTHONPATH}}",
         "XDG_CACHE_HOME": caches,
         "MPLCONFIGDIR": f"{caches}/matplotlib",
         "TORCH_HOME": f"{caches}/torch",

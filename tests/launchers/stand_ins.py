@@ -10,8 +10,8 @@ from pathlib import Path
 # Starts all tasks here, with the variables of their nodes; ends all when one ends badly, or when it
 # is told to end.
 SRUN = """
-import os, signal, subprocess, sys
-options = [word for word in sys.argv[1:] if word.startswith("--")]
+import itertools, os, signal, subprocess, sys
+options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
 command = sys.argv[1 + len(options):]
 def number(name):
     return int(next(word.split("=")[1] for word in options if word.startswith(f"--{name}=")))

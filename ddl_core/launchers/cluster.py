@@ -1,0 +1,200 @@
+"""An ipyparallel cluster with one engine per rank, here or on the nodes of a SLURM job.
+
+ipyparallel's own launchers are not used: they give an engine no rank, and what they start outlives
+a notebook that is killed. Imports ipyparallel: import it when needed.
+"""
+
+import json
+import sys
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from subprocess import Popen, TimeoutExpired
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ipyparallel
+
+from ddl_core.errors import LaunchError
+from ddl_core.launchers import commands, engine, failure, processes, ranks
+from ddl_core.launchers.allocation import Allocation
+from ddl_core.launchers.kernel import private_folder
+from ddl_core.paths import results
+from ddl_core.records import cannot_write
+from ddl_core.spec import RunSpec
+
+START_S = 120.0
+POLL_S = 0.1
+# An engine is known to the controller only after its first heartbeat, by default up to 3 s later.
+# On a busy machine a heart may be late: it is watched by its process, not by this.
+HEARTBEAT = ("--HeartMonitor.period=1000", "--HeartMonitor.max_heartmonitor_misses=120")
+
+
+class Cluster:
+    """Controller, engines, and the client that talks to them; nothing of it outlives `close`.
+
+    Parameters
+    ----------
+    spec
+        A run: there will be as many engines as it has ranks, with its threads.
+
+    Raises
+    ------
+    LaunchError
+        If an engine ends at once or does not answer, with what it printed.
+    NotInstalledError
+        If the run's launcher is not installed.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.token = uuid.uuid4().hex
+        self._spec = spec
+        self._allocation = Allocation.current()
+        self._holder = _shared_folder() if self._allocation else private_folder()
+        self._folder = Path(self._holder.name)
+        self._client: Any = None
+        # By rank here; inside a SLURM job a single one, the step of all ranks.
+        self._processes: list[Popen[bytes]] = []
+        self._started: list[Popen[bytes]] = []
+        try:
+            self._start("controller", *self._controller_options())
+            for who in ("client", "engine"):
+                self._wait(partial(_is_whole, self._connection(who)), "the controller")
+            self._start_engines()
+            self._client = self._connected()
+            self.places = self._places()
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, *arguments: Any) -> list[Any]:
+        """Let every engine call `engine.run_rank`; return one `AsyncResult` per rank."""
+        return [view.apply_async(engine.run_rank, *arguments) for view in self._views]
+
+    @property
+    def broken(self) -> bool:
+        """Whether a process of the cluster has ended."""
+        return any(process.poll() is not None for process in self._started)
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Return rank and exit code of the engines that have ended."""
+        if self._allocation:
+            return failure.ended_ranks(self._folder)
+        codes = [(rank, process.poll()) for rank, process in enumerate(self._processes)]
+        return [(rank, code) for rank, code in codes if code is not None]
+
+    def close(self) -> None:
+        """End everything at once: an engine in a hung collective answers no message or Ctrl-C."""
+        with processes.undisturbed():
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+            for process in self._processes:
+                ranks.end_step(process)
+            processes.end_all(self.token)
+            for process in self._started:
+                with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
+                    process.wait(processes.PATIENCE_S)
+            self._holder.cleanup()
+
+    def _controller_options(self) -> list[str]:
+        # Encrypted, and open only to who can read the connection files: on a shared node, or a
+        # cluster's network, others could talk to the engines otherwise.
+        options = [*HEARTBEAT, "--IPController.enable_curve=True"]
+        return [f"--ip={'*' if self._allocation else '127.0.0.1'}", *options]
+
+    def _connection(self, who: str) -> Path:
+        return self._folder / "security" / f"ipcontroller-{who}.json"
+
+    def _command(self, program: str, *options: str) -> list[str]:
+        folder = f"--profile-dir={self._folder}"
+        return [sys.executable, "-m", f"ipyparallel.{program}", folder, *options]
+
+    def _start(self, program: str, *options: str, rank: int | None = None) -> Popen[bytes]:
+        name = program if rank is None else f"{program}_{rank}"
+        return self._begin(self._command(program, *options), self._folder / f"{name}.log", rank)
+
+    def _begin(self, command: list[str], log: Path, rank: int | None = None) -> Popen[bytes]:
+        environment = {**ranks.environment(self._spec), "IPYTHONDIR": str(self._folder)}
+        if rank is not None:
+            # One machine, so a rank's number on it is its number among all.
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._spec.world_size}
+            environment |= {name: str(value) for name, value in place.items()}
+        try:
+            process = processes.start(command, token=self.token, log=log, environment=environment)
+        except OSError as error:
+            raise LaunchError(f"cannot start {command[0]}: {error.strerror}") from None
+        self._started.append(process)
+        return process
+
+    def _start_engines(self) -> None:
+        options = [f"--file={self._connection('engine')}", f"--timeout={START_S}"]
+        if self._allocation:
+            # Always a task per rank, also where a site's runs have one torchrun per node.
+            by_rank = replace(self._allocation, launcher="srun")
+            program = self._command("engine", *options)
+            step = commands.step(self._spec, program, self._folder, by_rank)
+            self._processes = [self._begin(step, failure.torchrun_log(self._folder))]
+            return
+        for rank in range(self._spec.world_size):
+            self._processes.append(self._start("engine", *options, rank=rank))
+
+    def _connected(self) -> Any:
+        client = ipyparallel.Client(str(self._connection("client")), timeout=START_S)
+        try:
+            self._wait(lambda: len(client.ids) == self._spec.world_size, "the engines")
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _places(self) -> list[dict[str, Any]]:
+        """Ask every engine for its rank; keep `_views` and the answers in order of rank."""
+        views = [self._client[number] for number in self._client.ids]
+        answers = [view.apply_async(engine.place) for view in views]
+        self._wait(lambda: all(answer.ready() for answer in answers), "the engines' ranks")
+        found = sorted(
+            ((answer.get(), view) for answer, view in zip(answers, views, strict=True)),
+            key=lambda pair: pair[0]["rank"],
+        )
+        numbers = [answer["rank"] for answer, _ in found]
+        if numbers != list(range(self._spec.world_size)):
+            raise LaunchError(
+                f"the engines were given the ranks {numbers}, not 0 to {self._spec.world_size - 1}"
+            )
+        self._views = [view for _, view in found]
+        return [answer for answer, _ in found]
+
+    def _wait(self, condition: Any, what: str) -> None:
+        deadline = time.monotonic() + START_S
+        while not condition():
+            if self.broken or time.monotonic() > deadline:
+                reason = (
+                    "ended at once" if self.broken else f"did not answer within {START_S:.0f} s"
+                )
+                logs = sorted(self._folder.rglob("*.log"))
+                said = "".join(failure.tail(log) for log in logs)
+                raise LaunchError(f"{what}: a process of the ipyparallel cluster {reason}{said}")
+            time.sleep(POLL_S)
+
+
+def _is_whole(path: Path) -> bool:
+    """Say whether a file of JSON is there to its end."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _shared_folder() -> "TemporaryDirectory[str]":
+    """Return a folder that all nodes see and only this user may enter, for the keys."""
+    root = results().root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        return TemporaryDirectory(prefix=".engines-", dir=root, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise cannot_write(root, error) from error

@@ -1,0 +1,248 @@
+"""A newcomer's walk in a real JupyterLab, in a real browser, under the address of a portal."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddl_core.launchers.ranks import import_path
+from ddl_core.launchers.study import find_study
+from ddl_core.ledger import ledger
+from ddl_core.paths import NOTEBOOKS, Tree
+from tests.launchers.running import study_file, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.notebook, pytest.mark.multiprocess]
+
+PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # and Debian's packages
+PREFIX = "/user/someone/lab-prefix/"  # as a JupyterHub has one
+FLAGS = (
+    "--headless",
+    "--no-sandbox",  # else root cannot start it
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1400,1600",
+)
+START_S = 120
+RUN_S = 600
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server: its folder, and how to ask it."""
+
+    root: Path
+    url: str
+    token: str
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"{self.url}{path}?token={self.token}", timeout=60) as reply:
+            return reply.read()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """JupyterLab in a folder with the notebooks, a small study, and room for results."""
+    root = tmp_path / "checkout"
+    shutil.copytree(NOTEBOOKS, root / "notebooks")
+    monkeypatch.setenv("DDL_RESULTS", str(root / "results"))
+    study = study_file(root, local_batch_size=[4, 8], epochs=2)
+    choose_study(root / "notebooks" / "02_study.ipynb", study)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    token = secrets.token_hex(16)
+    settings = {
+        "ServerApp.base_url": PREFIX,
+        "ServerApp.root_dir": root,
+        "ServerApp.ip": "127.0.0.1",
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "ServerApp.open_browser": False,
+        "ServerApp.allow_root": True,
+        "IdentityProvider.token": token,
+        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+        "KernelManager.transport_encryption": "auto",
+    }
+    home = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
+    with (tmp_path / "lab.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *(f"--{k}={v}" for k, v in settings.items())],
+            env={**os.environ, **home, "PYTHONPATH": import_path()},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    found = Lab(root, f"http://127.0.0.1:{port}{PREFIX}", token)
+    try:
+        wait_for(lambda: answers(found, server), f"JupyterLab, see {tmp_path}/lab.log", START_S)
+        yield found
+    finally:
+        server.terminate()  # ends its kernels too
+        try:
+            server.wait(30)
+        finally:
+            server.kill()
+
+
+def choose_study(path: Path, study: Path) -> None:
+    """Do what a newcomer does: name a study in the cell of parameters."""
+    notebook = nbformat.read(path, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    cell.source = cell.source.replace('"laptop"', repr(str(study)))
+    assert str(study) in cell.source
+    nbformat.write(notebook, path)
+
+
+def answers(lab: Lab, server: "subprocess.Popen[bytes]") -> bool:
+    assert server.poll() is None, "JupyterLab ended at once"
+    try:
+        return bool(lab.get("api"))
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Chromium without a window, and nothing of its own in the user's home."""
+    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    if missing:
+        text = f"needs the Debian packages {' and '.join(missing)}"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(flag)
+    # Named, so that selenium looks for no other driver on the network.
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+OUTPUTS = """
+return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output')]
+  .map(one => one.innerText).join('\\n')
+"""
+FIGURE = """
+return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]
+  .filter(one => one.complete && one.naturalWidth > 300).length
+"""
+
+
+def show(browser: Any, lab: Lab, path: str) -> None:
+    """Open a file in JupyterLab; the log-in page takes the token from the address."""
+    browser.get(f"{lab.url}lab/tree/{path}?token={lab.token}&reset")
+
+
+def choose(browser: Any, menu: str, command: str) -> None:
+    """Click on a menu, then on one of its entries."""
+    for bar in browser.find_elements("css selector", ".lm-MenuBar-item"):
+        if bar.text == menu:
+            bar.click()
+    entry = f'.lm-Menu-item[data-command="{command}"]'
+    wait_for(lambda: browser.find_elements("css selector", entry), f"the menu {menu}", 30)
+    browser.find_element("css selector", entry).click()
+
+
+def outputs_of(lab: Lab, path: str) -> list[Any]:
+    """Return the outputs of all cells in a notebook as the server has saved it."""
+    content = json.loads(lab.get(f"api/contents/{path}"))["content"]
+    notebook = nbformat.from_dict(content)
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def assert_shows_something(picture: bytes, most_blank: float) -> None:
+    pixels = np.asarray(Image.open(BytesIO(picture)).convert("L"))
+    blank = np.bincount(pixels.ravel(), minlength=256).max() / pixels.size
+    assert blank < most_blank
+    assert pixels.std() > 5
+
+
+@pytest.mark.timeout(START_S + RUN_S + 120)
+def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(
+    lab: Lab, browser: Any, tmp_path: Path
+) -> None:
+    notebook = "notebooks/02_study.ipynb"
+    show(browser, lab, notebook)
+    wait_for(lambda: "A study: which runs" in page_text(browser), "the notebook", START_S)
+    wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
+    choose(browser, "Run", "runmenu:run-all")
+    seen: set[str] = set()
+
+    def figure_is_shown() -> bool:
+        seen.add(str(browser.execute_script(OUTPUTS)))
+        return browser.execute_script(FIGURE) >= 1 and not is_busy(browser)
+
+    wait_for(figure_is_shown, "the figure", RUN_S)
+    assert any("run 1/2 " in text and "[####" in text for text in seen), "no progress was shown"
+    assert "2 runs: 2 completed" in browser.execute_script(OUTPUTS)
+
+    (image, *_) = browser.find_elements("css selector", ".jp-OutputArea-output img")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
+    wait_for(lambda: image.is_displayed() and image.rect["width"] > 300, "the figure in view")
+    browser.save_screenshot(str(tmp_path / "study.png"))
+    assert_shows_something((tmp_path / "study.png").read_bytes(), 0.98)
+    image.screenshot(str(tmp_path / "figure.png"))
+    assert_shows_something((tmp_path / "figure.png").read_bytes(), 0.98)
+
+    choose(browser, "File", "docmanager:save")
+    wait_for(lambda: outputs_of(lab, notebook), "the saved notebook")
+    saved = outputs_of(lab, notebook)
+    assert [output for output in saved if output.output_type == "error"] == []
+    assert any("image/png" in output.get("data", {}) for output in saved)
+    runs = ledger(find_study(str(lab.root / "small.yaml")), Tree(lab.root / "results"))
+    assert [run.state for run in runs] == ["completed", "completed"]
+
+    follow_the_last_link(browser, lab)
+    browser.save_screenshot(str(tmp_path / "link.png"))
+
+
+def follow_the_last_link(browser: Any, lab: Lab) -> None:
+    """A link to a figure opens it beside the notebook, below the portal's prefix."""
+    (*_, link) = browser.find_elements("css selector", ".jp-OutputArea-output a")
+    name = link.text.split("/")[-1]
+    assert name.endswith(".svg")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
+    link.click()
+    # Of an <img>, 0 where the server did not have it.
+    width = "return document.querySelector('.jp-ImageViewer img')?.naturalWidth ?? 0"
+    wait_for(lambda: browser.execute_script(width) > 100, f"{name}, opened by its link")
+    assert browser.current_url.startswith(lab.url)
+
+
+def page_text(browser: Any) -> str:
+    return str(browser.execute_script("return document.body.innerText"))
+
+
+def is_busy(browser: Any) -> bool:
+    prompts = "return [...document.querySelectorAll('.jp-InputPrompt')].map(p => p.innerText)"
+    return any("*" in prompt for prompt in browser.execute_script(prompts))
+
+
+def kernel_is_idle(browser: Any) -> bool:
+    status = "return document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status"
+    return browser.execute_script(status) == "idle"
