@@ -60,6 +60,19 @@ class AllReduce(_Strict):
     seconds_min: float
     seconds_max: float
 
+    @property
+    def algorithm_bytes_per_s(self) -> float:
+        """Size / time: "algbw" of NCCL-tests (its doc/PERFORMANCE.md)."""
+        return self.bytes / self.seconds
+
+    def bus_bytes_per_s(self, ranks: int) -> float:
+        """Return algbw x 2 (n - 1) / n for n `ranks`: "busbw" of NCCL-tests (same place).
+
+        What each rank must at least send and receive; comparable between numbers of ranks, and
+        with the hardware's bandwidth.
+        """
+        return self.algorithm_bytes_per_s * 2 * (ranks - 1) / ranks
+
 
 class Answer(_Strict):
     """What one rank says; written anew after each step, so that a silent rank is known."""
@@ -69,7 +82,6 @@ class Answer(_Strict):
     host: str
     step: str = Field("start", description="what it was doing last; 'done' at its end")
     cores: list[int]
-    node_cores: int = Field(description="cores of its host, those of others included")
     loader_cores: list[list[int]] = Field(default_factory=list, description="per loader process")
     visible: dict[str, str] = Field(description="variables that hide devices")
     device: dict[str, Any] = Field(default_factory=dict)

@@ -1,7 +1,7 @@
 """All-reduce over message sizes: how long one takes, on the path that runs use.
 
-Sizes, warm-up and the back-to-back batches follow NCCL-tests; the bandwidths derived from the
-times are its "algbw" and "busbw" (`ddl_core.analysis.network` has the formulas).
+Warm-up and operations back to back as in NCCL-tests, whose "algbw" and "busbw" are derived from
+these times in `ddl_core.probe_record.AllReduce`.
 """
 
 import math

@@ -34,7 +34,6 @@ def describe(rank: Rank) -> Answer:
         local_rank=rank.local_rank,
         host=socket.gethostname(),
         cores=sorted(os.sched_getaffinity(0)),
-        node_cores=os.cpu_count() or 1,
         visible=_set(VISIBLE_VARIABLES),
         wanted_interfaces=_set(INTERFACE_VARIABLES),
         interfaces=interfaces(),
