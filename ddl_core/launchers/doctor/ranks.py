@@ -54,7 +54,7 @@ def _cores(record: ProbeRecord, hosts: dict[str, list[Answer]]) -> Finding:
         one = poor[0]
         detail = f"rank {one.rank} may use {len(one.cores)} core(s) of the {granted} asked for"
         remedy = "cpu_bind in the site's file; or SLURM gives fewer: cpus_per_rank"
-        return Finding("cores", "bad", f"{detail} ({span(one.cores)})", remedy)
+        return Finding("cores of ranks", "bad", f"{detail} ({span(one.cores)})", remedy)
     pinned: list[str] = []
     loose: list[str] = []
     for host, answers in hosts.items():
@@ -68,11 +68,13 @@ def _cores(record: ProbeRecord, hosts: dict[str, list[Answer]]) -> Finding:
             cores = span(_common(first, second))
             pinned.append(f"ranks {first.rank} and {second.rank} share cores {cores} of {host}")
     if pinned:
-        return Finding("cores", "bad", _some(pinned), BIND)
+        return Finding("cores of ranks", "bad", _some(pinned), BIND)
     if loose:
-        return Finding("cores", "warn", f"{_some(loose)}: not bound, the system moves them", BIND)
+        return Finding(
+            "cores of ranks", "warn", f"{_some(loose)}: not bound, the system moves them", BIND
+        )
     each = sorted({len(one.cores) for one in record.answers})
-    return Finding("cores", "ok", f"{span(each)} for each rank, none shared")
+    return Finding("cores of ranks", "ok", f"{span(each)} for each rank, none shared")
 
 
 def _common(first: Answer, second: Answer) -> list[int]:
