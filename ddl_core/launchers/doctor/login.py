@@ -18,6 +18,7 @@ from ddl_core.provenance import file_system
 from ddl_core.spec import RunSpec
 
 SHELL_PATIENCE_S = 60.0
+LATE = 124  # exit code of `timeout`
 # Of these each machine has its own.
 LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "devtmpfs"}
@@ -83,9 +84,8 @@ def _modules(site: Site) -> Finding:
     if not names:
         return Finding("modules", "ok", "none needed")
     remedy = "modules in the site's file; what there is: module avail (or module spider NAME)"
-    try:
-        done = _shell(f"module load {names}")
-    except subprocess.TimeoutExpired:
+    done = _shell(f"module load {names}")
+    if done.returncode == LATE:
         return Finding("modules", "bad", f"{names}: over {SHELL_PATIENCE_S:.0f} s", remedy)
     # Older module systems report success whatever happens.
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -99,9 +99,8 @@ def _modules(site: Site) -> Finding:
 def caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
-    try:
-        done = _shell(f'd="{site.caches}" && printf "%s" "$d" && mkdir -p "$d" && test -w "$d"')
-    except subprocess.TimeoutExpired:
+    done = _shell(f'd="{site.caches}" && printf "%s" "$d" && mkdir -p "$d" && test -w "$d"')
+    if done.returncode == LATE:
         return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)
     folder = Path(done.stdout or site.caches)
     if done.returncode:
@@ -111,12 +110,10 @@ def caches(site: Site) -> Finding:
 
 
 def _shell(line: str) -> "subprocess.CompletedProcess[str]":
+    """Run a line in a login shell; `timeout` ends it with all that it started."""
+    limited = ["timeout", "--kill-after=5", f"{SHELL_PATIENCE_S}", "bash", "-lc", line]
     return subprocess.run(
-        ["bash", "-lc", line],
-        capture_output=True,
-        text=True,
-        timeout=SHELL_PATIENCE_S,
-        stdin=subprocess.DEVNULL,
+        limited, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
 
 
