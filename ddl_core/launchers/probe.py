@@ -27,6 +27,7 @@ from ddl_core.spec import RunSpec
 WORKER = "ddl_core.probe"
 PROGRAM = "ddl_core.launchers.probe"
 STALL_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0  # many ranks import torch from one parallel file system
 POLL_S = 0.25
 
 
@@ -72,7 +73,8 @@ def run_probe(
         Called with what rank 0 is doing.
     stall_timeout
         Seconds without a new step of any rank after which they are ended; by default the
-        environment variable ``DDL_STALL_TIMEOUT``, else 120.
+        environment variable ``DDL_STALL_TIMEOUT``, else 120. Until all have begun it is at least
+        300.
     worker
         Module that each rank executes.
 
@@ -116,6 +118,7 @@ def _execute(
 def _watch(
     launcher: Popen[bytes], directory: Path, on_step: Callable[[str], None], limit: float
 ) -> str | None:
+    world_size = read_probe(directory).spec.world_size
     seen, since = _steps(directory), time.monotonic()
     while launcher.poll() is None:
         time.sleep(POLL_S)
@@ -123,9 +126,9 @@ def _watch(
         if latest != seen:
             seen, since = latest, time.monotonic()
             on_step(latest.get(0, "start"))
-        elif time.monotonic() - since > limit:
-            world = read_probe(directory).spec.world_size
-            return f"no progress for {limit:.0f} s: {_standing(latest, world)}"
+        patience = limit if len(seen) == world_size else max(limit, START_TIMEOUT_S)
+        if time.monotonic() - since > patience:
+            return f"no progress for {patience:.0f} s: {_standing(seen, world_size)}"
     return None
 
 

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -41,17 +41,10 @@ def measure(record: ProbeRecord, rank: int) -> Reading:
     sample = _sample(record, locate(record.data_dir), rank)
     _forget(sample.files)
     threads = max(1, record.spec.loader_workers)
-    contents: list[bytes] = []
-
-    def read(number: int) -> int:
-        content = sample.images.read(number)[0]
-        if len(contents) < MOST_DECODED:
-            contents.append(content)
-        return len(content)
-
-    cold = _read(read, sample.numbers, threads, record.reading_limit_s / 2)
-    warm = _read(read, sample.numbers[: cold.images], threads, None)
-    decoded, decode_s = _decode(contents)
+    cold = _read(sample.images, sample.numbers, threads, record.reading_limit_s / 2)
+    numbers = sample.numbers[: cold.images]
+    warm = _read(sample.images, numbers, threads, None)
+    decoded, decode_s = _decode([sample.images.read(one)[0] for one in numbers[:MOST_DECODED]])
     return Reading(
         images=cold.images,
         bytes=cold.bytes,
@@ -102,14 +95,14 @@ class _Read(NamedTuple):
 
 
 def _read(
-    read: Callable[[int], int], numbers: Iterable[int], threads: int, limit_s: float | None
+    images: EncodedImages, numbers: Iterable[int], threads: int, limit_s: float | None
 ) -> _Read:
     """Read images in threads until all are read or the time is up."""
     begun = time.perf_counter()
 
     def in_time(number: int) -> int | None:
         late = limit_s is not None and time.perf_counter() - begun > limit_s
-        return None if late else read(number)
+        return None if late else len(images.read(number)[0])
 
     with ThreadPoolExecutor(threads) as pool:
         sizes = [size for size in pool.map(in_time, numbers) if size is not None]

@@ -128,8 +128,9 @@ def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> N
 
 
 def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
-    doctor, login_node: StandIns
+    doctor, login_node: StandIns, monkeypatch
 ) -> None:
+    monkeypatch.setattr(job, "POLL_S", 0.1)
     result = doctor("--json", "--site", "localtest", "--wait", 0.01)
     found = findings(result)
     assert result.exit_code == 0
