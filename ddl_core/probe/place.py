@@ -24,7 +24,7 @@ CACHE_VARIABLES = re.compile(
     r"XDG_CACHE_HOME|MPLCONFIGDIR|TORCH_HOME|TORCH_EXTENSIONS_DIR|TRITON_CACHE_DIR|MIOPEN_\w+(PATH|DIR)"
 )
 SHARED_MEMORY = Path("/dev/shm")
-LOADER_PATIENCE_S = 60.0
+LOADER_PATIENCE_S = 100.0  # less than what the launcher waits for a step
 
 
 def describe(rank: Rank) -> Answer:

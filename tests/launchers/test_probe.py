@@ -131,7 +131,7 @@ def test_a_wrong_interface_is_named_and_ends_the_probe(
 
 def test_a_rank_that_does_not_answer_is_named(images: Path, tmp_path: Path) -> None:
     silent = "tests.launchers.silent_probe"
-    record, found = probed(tmp_path, images, worker=silent, stall_timeout=20)
+    record, found = probed(tmp_path, images, worker=silent, stall_timeout=5)
     assert record.status == "failed"
     assert record.error is not None
     assert record.error.kind == "Timeout"
