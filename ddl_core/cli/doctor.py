@@ -113,7 +113,9 @@ def _print(report: "Report", as_json: bool, ready: str | None, show: Path | None
         click.echo(f"would start:\n{report.would_start}\n")
     click.echo(text(report.findings))
     if not show:
-        verdict = f"no: {', '.join(lacking)}" if lacking else "yes"
+        unclear = subjects(report.findings, "unknown")
+        verdict = f"as far as is known, but not: {', '.join(unclear)}" if unclear else "yes"
+        verdict = f"no: {', '.join(lacking)}" if lacking else verdict
         click.echo(f"\n{ready or 'The laptop study can run here'}: {verdict}")
 
 

@@ -135,11 +135,13 @@ def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
     found = findings(result)
     assert result.exit_code == 0
     assert found["ranks"]["state"] == "unknown"
-    (folder,) = results().probes.iterdir()
+    folder = min(results().probes.iterdir())
     assert str(folder) in found["ranks"]["remedy"]
     assert read_probe(folder).job_id == "17"
     assert (folder / "job.sh").read_text().startswith("#!/bin/bash")
     assert login_node.calls("scontrol") == ["release 17"]
+    shown = doctor("--site", "localtest", "--wait", 0.01)
+    assert "Ready for localtest: as far as is known, but not: ranks" in shown.output
     done = record(answer(0, cores=[0]), answer(1, cores=[0]), name=folder.name)
     write_probe(folder, done)
     shown = doctor("--show", folder, "--json")
