@@ -38,6 +38,13 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def identity(device: torch.device) -> str | None:
+    """Return the UUID of a GPU, which two ranks must not share; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Begin a new measurement of `peak_memory_bytes`."""
     if device.type == "cuda":

@@ -123,8 +123,13 @@ def forget_files(data_dir: Path, data_format: str) -> int:
     count = 0
     for path in folder.rglob("*"):
         if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+            forget(path)
             count += 1
     return count
+
+
+def forget(file: Path) -> None:
+    """Have the system drop the pages of one file from memory."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)

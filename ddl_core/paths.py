@@ -71,6 +71,24 @@ class RunFiles:
 
 
 @dataclass(frozen=True)
+class ProbeFiles(RunFiles):
+    """Every file of one probe; its logs, script and error are where those of a run are."""
+
+    @property
+    def record(self) -> Path:
+        """``probe.json``: what was asked for, and what the ranks found."""
+        return self.directory / "probe.json"
+
+    def answer(self, rank: int) -> Path:
+        """``rank_<n>.json``: what a rank has found so far; doubles as its sign of life."""
+        return self.directory / f"rank_{rank}.json"
+
+    def answers(self) -> list[Path]:
+        """Return the files of the ranks that have begun."""
+        return list(self.directory.glob("rank_*.json"))
+
+
+@dataclass(frozen=True)
 class Tree:
     """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
 
@@ -85,6 +103,11 @@ class Tree:
     def tables(self) -> Path:
         """``tables/<study>.csv``."""
         return self.root / "tables"
+
+    @property
+    def probes(self) -> Path:
+        """``probes/<name>/``: what `ddl doctor` measured between ranks."""
+        return self.root / "probes"
 
     @property
     def figures(self) -> Path:

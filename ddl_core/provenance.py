@@ -60,6 +60,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def file_system(path: Path) -> str:
+    """Return the type of the file system that a path is on, or would be; ``?`` if unknown."""
+    place = path.resolve()
+    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next((mounts[one] for one in (place, *place.parents) if one in mounts), "?")
+
+
 def _cpu_model() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as file:

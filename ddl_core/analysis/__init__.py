@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddl_core.analysis import network
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
@@ -35,12 +36,28 @@ def redraw(tree: Tree, *, figures: Path) -> list[Path]:
     for name, question in QUESTIONS.items():
         points = question.points(runs, arms, paper)
         written += save_figure(question.draw(points), points, figures / name)
-    return written
+    return written + redraw_probes(tree, figures=figures)
+
+
+def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
+    """Draw what `ddl doctor` measured between ranks; nothing where it never did.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read, or something cannot be written.
+    """
+    table = network.all_reduce_table(tree)
+    if table.empty:
+        return []
+    return save_figure(network.all_reduce(table), table, figures / network.NAME)
 
 
 def pictures(drawn: list[Path], study: str) -> list[Path]:
     """Return the PNG of each figure in `drawn`, as `redraw` returns it, with runs of `study`."""
     plotted = [path for path in drawn if path.suffix == ".csv"]
     return [
-        path.with_suffix(".png") for path in plotted if study in set(pd.read_csv(path)["study"])
+        path.with_suffix(".png")
+        for path in plotted
+        if study in set(pd.read_csv(path).get("study", ()))
     ]

@@ -20,7 +20,7 @@ def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
     sentences = [f"Measured: median of {counted('n', table['n'])} runs, warm epochs only."]
     if (table["n"] > 1).any():
         sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
-    return [*sentences, *lost, *_machines(table), _commits(table)]
+    return [*sentences, *lost, *_machines(table), commits(table)]
 
 
 def scaling(measured: pd.DataFrame) -> str:
@@ -81,7 +81,8 @@ def _machines(table: pd.DataFrame) -> list[str]:
     return [f"Hardware: {'; '.join(_shortened(sorted(texts)))}."]
 
 
-def _commits(table: pd.DataFrame) -> str:
+def commits(table: pd.DataFrame) -> str:
+    """Return the sentence that names the commits of what was measured."""
     commits = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
     changed = " (+: with uncommitted changes)" if any("+" in name for name in commits) else ""
     return f"Commit: {', '.join(_shortened(commits))}{changed}."

@@ -1,216 +1,131 @@
-"""``ddl doctor``: what is here, what is missing, and the command that gets it.
-
-Packages are asked in processes of their own, so that one that hangs or crashes at import is a
-finding instead of the end of the doctor.
-"""
+"""``ddl doctor``: what is here, what stands in the way of a run, and what to do about it."""
 
 import json
-import platform
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import click
-import psutil
+from tqdm import tqdm
 
-from ddl_core.cli.options import data_option, results_option, tree_of
-from ddl_core.errors import DDLError
-from ddl_core.paths import PROJECT, STUDIES, Tree
-from ddl_core.provenance import available_cores
-from ddl_core.spec import RunSpec, Study
+from ddl_core.cli.options import FOLDER, data_option, dry_run_option, results_option, tree_of
+from ddl_core.paths import Tree
 
-PATIENCE_S = 120.0
-ANSWER = "ddl doctor: "  # begins the one line that counts; packages print much at import
+if TYPE_CHECKING:
+    from ddl_core.launchers.doctor.examination import Report
+
 NOT_READY = 1
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's report."""
-
-    subject: str
-    state: Literal["ok", "missing", "broken"]
-    detail: str
-    remedy: str = ""
-    required: bool = False
-
-
-# What each package has to tell, as an expression over the modules it imports.
-PROBES = {
-    "torch": """
-import torch
-cuda = torch.version.cuda
-gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-built = f"for CUDA {cuda}" if cuda else "for the CPU"
-say(torch.__version__, built, *(gpus or ["sees no GPU"]))
-""",
-    "torchvision": """
-from ddl_core.vision import torchvision
-say(torchvision.__version__)
-""",
-    "horovod": """
-import horovod, horovod.torch as hvd
-built = {"Gloo": hvd.gloo_built(), "MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built()}
-say(horovod.__version__, "with " + " ".join(name for name in built if built[name]))
-""",
-    "deepspeed": """
-import deepspeed
-from deepspeed.accelerator import get_accelerator
-say(deepspeed.__version__, "accelerator " + get_accelerator().device_name())
-""",
-}
-
-# Asked for their version only: what they need is tested by using them.
-INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
-DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
-NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
+SECONDS_PER_MINUTE = 60
 
 
 @click.command()
+@click.option("--site", "site_name", metavar="SITE",
+              help="Machine to submit to: a name from slurm/, or a path.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(1), metavar="N",
+              help="Start so many ranks on each node and probe what lies between them. "
+              "[default: with --site its GPUs of a node, else none]")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1), metavar="N",
+              help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
+@click.option("--loader-workers", type=click.IntRange(0), default=8, show_default=True,
+              help="Loader processes of each rank, as in the study.")  # fmt: skip
+@click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
+              show_default=True, help="What the data folder holds.")  # fmt: skip
+@click.option("--account", metavar="PROJECT", help="Project that is billed.")
+@click.option("--partition", metavar="NAME", help="[default: the site's]")
+@click.option("--time", metavar="HH:MM:SS", help="Limit of the probe's job. [default: 00:10:00]")
+@click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0, show_default=True,
+              metavar="MINUTES", help="How long to wait for the job.")  # fmt: skip
+@click.option("--show", type=FOLDER, metavar="DIR", help="Only report on the probe in DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @data_option
 @results_option
-def doctor(as_json: bool, data_dir: Path | None, root: Path | None) -> None:
-    """Say what is installed, what is missing, and how to get it.
+@dry_run_option
+def doctor(
+    site_name: str | None,
+    show: Path | None,
+    as_json: bool,
+    root: Path | None,
+    dry_run: bool,
+    **request: Any,
+) -> None:
+    """Say what is installed, what stands in the way of a run, and what to do about it.
 
-    Exit code 0 if this machine can run the whole laptop study.
+    Without --site: of this machine. With --site, on a login node: the site's file against SLURM,
+    modules, data, caches; then a short job whose ranks look at their cores, devices, interfaces and
+    data, and time the all-reduce between them. Exit code 1 if something is bad.
     """
-    findings = examine(tree_of(root), data_dir)
-    lacking = [one.subject for one in findings if one.required and one.state != "ok"]
-    if as_json:
-        report = {"ready": not lacking, "findings": [asdict(one) for one in findings]}
-        click.echo(json.dumps(report, indent=1))
+    from ddl_core.launchers.doctor import examination
+
+    tree = tree_of(root)
+    if show:
+        report = examination.show(show)
     else:
-        click.echo(text(findings))
-        ready = f"no: {', '.join(lacking)}" if lacking else "yes"
-        click.echo(f"\nThe laptop study can run here: {ready}")
-    if lacking:
+        with _progress() as on_state:
+            asked = _request(site_name, dry_run, **request)
+            report = examination.examine(asked, tree, on_state)
+    _print(report, as_json, f"Ready for {site_name}" if site_name else None, show)
+    if report.directory and not show:
+        _draw(tree, report.directory, as_json)
+    if any(one.state == "bad" for one in report.findings):
         sys.exit(NOT_READY)
 
 
-def examine(tree: Tree, data_dir: Path | None = None) -> list[Finding]:
-    """Return everything the doctor looks at, in the order of the report."""
-    runs = Study.load(STUDIES / "laptop.yaml").expand()
-    needed = {*NEEDED_BY_ALL, *(run.strategy for run in runs)}
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        asked = list(pool.map(lambda name: probe(name, name in needed), PROBES))
-    return [
-        Finding("python", "ok", platform.python_version()),
-        *asked,
-        *(_installed(name, name in needed) for name in INSTALLED),
-        _dali(),
-        *_machine(runs),
-        _results(tree),
-        _data(data_dir or tree.dataset("sample")),
-    ]
+def _request(
+    site_name: str | None,
+    dry_run: bool,
+    account: str | None,
+    partition: str | None,
+    time: str | None,
+    wait_min: float,
+    **rest: Any,
+) -> Any:
+    from ddl_core.launchers.doctor.examination import JOB_TIME, Request
+    from ddl_core.launchers.sbatch import Options
+
+    return Request(
+        site_name=site_name,
+        dry_run=dry_run,
+        options=Options(account, partition, time or JOB_TIME),
+        patience_s=wait_min * SECONDS_PER_MINUTE,
+        **rest,
+    )
 
 
-def text(findings: list[Finding]) -> str:
-    """Return the report for people: aligned, one finding a line, its remedy below."""
-    subject, state = (max(len(getattr(one, field)) for one in findings) for field in FIELDS)
-    lines = []
-    for one in findings:
-        lines.append(f"{one.subject:<{subject}}  {one.state:<{state}}  {one.detail}".rstrip())
-        if one.remedy and one.state != "ok":
-            lines.append(f"{'':<{subject}}  {'':<{state}}  to get it: {one.remedy}")
-    return "\n".join(lines)
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done, and for how long."""
+    with tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=None) as bar:
+        yield bar.set_description_str
 
 
-FIELDS = ("subject", "state")
+def _print(report: "Report", as_json: bool, ready: str | None, show: Path | None) -> None:
+    from ddl_core.launchers.doctor.finding import subjects, text
+
+    lacking = subjects(report.findings, "bad")
+    if as_json:
+        content = {"ready": not lacking, "findings": [asdict(one) for one in report.findings]}
+        click.echo(json.dumps(content, indent=1))
+        return
+    if report.would_start:
+        click.echo(f"would start:\n{report.would_start}\n")
+    click.echo(text(report.findings))
+    if not show:
+        unclear = subjects(report.findings, "unknown")
+        verdict = f"as far as is known, but not: {', '.join(unclear)}" if unclear else "yes"
+        verdict = f"no: {', '.join(lacking)}" if lacking else verdict
+        click.echo(f"\n{ready or 'The laptop study can run here'}: {verdict}")
 
 
-def probe(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
-    """Import a package of `PROBES` in a process of its own and report what it says."""
-    head = f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
-    remedy = "make env"
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "", remedy, required)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", head + PROBES[name]],
-            capture_output=True,
-            text=True,
-            timeout=patience_s,
-            cwd=PROJECT,  # a checkout need not be installed
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return Finding(name, "broken", f"import took over {patience_s:.0f} s", remedy, required)
-    said = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
-    if done.returncode == 0 and said:
-        return Finding(name, "ok", said[0].removeprefix(ANSWER), required=required)
-    last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-    return Finding(name, "broken", last, f"rm -r .venv; {remedy}", required)
+def _draw(tree: Tree, directory: Path, as_json: bool) -> None:
+    from ddl_core.analysis import redraw_probes
+    from ddl_core.paths import ProbeFiles
 
-
-def _installed(name: str, required: bool) -> Finding:
-    try:
-        return Finding(name, "ok", metadata.version(name), required=required)
-    except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "", "make env", required)
-
-
-def _dali() -> Finding:
-    found = [one for name in DALI if (one := _installed(name, False)).state == "ok"]
-    if found:
-        return Finding("dali", "ok", f"{found[0].detail} ({found[0].subject})")
-    return Finding("dali", "missing", "loaders dali_cpu and dali_gpu need it", "make env")
-
-
-def _machine(runs: list[RunSpec]) -> list[Finding]:
-    from ddl_core.launchers.preflight import gpu_count
-
-    cores, gpus = available_cores(), gpu_count()
-    ranks = max(run.world_size for run in runs)
-    memory = psutil.virtual_memory()
-    enough = cores >= ranks
-    return [
-        Finding(
-            "cores",
-            "ok" if enough else "missing",
-            f"{cores}, the laptop study uses {ranks}",
-            "another machine, or fewer gpus_per_node in a copy of studies/laptop.yaml",
-            required=True,
-        ),
-        Finding(
-            "memory", "ok", f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
-        ),
-        Finding("gpus", "ok", str(gpus or "none, runs use the CPU")),
-    ]
-
-
-def _results(tree: Tree) -> Finding:
-    from ddl_core.launchers.preflight import check_room
-
-    def look() -> str:
-        check_room(tree.root)
-        place = next(one for one in (tree.root, *tree.root.parents) if one.exists())
-        return f"{tree.root}, {shutil.disk_usage(place).free / 1e9:.0f} GB free"
-
-    return _checked("results", look, "ddl ... --results DIR, or DDL_RESULTS=DIR")
-
-
-def _data(folder: Path) -> Finding:
-    from ddl_core.launchers.preflight import check_data
-
-    def look() -> str:
-        check_data(folder, "folder")
-        classes = sum(1 for _ in (folder / "train").iterdir())
-        return f"{folder}, {classes} classes"
-
-    return _checked("data", look, "ddl data sample")
-
-
-def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:
-    try:
-        return Finding(subject, "ok", look(), required=True)
-    except DDLError as error:
-        return Finding(subject, "missing", str(error).split(";")[0], remedy, required=True)
+    drawn = redraw_probes(tree, figures=tree.figures)
+    if not as_json:
+        click.echo(f"record: {ProbeFiles(directory).record}")
+        for path in drawn:
+            if path.suffix == ".png":
+                click.echo(f"figure: {path}")

@@ -19,7 +19,7 @@ from typing import Any
 import ipyparallel
 
 from ddl_core.errors import LaunchError
-from ddl_core.launchers import commands, engine, failure, processes, ranks
+from ddl_core.launchers import commands, engine, failure, processes, ranks, step
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.launchers.kernel import private_folder
 from ddl_core.paths import results
@@ -93,7 +93,7 @@ class Cluster:
                 self._client.close()
                 self._client = None
             for process in self._processes:
-                ranks.end_step(process)
+                step.end_step(process)
             processes.end_all(self.token)
             for process in self._started:
                 with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system

@@ -6,15 +6,14 @@ interrupted) no process is left behind and ``run.json`` says why.
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launchers import commands, failure, hang, preflight, processes
+from ddl_core.launchers import commands, failure, preflight, processes, step
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.launchers.ending import mark_failed
 from ddl_core.launchers.progress import Progress, read_progress
@@ -29,8 +28,6 @@ STALL_TIMEOUT_S = 300.0
 # With gloo a rank may hang at interpreter exit after correct training, and torchrun would then
 # wait 300 s for it. Nothing of the result is outstanding once the record says completed.
 EXIT_GRACE_S = 20.0
-# Less than what whoever stops a run waits for, before it kills this process as well.
-STEP_END_S = 15.0
 
 
 OnProgress = Callable[[Progress], None]
@@ -71,7 +68,7 @@ def run_ranks(
     directory = Path(run_dir).resolve()
     files = RunFiles(directory)
     read_record(directory)
-    limit = stall_timeout or float(os.environ.get("DDL_STALL_TIMEOUT") or STALL_TIMEOUT_S)
+    limit = stall_timeout or stall_limit_s(STALL_TIMEOUT_S)
     with exclusive(files.lock, f"run {directory.name}"), processes.stoppable():
         record = read_record(directory)
         if record.status == "completed":
@@ -103,6 +100,11 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
         "PYTHONPATH": import_path(),
         "OMP_NUM_THREADS": str(spec.cpu_threads),
     }
+
+
+def stall_limit_s(default: float) -> float:
+    """Return how long ranks may show no progress: ``DDL_STALL_TIMEOUT``, else `default`."""
+    return float(os.environ.get("DDL_STALL_TIMEOUT") or default)
 
 
 def import_path() -> str:
@@ -142,25 +144,13 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Run torchrun to its end; see `Execute`."""
-    token, oom_kills = uuid.uuid4().hex, processes.oom_kills()
-    try:
-        torchrun = processes.start(
-            command(spec, files.directory, logs),
-            token=token,
-            log=failure.torchrun_log(logs),
-            environment=environment(spec),
-        )
-    except OSError as error:
-        raise Failed(Failure.of("NotStarted", f"torchrun: {error}")) from None
-    try:
-        ended = partial(_has_ended, torchrun)
-        stalled = watch(ended, files, on_progress, stall_timeout)
-        cause = hang.diagnose(logs, token, stalled) if stalled else None
-    finally:
-        with processes.undisturbed():
-            end_step(torchrun)
-            left = processes.end_all(token)
-            exit_code = torchrun.wait() if torchrun.pid not in left else -1
+    oom_kills = processes.oom_kills()
+    cause, exit_code = step.execute(
+        command(spec, files.directory, logs),
+        logs,
+        environment(spec),
+        lambda torchrun: watch(partial(_has_ended, torchrun), files, on_progress, stall_timeout),
+    )
     if read_record(files.directory).status == "completed":
         return
     oom_kills = processes.oom_kills() - oom_kills
@@ -169,15 +159,6 @@ def _execute(
 
 def _has_ended(process: Popen[bytes]) -> bool:
     return process.poll() is not None
-
-
-def end_step(launcher: Popen[bytes]) -> None:
-    """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
-    if Allocation.current() is None or launcher.poll() is not None:
-        return
-    launcher.terminate()
-    with suppress(TimeoutExpired):  # then the end of the job ends what is left
-        launcher.wait(STEP_END_S)
 
 
 def watch(

@@ -54,11 +54,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job finds its run, this project and Python on the shared file system."""
+    """Where a job finds what it runs, this project and Python on the shared file system."""
 
     run_dir: Path
     project: Path
     python: str
+    program: str = "ddl_core.launchers.job"  # module that gets `run_dir`
 
 
 def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
@@ -75,6 +76,7 @@ def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
         **surroundings(spec, site, place.project),
         directives=_directives(spec, site, options, place),
         python=shlex.quote(place.python),
+        program=place.program,
         run_dir=shlex.quote(str(place.run_dir)),
         requeues=requeues(spec, site),
     )

@@ -15,6 +15,8 @@ JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "
 OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
 # Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
 HELD = "launch failed requeued held"
+# Partition (* is the default), state, time limit, nodes, CPUs, MB, GPUs and others, features.
+KINDS = "%P|%a|%l|%D|%c|%m|%G|%f"
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 
@@ -103,6 +105,34 @@ def queue() -> Queue | None:
         job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
         found[job_id] = QueuedJob(name, state, reason)
     return found
+
+
+def node_kinds() -> str:
+    """Return what `sinfo` says of each kind of nodes, the fields of `KINDS` a line.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM is not there, or does not answer.
+    """
+    return call("sinfo", "--noheader", "--exact", f"--format={KINDS}")
+
+
+def refusal(script: Path) -> str | None:
+    """Return why `sbatch` would refuse a script, None if it would not; submit nothing.
+
+    Raises
+    ------
+    LaunchError
+        If `sbatch` is not there.
+    """
+    if shutil.which("sbatch") is None:
+        raise LaunchError("the program 'sbatch' is not on PATH")
+    try:
+        call("sbatch", "--test-only", str(script))
+    except LaunchError as error:
+        return str(error)
+    return None
 
 
 def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:

@@ -84,7 +84,7 @@ class ProcessLoader(FileLoader):
     ) -> None:
         super().__init__(spec, data_dir, split, rank, world_size, device)
         workers = spec.loader_workers
-        method = _start_method(spec, device)
+        method = start_method(spec, device)
         self._loader = DataLoader(
             self.make_samples(),
             batch_sampler=self._plan,
@@ -116,7 +116,8 @@ class ProcessLoader(FileLoader):
             )
 
 
-def _start_method(spec: RunSpec, device: torch.device) -> str | None:
+def start_method(spec: RunSpec, device: torch.device) -> str | None:
+    """Return how a run starts its loader processes; None if it has none."""
     if spec.loader_workers == 0:
         return None
     return "forkserver" if device.type == "cuda" else "fork"

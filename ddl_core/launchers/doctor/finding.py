@@ -1,0 +1,42 @@
+"""What every check returns: one line of the report, with its remedy."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["ok", "warn", "bad", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes
+    ----------
+    state
+        ``warn``: it runs, but slowly or only in part; ``bad``: it does not run, or measures
+        nothing; ``unknown``: could not be found out.
+    remedy
+        What to do about it; not shown where all is well.
+    """
+
+    subject: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+
+def subjects(findings: list[Finding], state: State) -> list[str]:
+    """Return what is in a state, each once."""
+    return list(dict.fromkeys(one.subject for one in findings if one.state == state))
+
+
+def text(findings: list[Finding]) -> str:
+    """Return the report for people: aligned, one finding a line, its remedy below."""
+    subject = max(len(one.subject) for one in findings)
+    state = max(len(one.state) for one in findings)
+    lines = []
+    for one in findings:
+        lines.append(f"{one.subject:<{subject}}  {one.state:<{state}}  {one.detail}".rstrip())
+        if one.remedy and one.state != "ok":
+            lines.append(f"{'':<{subject}}  {'':<{state}}  remedy: {one.remedy}")
+    return "\n".join(lines)

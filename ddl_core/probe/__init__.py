@@ -1,0 +1,1 @@
+"""What the ranks of a probe measure: their place, the data path, and what lies between them."""
