@@ -153,12 +153,15 @@ class Engines:
 
 def _look(cluster: Cluster, answers: list[Any], on_ranks: OnRanks | None) -> bool:
     """Show where the ranks are; return whether there is nothing left to wait for."""
-    if on_ranks:
-        on_ranks([_state(*pair) for pair in zip(cluster.places, answers, strict=True)])
     done = [answer for answer in answers if answer.ready()]
+    well = [answer for answer in done if answer.successful() and answer.get() == 0]
+    if on_ranks:
+        states = [_state(*pair) for pair in zip(cluster.places, answers, strict=True)]
+        # What a rank told last may arrive later than that it has returned.
+        ends = [{"phase": "done"} if answer in well else {} for answer in answers]
+        on_ranks([state | end for state, end in zip(states, ends, strict=True)])
     # One rank that has failed is enough: the others may wait for it for ever.
-    failed = any(not answer.successful() or answer.get() != 0 for answer in done)
-    return cluster.broken or failed or len(done) == len(answers)
+    return cluster.broken or len(well) < len(done) or len(done) == len(answers)
 
 
 def _state(place: dict[str, Any], answer: Any) -> RankState:

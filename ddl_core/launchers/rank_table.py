@@ -16,18 +16,22 @@ def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
 
     handle = display({"text/plain": "starting the ranks"}, raw=True, display_id=True)
     shown = 0.0
+    rates: dict[int, float] = {}
 
     def show(states: list[dict[str, Any]]) -> None:
         nonlocal shown
+        rates.update(training_rates(states))
         if time.monotonic() - shown >= EVERY_S or _all_done(states):
             shown = time.monotonic()
-            handle.update({"text/plain": rank_table(states)}, raw=True)
+            # What a cell shows at last is what the notebook keeps, so the last rates stay in it.
+            kept = [{**state, "images_per_s": rates.get(state["rank"])} for state in states]
+            handle.update({"text/plain": rank_table(kept)}, raw=True)
 
     return show
 
 
 def rank_table(states: list[dict[str, Any]]) -> str:
-    """Return a line per rank with its own images/s, and one with the sum of those that train.
+    """Return a line per rank with its own images/s, and one with their sum.
 
     Parameters
     ----------
@@ -46,6 +50,16 @@ def rank_table(states: list[dict[str, Any]]) -> str:
         )
     total = f"{sum(known):9.1f}" if known else f"{'-':>9}"
     return "\n".join([*lines, f" all  {'':<16} {total}"])
+
+
+def training_rates(states: list[dict[str, Any]]) -> dict[int, float]:
+    """Return the images/s of each rank that is training now."""
+    found = {state["rank"]: state.get("images_per_s") for state in states if _trains(state)}
+    return {rank: rate for rank, rate in found.items() if rate}
+
+
+def _trains(state: dict[str, Any]) -> bool:
+    return state.get("phase") == "train"
 
 
 def _all_done(states: list[dict[str, Any]]) -> bool:

@@ -16,7 +16,7 @@ from ddl_core.errors import DataError, LaunchError
 from ddl_core.launchers import cluster as cluster_module
 from ddl_core.launchers import processes
 from ddl_core.launchers.interactive import Engines
-from ddl_core.launchers.rank_table import rank_table
+from ddl_core.launchers.rank_table import rank_table, training_rates
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.launchers.study import plan_run
 from ddl_core.paths import results
@@ -202,6 +202,7 @@ def test_the_table_has_a_line_per_rank_and_the_sum() -> None:
         {"rank": 0, "host": "a", "images_per_s": 30.0, **at},
         {"rank": 1, "host": "b"},
     ]
+    assert training_rates([*states, {**states[0], "rank": 2, "phase": "eval"}]) == {0: 30.0}
     lines = rank_table(states).splitlines()
     assert lines[1].split()[:3] == ["0", "a", "30.0"]
     assert lines[1].endswith("epoch 1/2 train, step 3/9")
