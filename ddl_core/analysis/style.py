@@ -28,6 +28,7 @@ STRATEGY_MARKERS = {"single": "D", "ddp": "o", "horovod": "s", "deepspeed": "^"}
 LOADER_NAMES = {
     "native": "native",
     "turbo": "turbo",  # native's files and order, decoded by libjpeg-turbo, 8-bit resize of torch
+    "memory": "memory",
     "dali": "DALI",  # the paper, where it does not say CPU or GPU
     "dali_cpu": "DALI (CPU)",
     "dali_gpu": "DALI (GPU)",
@@ -36,6 +37,7 @@ LOADER_NAMES = {
 LOADER_LINES: dict[str, Any] = {
     "native": "solid",
     "turbo": (0, (2.5, 1)),
+    "memory": (0, (8, 1.5)),
     "dali": (0, (5, 2)),
     "dali_cpu": (0, (5, 2)),
     "dali_gpu": (0, (5, 2, 1, 2)),
@@ -45,6 +47,7 @@ LOADER_LINES: dict[str, Any] = {
 LOADER_FILLS = {
     "native": "full",
     "turbo": "top",
+    "memory": "none",
     "dali": "left",
     "dali_cpu": "left",
     "dali_gpu": "right",
@@ -57,6 +60,7 @@ FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
 FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
 MODEL_NAMES = {
+    "resnet8": "ResNet8",
     "resnet18": "ResNet18",
     "resnet44": "ResNet44",
     "resnet50": "ResNet50",
@@ -68,6 +72,7 @@ MODEL_NAMES = {
 
 # Share of the strategy's colour, where a figure compares models: the larger, the darker.
 MODEL_SHADES = {
+    "resnet8": 0.35,
     "resnet44": 0.4,
     "alexnet": 0.45,
     "googlenet": 0.5,
