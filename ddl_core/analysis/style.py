@@ -82,6 +82,43 @@ MODEL_SHADES = {
     "resnet152": 1.0,
 }
 
+DATASET_NAMES = {
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "imagenet": "ImageNet",
+    "sample": "sample set",
+}
+
+SCHEDULE_NAMES = {
+    "step": "step",
+    "cosine": "cosine",
+    "exponential": "exponential",
+    "constant": "constant rate",
+}
+SCHEDULE_COLOURS = {
+    "step": "#0072B2",
+    "cosine": "#E69F00",
+    "exponential": "#009E73",
+    "constant": "#000000",
+}
+SCHEDULE_MARKERS = {"step": "o", "cosine": "s", "exponential": "^", "constant": "D"}
+OPTIMIZER_NAMES = {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"}
+# An adaptive optimiser has a colour of its own, whatever its schedule.
+OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
+OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
+
+# Sources of data/published/accuracy.csv with several batch sizes.
+PUBLISHED_NAMES = {
+    "Goyal et al. 2017, arXiv:1706.02677": "Goyal et al., ResNet101",
+    "NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch": "LARS (NUS-HPC-AI-Lab)",
+    "google-deepmind/dm-haiku": "haiku",
+}
+PUBLISHED_MARKERS = {
+    "Goyal et al., ResNet101": "v",
+    "LARS (NUS-HPC-AI-Lab)": "P",
+    "haiku": "X",
+}
+
 # Where a statement of the paper names no strategy.
 UNNAMED = "framework not named"
 UNNAMED_COLOUR = "#666666"
@@ -140,6 +177,21 @@ def marker(strategy: str | None) -> str:
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
     return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+
+
+def way_name(optimizer: str, schedule: str) -> str:
+    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
+    return f"{OPTIMIZER_NAMES[optimizer]}, {SCHEDULE_NAMES[schedule]}"
+
+
+def way_look(optimizer: str, schedule: str) -> dict[str, Any]:
+    """Return colour, marker and line of a way to learn."""
+    hue = OPTIMIZER_COLOURS.get(optimizer, SCHEDULE_COLOURS[schedule])
+    return {
+        "color": hue,
+        "marker": SCHEDULE_MARKERS[schedule],
+        "linestyle": OPTIMIZER_LINES[optimizer],
+    }
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
