@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def run(images, tmp_path_factory):
     """Run a strategy once in each way; later calls return the same result."""
     done: dict[tuple[str, str], Result] = {}
 
-    def of(strategy: str, **fields: int) -> Result:
+    def of(strategy: str, **fields: Any) -> Result:
         key = (strategy, str(fields))
         if key not in done:
             directory = tmp_path_factory.mktemp("run")
@@ -201,6 +202,17 @@ def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
         assert (own.top1, own.top5) == (other.top1, other.top5)
     assert len({row.ids_sha256 for row in got.train}) == len(got.train)  # every epoch its own
     assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
+
+
+LARS = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}
+
+
+@pytest.mark.parametrize("strategy", [name for name in CONTESTANTS if name != "manual"])
+def test_lars_and_undecayed_biases_equal_those_of_one_process(run, strategy):
+    if find_spec("timm") is None and not os.environ.get("CI"):
+        pytest.skip("timm is not installed; run `make env`")
+    got = run(installed(strategy), gpus_per_node=2, **LARS)
+    assert_same_training(got, run("single", accumulation=2, **LARS))
 
 
 PLANTED = [

@@ -246,3 +246,29 @@ def schedules(paper: Paper) -> pd.DataFrame:
             rate = learning_rate(spec, step * spec.global_batch_size, per_epoch)
             rows.append(("sgd", name, step * spec.global_batch_size / per_epoch, rate))
     return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
+
+
+def lost(points: pd.DataFrame) -> pd.DataFrame:
+    """Return how much mean V each of our arms loses from its smallest to its largest batch.
+
+    One row per study and way to learn, the smallest loss first in each study. Batches of which all
+    runs were lost do not count: ``to_batch`` tells how far it goes.
+    """
+    ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    rows = []
+    for (study, label), arm in ours.groupby(["study", "label"]):
+        arm = arm.sort_values("global_batch_size")
+        first, last = arm.iloc[0], arm.iloc[-1]
+        rows.append(
+            {
+                "study": study,
+                "label": label,
+                "from_batch": first["global_batch_size"],
+                "to_batch": last["global_batch_size"],
+                "first": first["value"],
+                "last": last["value"],
+                "lost": first["value"] - last["value"],
+            }
+        )
+    columns = ["study", "label", "from_batch", "to_batch", "first", "last", "lost"]
+    return pd.DataFrame(rows, columns=columns).sort_values(["study", "lost"], ignore_index=True)

@@ -15,6 +15,7 @@ from ddl_core.analysis.paper import Paper
 
 SAME, OPPOSITE, ALIKE = "the same here", "the opposite here", "no difference seen here"
 NOT_RUN = "not run here"
+SINGLE = "cannot say: a single run"
 LAST_SMALL_WORLD = 64  # GPUs of 64 images: a batch of 4096
 COLUMNS = ["study", "statement", "claim", "place", "ours", "verdict"]
 
@@ -91,6 +92,8 @@ def _row(
 
 
 def _verdict(relation: str, one: dict[str, Any], other: dict[str, Any]) -> str:
+    if min(one["n"], other["n"]) < 2:
+        return SINGLE
     above, below = one["low"] > other["high"], one["high"] < other["low"]
     if relation == "similar":
         return OPPOSITE if above or below else SAME

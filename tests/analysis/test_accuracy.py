@@ -88,6 +88,14 @@ def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> No
     assert cosine["diverged_value"] == pytest.approx(0.10)
 
 
+def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
+    table = accuracy.lost(accuracy.accuracy_vs_batch_size(runs, PAPER)).set_index("label")
+    assert table["lost"].round(6).to_dict() == {
+        "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
+    }  # fmt: skip
+    assert table["to_batch"].to_dict()["SGD, cosine"] == 16
+
+
 def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
     assert set(arm_table(runs)["study"]) == {"laptop"}
     assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
@@ -142,6 +150,12 @@ def test_ranges_that_touch_are_no_difference(make_run: MakeRun, tree: Tree) -> N
     verdicts = accuracy_claims.orderings(points, PAPER).set_index("claim")["verdict"]
     (seen,) = verdicts[verdicts.index.str.startswith("exponential above step")].unique()
     assert seen == accuracy_claims.ALIKE
+
+
+def test_a_single_run_decides_nothing(runs: pd.DataFrame) -> None:
+    first = runs[(runs["repeat"] == 0) & ~runs["diverged"].fillna(False)]
+    verdicts = accuracy_claims.orderings(accuracy.accuracy_vs_batch_size(first, PAPER), PAPER)
+    assert set(verdicts["verdict"]) == {accuracy_claims.SINGLE, accuracy_claims.NOT_RUN}
 
 
 @pytest.mark.parametrize("name", ["schedules", "accuracy_vs_batch_size", "learning_curves"])
