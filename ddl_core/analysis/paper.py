@@ -63,8 +63,8 @@ def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
         If a file is missing.
     """
     names = [name for name in Paper.__annotations__ if name != "published"]
-    tables = [_read(directory / f"{name}.csv") for name in names]
-    return Paper(*tables, _read(published / "accuracy.csv"))
+    tables = {name: _read(directory / f"{name}.csv") for name in names}
+    return Paper(**tables, published=_read(published / "accuracy.csv"))
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -204,7 +204,7 @@ def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str
         return {}
     seconds = np.cumsum([row.wall_s for row in train])
     numbers = [row.epoch for row in train]
-    lists = {
+    lists: dict[str, list[Any]] = {
         "evaluated_epochs": [row.epoch + 1 for row in evaluations],
         "evaluated_top1": [row.top1 for row in evaluations],
         "evaluated_train_s": [seconds[numbers.index(row.epoch)] for row in evaluations],
