@@ -19,8 +19,9 @@ from torch.optim.optimizer import (
 )
 
 from ddl_core.errors import broken
-from ddl_core.optim import learning_rate
+from ddl_core.optim import group_settings
 from ddl_core.protocols import Strategy
+from ddl_core.schedules import learning_rate
 from ddl_core.spec import RunSpec
 
 CLOSELY_WATCHED_STEPS = 3
@@ -155,14 +156,15 @@ class Referee:
         self._depth -= 1
 
     def _check_settings(self, optimizer: Optimizer) -> None:
-        spec = self._spec
-        expected = {
-            "lr": learning_rate(spec, self._images_seen, self._images_per_epoch),
-            "momentum": spec.momentum,
-            "weight_decay": spec.weight_decay,
-        }
-        for group in optimizer.param_groups:
-            for name, value in expected.items():
+        rate = learning_rate(self._spec, self._images_seen, self._images_per_epoch)
+        expected = group_settings(self._spec)
+        if len(optimizer.param_groups) != len(expected):
+            raise broken(
+                "same learning rate and update rule",
+                f"the optimiser has {len(optimizer.param_groups)} groups, not {len(expected)}",
+            )
+        for group, settings in zip(optimizer.param_groups, expected, strict=True):
+            for name, value in {"lr": rate, **settings}.items():
                 if float(group[name]) != value:
                     raise broken(
                         "same learning rate and update rule",

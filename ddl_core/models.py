@@ -37,6 +37,11 @@ def googlenet(classes: int) -> nn.Module:
     return models.googlenet(num_classes=classes, aux_logits=False, init_weights=True)
 
 
+def resnet8(classes: int) -> nn.Module:
+    """ResNet8, the smallest of that family (n = 1): for studies on a CPU."""
+    return SmallResNet(blocks_per_stage=1, classes=classes)
+
+
 def resnet44(classes: int) -> nn.Module:
     """ResNet44 for 32-pixel images (He et al. 2016, section 4.2 with n = 7)."""
     return SmallResNet(blocks_per_stage=7, classes=classes)

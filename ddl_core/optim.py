@@ -1,70 +1,73 @@
-"""The optimiser and its learning rate, a pure function of the images seen.
+"""The optimiser of a run, and the rate that `train.py` gives it before every update.
 
-No framework steps a schedule: `train.py` sets the value computed here before every update, so the
-rate cannot differ between strategies.
+No framework steps a schedule: the rate is that of `schedules.py`, so it cannot differ between
+strategies.
 """
 
-import math
+from collections.abc import Callable, Iterator
+from importlib import import_module
 
-import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
+from ddl_core.errors import NotInstalledError
+from ddl_core.schedules import peak_learning_rate
 from ddl_core.spec import RunSpec
-
-# Aach et al. 2023, "Learning rate scheduling": divided by ten at epochs 30, 60 and 80 of 90.
-STEP_MILESTONES = (30 / 90, 60 / 90, 80 / 90)
-STEP_FACTOR = 0.1
-EXPONENTIAL_GAMMA = 0.95  # Aach et al. 2023, eq. 2
 
 
 def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
-    """Return the optimiser of `spec` over all parameters of `model`."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=peak_learning_rate(spec),
-        momentum=spec.momentum,
-        weight_decay=spec.weight_decay,
-    )
+    """Return the optimiser of `spec` over all parameters of `model`.
 
-
-def peak_learning_rate(spec: RunSpec) -> float:
-    """Return the base rate times the number of (virtual) workers: linear scaling.
-
-    Goyal et al. 2017, section 2.1; Aach et al. 2023 use 0.025 per worker of 64 images.
+    Raises
+    ------
+    NotInstalledError
+        For LARS and LAMB without timm.
     """
-    return spec.base_lr * spec.virtual_workers
+    settings = group_settings(spec)
+    groups = [
+        {"params": members, **own}
+        for members, own in zip(_groups(spec, model), settings, strict=True)
+    ]
+    rate = peak_learning_rate(spec)
+    if spec.optimizer == "sgd":
+        return SGD(groups, lr=rate)
+    return _timm_optimizer(spec.optimizer)(groups, lr=rate)
 
 
-def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:
-    """Return the rate of the update that comes after `images_seen` images.
+def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
+    """Return what each parameter group of the optimiser is set to, but for the rate.
 
-    Parameters
-    ----------
-    spec : RunSpec
-        Gives schedule, peak, epochs and warm-up.
-    images_seen : int
-        Images consumed by all workers before this update.
-    images_per_epoch : int
-        Images that one epoch really consumes.
+    One group; two where normalisation and biases do not decay: the weights, then the rest. LARS
+    and LAMB adapt the rate of those parameters only that decay (timm; You et al. 2017, 2020).
     """
-    peak = peak_learning_rate(spec)
-    warmup_images = spec.warmup_epochs * images_per_epoch
-    after_update = images_seen + spec.global_batch_size
-    if after_update <= warmup_images:
-        return peak * after_update / warmup_images
-    return peak * _decay(spec, images_seen // images_per_epoch)
+    settings: dict[str, float | bool] = {"weight_decay": spec.weight_decay}
+    if spec.optimizer != "lamb":
+        settings |= {"momentum": spec.momentum, "nesterov": spec.nesterov}
+    if spec.decay_norm_bias:
+        return [settings]
+    return [settings, settings | {"weight_decay": 0.0}]
 
 
-def _decay(spec: RunSpec, epoch: int) -> float:
-    if spec.schedule == "step":
-        passed = sum(epoch >= round(at * spec.epochs) for at in STEP_MILESTONES)
-        return STEP_FACTOR**passed
-    if spec.schedule == "cosine":  # Aach et al. 2023, eq. 1 with LR_min = 0
-        return 0.5 * (1 + math.cos(math.pi * epoch / spec.epochs))
-    if spec.schedule == "exponential":
-        return EXPONENTIAL_GAMMA**epoch
-    return 1.0
+def _groups(spec: RunSpec, model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    if spec.decay_norm_bias:
+        yield list(model.parameters())
+        return
+    # Scales, shifts and biases are vectors; weights of layers have two dimensions or four.
+    yield [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    yield [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+
+
+def _timm_optimizer(name: str) -> Callable[..., Optimizer]:
+    import ddl_core.vision  # noqa: F401 (timm imports torchvision, which may need this)
+
+    try:
+        module = import_module("timm.optim")
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(
+            f"optimizer {name!r} needs the package {error.name!r}, which is not installed; "
+            "run `make env`, or use optimizer 'sgd'"
+        ) from error
+    return getattr(module, name.capitalize())
 
 
 def set_learning_rate(optimizer: Optimizer, value: float) -> None:

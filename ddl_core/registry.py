@@ -19,6 +19,7 @@ STRATEGIES = {
 LOADERS = {
     "native": "ddl_core.loaders.native:Native",
     "turbo": "ddl_core.loaders.turbo:Turbo",
+    "memory": "ddl_core.loaders.memory:Memory",
     "dali_cpu": "ddl_core.loaders.dali:DaliCPU",
     "dali_gpu": "ddl_core.loaders.dali:DaliGPU",
     "synthetic": "ddl_core.loaders.synthetic:Synthetic",
@@ -29,6 +30,7 @@ MODELS = {
     "resnet50": "ddl_core.models:resnet50",
     "resnet101": "ddl_core.models:resnet101",
     "resnet152": "ddl_core.models:resnet152",
+    "resnet8": "ddl_core.models:resnet8",
     "resnet44": "ddl_core.models:resnet44",
     "alexnet": "ddl_core.models:alexnet",
     "googlenet": "ddl_core.models:googlenet",

@@ -66,6 +66,9 @@ class RunSpec(BaseModel):
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
     classes: PositiveInt = Field(1000, description="outputs of the network")
+    crop_min_area: float = Field(
+        0.08, gt=0, le=1, description="smallest share of an image that a training crop shows"
+    )
     train_images: PositiveInt | None = Field(
         None, description="use only so many training images (default: all; synthetic: ImageNet's)"
     )
@@ -80,9 +83,13 @@ class RunSpec(BaseModel):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field("fp32", description="arithmetic")
     channels_last: bool = Field(False, description="NHWC memory format")
     compile: bool = Field(False, description="torch.compile the model")
-    optimizer: Literal["sgd"] = Field("sgd", description="update rule")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
-    weight_decay: float = Field(1e-4, ge=0, description="on all parameters")
+    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="update rule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD and LARS")
+    nesterov: bool = Field(False, description="momentum of Nesterov's kind, for SGD and LARS")
+    weight_decay: float = Field(1e-4, ge=0, description="pull of the weights towards zero")
+    decay_norm_bias: bool = Field(
+        True, description="weight decay on normalisation and biases as well"
+    )
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
         "step", description="learning rate over epochs"
     )
@@ -128,6 +135,11 @@ class RunSpec(BaseModel):
                 "use 'ddp', or `accumulation` for virtual workers"
             )
         self._check_loader()
+        if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
+            raise ValueError(
+                f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
+                f"= {self.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
+            )
         for name in self.model_dump(exclude_defaults=True):
             owner = name.split("_")[0]
             if owner in KNOB_OWNERS and owner != self.strategy:

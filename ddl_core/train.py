@@ -22,8 +22,9 @@ from ddl_core.coverage import (
     refuse_broken_data,
 )
 from ddl_core.fairness import Referee
-from ddl_core.optim import learning_rate, set_learning_rate
+from ddl_core.optim import set_learning_rate
 from ddl_core.protocols import Loader, Strategy
+from ddl_core.schedules import learning_rate
 from ddl_core.seeds import derive_seed
 from ddl_core.spec import RunSpec
 from ddl_core.timing import Clock, Window

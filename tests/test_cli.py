@@ -21,6 +21,7 @@ COMMANDS = (
     "figures",
     "data",
     "data sample",
+    "data import",
     "data convert",
     "data index",
     "data extract",

@@ -87,6 +87,27 @@ def test_an_honest_run_breaks_no_rule(fields):
     assert len({first, second}) == 2  # each epoch leaves out other images
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda groups: groups[1].update(weight_decay=0.1), r"weight_decay = 0\.1, not 0\.0"),
+        (lambda groups: groups[0].update(nesterov=False), "nesterov = False, not True"),
+        (lambda groups: groups.pop(), "has 1 groups, not 2"),
+    ],
+)
+def test_another_update_rule_is_caught_in_any_group(change, words):
+    spec = spec_of(decay_norm_bias=False, nesterov=True)
+    subject = trainee_of(spec)
+    change(subject.optimizer.param_groups)
+    with pytest.raises(FairnessError, match=f"same learning rate and update rule.*{words}"):
+        train_one_epoch(subject, Images(spec), 0, ignore)
+
+
+@pytest.mark.parametrize("fields", [{"decay_norm_bias": False}, {"nesterov": True}])
+def test_an_honest_run_with_other_settings_breaks_no_rule(fields):
+    epochs(**fields)
+
+
 def test_a_training_that_diverges_is_a_result():
     assert len(epochs(base_lr=1e30)) == 2
 

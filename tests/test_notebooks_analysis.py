@@ -1,6 +1,7 @@
 """The notebooks that show results: their form, and that they work from top to bottom."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F40
 
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
 LOADERS = NOTEBOOKS / "13_loaders.ipynb"
+SCHEDULES = NOTEBOOKS / "15_schedules.ipynb"
+ACCURACY, CURVES = (
+    NOTEBOOKS / "16_accuracy_vs_batch_size.ipynb",
+    NOTEBOOKS / "17_learning_curves.ipynb",
+)
 EACH = pytest.mark.parametrize(
-    "path", [THROUGHPUT, EFFICIENCY, LOADERS], ids=lambda path: path.stem
+    "path",
+    [THROUGHPUT, EFFICIENCY, LOADERS, SCHEDULES, ACCURACY, CURVES],
+    ids=lambda path: path.stem,
 )
 
 
@@ -89,6 +97,26 @@ def test_shows_the_runs_of_a_folder(
     assert pictures(target) == figures
     text = shown(target)
     for word in words:
+        assert word in text
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", [ACCURACY, CURVES], ids=lambda path: path.stem)
+def test_shows_the_accuracies_of_a_folder(
+    path: Path,
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for repeat, schedule in itertools.product((0, 1), ("step", "exponential")):
+        fields = {"study": "tiny", "schedule": schedule, "repeat": repeat}
+        make_run(**fields)
+        make_run(accumulation=20, **fields)
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(path, target, {"results": str(tree.root)})
+    assert pictures(target) == 1
+    text = shown(target)
+    for word in ("8 runs: 8 completed", "0.125", "O2", "SGD, exponential"):
         assert word in text
 
 

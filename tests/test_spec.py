@@ -95,3 +95,9 @@ def test_a_wrong_study_says_where_and_what(tmp_path, text, words):
 def test_a_missing_study_file_is_a_clear_error(tmp_path):
     with pytest.raises(SpecError, match="cannot read the study"):
         Study.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("fields", [{"optimizer": "lamb"}, {"momentum": 0.0}])
+def test_nesterov_without_momentum_is_refused(fields):
+    with pytest.raises(SpecError, match="nesterov = true needs momentum"):
+        RunSpec.parse({"nesterov": True, **fields})

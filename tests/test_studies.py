@@ -87,3 +87,30 @@ def test_knobs_are_turned_one_at_a_time() -> None:
 
 def is_knob(name: str) -> bool:
     return name.split("_")[0] in KNOB_OWNERS
+
+
+def test_the_papers_accuracy_runs_are_the_papers() -> None:
+    runs = runs_of("accuracy_paper")
+    batches = {int(size) for size in paper("global_batch_sizes").split()}
+    assert {(run.schedule, run.global_batch_size) for run in runs} == {
+        (schedule, batch) for schedule in ("step", "cosine", "exponential") for batch in batches
+    }
+    for run in runs:
+        assert run.local_batch_size == int(paper("local_batch_size"))
+        assert run.base_lr == float(paper("base_lr"))
+        assert run.warmup_epochs == float(paper("warmup_epochs"))
+        assert run.epochs == int(paper("epochs"))
+        assert run.eval_every == 1
+
+
+@pytest.mark.parametrize("name", ["accuracy_laptop", "accuracy"])
+def test_small_accuracy_studies_compare_the_same_batches(name: str) -> None:
+    arms: dict[tuple[str, str], set[int]] = {}
+    for run in runs_of(name):
+        arms.setdefault((run.optimizer, run.schedule), set()).add(run.global_batch_size)
+        assert run.eval_every == 1
+    assert arms.keys() == {
+        ("sgd", "step"), ("sgd", "cosine"), ("sgd", "exponential"), ("lars", "cosine")
+    }  # fmt: skip
+    assert len({frozenset(batches) for batches in arms.values()}) == 1
+    assert max(arms["sgd", "step"]) >= 16 * min(arms["sgd", "step"])

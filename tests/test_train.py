@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ddl_core.errors import DataError
-from ddl_core.optim import learning_rate, make_optimizer
+from ddl_core.optim import make_optimizer
+from ddl_core.schedules import learning_rate
 from ddl_core.spec import RunSpec
 from ddl_core.strategies.single import Single
 from ddl_core.train import Trainee, average_batch_statistics, evaluate, train_one_epoch

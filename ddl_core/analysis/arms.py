@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import metrics
+from ddl_core.analysis.accuracy import asks_for_accuracy
 from ddl_core.analysis.settings import ARM, with_settings
 
 VALUE = "throughput_samples_per_s"
@@ -31,13 +32,14 @@ COLUMNS = [
 def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     """Return the runs that were made to their end, good or bad, with what pools and judges them.
 
-    Only those of one kind of `work`: the throughput of a loader by itself is no training's.
+    Only those of one kind of `work`: the throughput of a loader by itself is no training's. And
+    none of a study of accuracy.
 
     Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
     throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
     files were changed).
     """
-    runs = runs[runs["work"] == work]
+    runs = runs[(runs["work"] == work) & ~asks_for_accuracy(runs)]
     diverged = runs["diverged"].fillna(False).astype(bool)
     lost = (runs["status"] == "failed") | diverged
     measured = (runs["status"] == "completed") & runs[VALUE].notna()

@@ -20,7 +20,7 @@ def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
     sentences = [f"Measured: median of {counted('n', table['n'])} runs, warm epochs only."]
     if (table["n"] > 1).any():
         sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
-    return [*sentences, *lost, *_machines(table), commits(table)]
+    return [*sentences, *lost, *machines(table), commits(table)]
 
 
 def scaling(measured: pd.DataFrame) -> str:
@@ -70,8 +70,8 @@ def _few(n: pd.Series) -> str:
     return " (with 3 runs or fewer: their range)" if ((n > 1) & (n <= 3)).any() else ""
 
 
-def _machines(table: pd.DataFrame) -> list[str]:
-    """Return the machines, each after its study where there are several."""
+def machines(table: pd.DataFrame) -> list[str]:
+    """Return a sentence on the machines, each after its study where there are several."""
     machines = table[["study", "hardware", "on_cpu"]].drop_duplicates()
     several = machines["hardware"].nunique() > 1
     texts = {
@@ -82,10 +82,10 @@ def _machines(table: pd.DataFrame) -> list[str]:
 
 
 def commits(table: pd.DataFrame) -> str:
-    """Return the sentence that names the commits of what was measured."""
-    commits = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
-    changed = " (+: with uncommitted changes)" if any("+" in name for name in commits) else ""
-    return f"Commit: {', '.join(_shortened(commits))}{changed}."
+    """Return a sentence on the code that measured."""
+    names = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
+    changed = " (+: with uncommitted changes)" if any("+" in name for name in names) else ""
+    return f"Commit: {', '.join(_shortened(names))}{changed}."
 
 
 def _shortened(texts: list[str], most: int = 4) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.errors import DataError
-from ddl_core.paths import PAPER
+from ddl_core.paths import PAPER, PUBLISHED
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
@@ -38,28 +38,33 @@ _TYPES = {
     "world_size_min": "Int64",
     "world_size_max": "Int64",
     "world_size": "Int64",
+    "global_batch_size": "Int64",
     "value": "float64",
 }
 
 
 @dataclass(frozen=True)
 class Paper:
-    """What Aach et al. 2023 state, and what follows from it by arithmetic."""
+    """What Aach et al. 2023 state, what follows from it by arithmetic, and others' accuracies."""
 
     efficiency: pd.DataFrame
     orderings: pd.DataFrame
     derived: pd.DataFrame
+    accuracy: pd.DataFrame
+    published: pd.DataFrame
 
 
-def read_paper(directory: Path = PAPER) -> Paper:
-    """Read the paper's numbers.
+def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
+    """Read the paper's numbers, and the accuracies that others published.
 
     Raises
     ------
     DataError
         If a file is missing.
     """
-    return Paper(*(_read(directory / f"{name}.csv") for name in Paper.__annotations__))
+    names = [name for name in Paper.__annotations__ if name != "published"]
+    tables = {name: _read(directory / f"{name}.csv") for name in names}
+    return Paper(**tables, published=_read(published / "accuracy.csv"))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -68,7 +73,7 @@ def _read(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror}; it belongs to the repository, "
-            "restore it with `git checkout data/paper`"
+            "restore it with `git checkout data`"
         ) from None
     return table.astype({name: kind for name, kind in _TYPES.items() if name in table})
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import bounds, bullets, dots, figures, points
+from ddl_core.analysis import (
+    accuracy,
+    accuracy_figures,
+    bounds,
+    bullets,
+    dots,
+    figures,
+    points,
+)
 from ddl_core.analysis.paper import Paper
 
 Points = Callable[[pd.DataFrame, pd.DataFrame, Paper], pd.DataFrame]
@@ -53,5 +61,16 @@ QUESTIONS = {
     "efficiency_by_loader": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _ALL, models=["resnet101"]),
         figures.efficiency_by_loader,
+    ),
+    "schedules": Question(
+        lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules
+    ),
+    "accuracy_vs_batch_size": Question(
+        lambda runs, arms, paper: accuracy.accuracy_vs_batch_size(runs, paper),
+        accuracy_figures.accuracy_vs_batch_size,
+    ),
+    "learning_curves": Question(
+        lambda runs, arms, paper: accuracy.learning_curves(runs),
+        accuracy_figures.learning_curves,
     ),
 }

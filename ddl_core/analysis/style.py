@@ -28,6 +28,7 @@ STRATEGY_MARKERS = {"single": "D", "ddp": "o", "horovod": "s", "deepspeed": "^"}
 LOADER_NAMES = {
     "native": "native",
     "turbo": "turbo",  # native's files and order, decoded by libjpeg-turbo, 8-bit resize of torch
+    "memory": "memory",
     "dali": "DALI",  # the paper, where it does not say CPU or GPU
     "dali_cpu": "DALI (CPU)",
     "dali_gpu": "DALI (GPU)",
@@ -36,6 +37,7 @@ LOADER_NAMES = {
 LOADER_LINES: dict[str, Any] = {
     "native": "solid",
     "turbo": (0, (2.5, 1)),
+    "memory": (0, (8, 1.5)),
     "dali": (0, (5, 2)),
     "dali_cpu": (0, (5, 2)),
     "dali_gpu": (0, (5, 2, 1, 2)),
@@ -45,6 +47,7 @@ LOADER_LINES: dict[str, Any] = {
 LOADER_FILLS = {
     "native": "full",
     "turbo": "top",
+    "memory": "none",
     "dali": "left",
     "dali_cpu": "left",
     "dali_gpu": "right",
@@ -57,6 +60,7 @@ FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
 FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
 MODEL_NAMES = {
+    "resnet8": "ResNet8",
     "resnet18": "ResNet18",
     "resnet44": "ResNet44",
     "resnet50": "ResNet50",
@@ -68,6 +72,7 @@ MODEL_NAMES = {
 
 # Share of the strategy's colour, where a figure compares models: the larger, the darker.
 MODEL_SHADES = {
+    "resnet8": 0.35,
     "resnet44": 0.4,
     "alexnet": 0.45,
     "googlenet": 0.5,
@@ -75,6 +80,43 @@ MODEL_SHADES = {
     "resnet50": 0.65,
     "resnet101": 0.8,
     "resnet152": 1.0,
+}
+
+DATASET_NAMES = {
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "imagenet": "ImageNet",
+    "sample": "sample set",
+}
+
+SCHEDULE_NAMES = {
+    "step": "step",
+    "cosine": "cosine",
+    "exponential": "exponential",
+    "constant": "constant rate",
+}
+SCHEDULE_COLOURS = {
+    "step": "#0072B2",
+    "cosine": "#E69F00",
+    "exponential": "#009E73",
+    "constant": "#000000",
+}
+SCHEDULE_MARKERS = {"step": "o", "cosine": "s", "exponential": "^", "constant": "D"}
+OPTIMIZER_NAMES = {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"}
+# An adaptive optimiser has a colour of its own, whatever its schedule.
+OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
+OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
+
+# Sources of data/published/accuracy.csv with several batch sizes.
+PUBLISHED_NAMES = {
+    "Goyal et al. 2017, arXiv:1706.02677": "Goyal et al., ResNet101",
+    "NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch": "LARS (NUS-HPC-AI-Lab)",
+    "google-deepmind/dm-haiku": "haiku",
+}
+PUBLISHED_MARKERS = {
+    "Goyal et al., ResNet101": "v",
+    "LARS (NUS-HPC-AI-Lab)": "P",
+    "haiku": "X",
 }
 
 # Where a statement of the paper names no strategy.
@@ -135,6 +177,21 @@ def marker(strategy: str | None) -> str:
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
     return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+
+
+def way_name(optimizer: str, schedule: str) -> str:
+    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
+    return f"{OPTIMIZER_NAMES[optimizer]}, {SCHEDULE_NAMES[schedule]}"
+
+
+def way_look(optimizer: str, schedule: str) -> dict[str, Any]:
+    """Return colour, marker and line of a way to learn."""
+    hue = OPTIMIZER_COLOURS.get(optimizer, SCHEDULE_COLOURS[schedule])
+    return {
+        "color": hue,
+        "marker": SCHEDULE_MARKERS[schedule],
+        "linestyle": OPTIMIZER_LINES[optimizer],
+    }
 
 
 def formats_differ(table: pd.DataFrame) -> bool:

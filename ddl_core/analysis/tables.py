@@ -54,6 +54,9 @@ COLUMNS: dict[str, str] = {
     "top1": "float64",
     "top5": "float64",
     "diverged": "boolean",
+    "evaluated_epochs": "string",
+    "evaluated_top1": "string",
+    "evaluated_train_s": "string",
     "corrupt_images": "Int64",
     "error_kind": "string",
     "error_category": "string",
@@ -192,8 +195,23 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         "top1": last.top1 if last else None,
         "top5": last.top5 if last else None,
         "diverged": not np.isfinite(losses).all() if losses else None,
+        **_curve(train, evaluations),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
     }
+
+
+def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, str]:
+    """Return accuracy over epochs done and over seconds of training, as lists with semicolons."""
+    if not evaluations:
+        return {}
+    seconds = np.cumsum([row.wall_s for row in train])
+    numbers = [row.epoch for row in train]
+    lists: dict[str, list[Any]] = {
+        "evaluated_epochs": [row.epoch + 1 for row in evaluations],
+        "evaluated_top1": [row.top1 for row in evaluations],
+        "evaluated_train_s": [seconds[numbers.index(row.epoch)] for row in evaluations],
+    }
+    return {name: ";".join(f"{value:.6g}" for value in values) for name, values in lists.items()}
 
 
 def _rates(warm: list[EpochRecord]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ddl_core.cli.options import FOLDER
+from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.errors import DataError
 from ddl_core.paths import results
 
@@ -45,6 +46,26 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     make_sample(target, progress=True, **given)
     click.echo(f"the sample set is in {target}")
+
+
+@data.command("import")
+@click.argument("name", metavar="NAME", type=click.Choice(PUBLIC_SETS))
+@click.argument("folder", metavar="[DIR]", type=OUT, required=False)
+@click.option("--source", type=FOLDER, help="Folder of the packed files.")
+def import_command(name: str, folder: Path | None, source: Path | None) -> None:
+    """Write a small public set as an image folder, which all loaders read.
+
+    NAME is fashion_mnist, cifar10 or digits; DIR by default the place where studies look for it.
+
+    fashion_mnist is read from Debian's package dataset-fashion-mnist, or from the files that
+    torchvision downloads; cifar10 from its unpacked binary version; digits from scikit-learn.
+    ImageNet needs no import: its folders are read as they are.
+    """
+    from ddl_core.datasets.public import import_set
+
+    target = folder or results().dataset(name)
+    images = import_set(name, target, source)
+    click.echo(f"{images:,} images are in {target}" if images else f"{target} was there already")
 
 
 @data.command("convert")

@@ -7,6 +7,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.shard_names import shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launchers.allocation import Allocation
@@ -107,7 +108,9 @@ def check_data(folder: Path, data_format: str) -> None:
     DataError
         Saying how to get the data.
     """
-    remedy = "make a sample set with `ddl data sample`, or name another folder with --data DIR"
+    made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
+    what = "it" if folder.name in PUBLIC_SETS else "a sample set"
+    remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
     if not folder.is_dir():
         raise DataError(f"the data folder {folder} does not exist; {remedy}")
     parts = [folder, folder / "train", folder / "val"]

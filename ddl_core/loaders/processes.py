@@ -56,12 +56,18 @@ class Samples(Dataset[Sample]):
         """Return the image at (epoch, number)."""
         epoch, number = place
         content, label = self.files.read(number)
-        try:
-            image = self.decode(content)
-        except UNREADABLE as error:
-            self._name(self.files.name(number), error)
+        image = self.decoded(content, number)
+        if image is None:
             return self.blank(), label, number, True
         return self.view(image, epoch, number), label, number, False
+
+    def decoded(self, content: bytes, number: int) -> Any | None:
+        """Return the pixels; None, with a line in the log, if the file is unreadable."""
+        try:
+            return self.decode(content)
+        except UNREADABLE as error:
+            self._name(self.files.name(number), error)
+            return None
 
 
 class ProcessLoader(FileLoader):

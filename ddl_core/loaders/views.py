@@ -13,7 +13,6 @@ from ddl_core.spec import RunSpec
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
-AREA = (0.08, 1.0)  # share of the image
 RATIO = (3 / 4, 4 / 3)  # width / height
 LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 TRIES = 10
@@ -40,6 +39,7 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         self._run = f"augment {spec.seed} {spec.repeat}"
+        self._area = (spec.crop_min_area, 1.0)  # share of the image
 
     def view(self, epoch: int, index: int, height: int, width: int) -> View:
         """Return the view of image `index` in `epoch`, for an image of `height` x `width`.
@@ -54,7 +54,7 @@ class Training:
 
     def _box(self, random: Random, height: int, width: int) -> tuple[int, int, int, int]:
         for _ in range(TRIES):
-            area = height * width * random.uniform(*AREA)
+            area = height * width * random.uniform(*self._area)
             ratio = math.exp(random.uniform(*LOG_RATIO))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:

@@ -70,6 +70,18 @@ def _refuse_unequal(spec: RunSpec) -> None:
             "deepspeed_overlap_comm = true has no effect at deepspeed_zero_stage = 0, which "
             "reduces gradients after backward; use stage 1 or 2, or leave it out"
         )
+    if spec.optimizer != "sgd" and stage > 0:
+        raise SpecError(
+            f"optimizer = {spec.optimizer!r} with deepspeed_zero_stage = {stage}: it needs the "
+            "norm of each layer, but ZeRO keeps the weights in one flat buffer; use stage 0, or "
+            "optimizer = 'sgd'"
+        )
+    if not spec.decay_norm_bias and stage > 0:
+        raise SpecError(
+            f"decay_norm_bias = false with deepspeed_zero_stage = {stage}: the checkpoint of a "
+            "sharded optimiser holds one group of parameters only; use stage 0, or "
+            "decay_norm_bias = true"
+        )
     if spec.precision == "fp16" and stage > 0:
         raise SpecError(
             f"precision = 'fp16' with deepspeed_zero_stage = {stage}: ZeRO scales the loss by its "

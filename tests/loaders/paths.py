@@ -30,7 +30,7 @@ def dali_is_there() -> bool:
 
 
 with_dali = pytest.mark.skipif(not dali_is_there(), reason="DALI is missing; run `make env`")
-LOADERS = ["native", "turbo", pytest.param("dali_cpu", marks=with_dali)]
+LOADERS = ["native", "turbo", "memory", pytest.param("dali_cpu", marks=with_dali)]
 FORMATS = ["folder", "tfrecord"]
 
 

@@ -49,6 +49,8 @@ def test_the_configuration_follows_from_the_run_alone():
         ({"deepspeed_overlap_comm": True}, "no effect at deepspeed_zero_stage = 0"),
         ({"precision": "fp16", "deepspeed_zero_stage": 1}, "use 'bf16', or stage 0"),
         ({"channels_last": True, "deepspeed_zero_stage": 2}, "use stage 0, or channels_last"),
+        ({"optimizer": "lars", "deepspeed_zero_stage": 1}, "use stage 0, or optimizer = 'sgd'"),
+        ({"decay_norm_bias": False, "deepspeed_zero_stage": 2}, "use stage 0, or decay_norm_bias"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(fields, why):
