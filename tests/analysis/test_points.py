@@ -22,7 +22,7 @@ def paper() -> Paper:
 
 
 def test_missing_paper_says_what_to_do(tmp_path) -> None:
-    with pytest.raises(DataError, match="git checkout data/paper"):
+    with pytest.raises(DataError, match="git checkout data"):
         read_paper(tmp_path)
 
 
