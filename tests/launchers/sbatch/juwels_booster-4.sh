@@ -35,12 +35,13 @@ export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)i"
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
-# At the time limit's notice the run is told to stop: it ends its ranks and says so in its record.
+# Told to stop, the run ends its ranks and says so in its record. At the notice of the time limit it
+# is told so by USR1; before it listens, that ends it, which leaves nothing behind.
 limit=0
 /shared/venv/python -m ddl_core.launchers.job '/shared/results/runs/a study/run' &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null' TERM
-trap 'limit=1; kill -TERM "$run" 2>/dev/null' USR1
+trap 'limit=1; kill -USR1 "$run" 2>/dev/null' USR1
 set +e
 while kill -0 "$run" 2>/dev/null; do wait "$run"; done
 wait "$run"
