@@ -149,7 +149,7 @@ def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
     process.communicate(timeout=120)
     wait_for(lambda: not is_locked(run_dir), "the run to end")
     item = entry(read_record(run_dir).spec, run_dir)
-    assert item.state == "failed"
+    assert item.state == "interrupted"
     assert pending([item]) == [item]  # it was stopped: nothing of its own went wrong
     assert processes_of(run_dir) == []
 
