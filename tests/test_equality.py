@@ -162,9 +162,9 @@ def assert_same_training(got: Result, want: Result) -> None:
     assert rates(got) == rates(want)
 
 
-# Reductions add in another order, and training magnifies that: 1e-7 after 5 steps is 2e-5 after 20.
-# A learning rate 1 % higher makes a thousand times the difference.
-TOLERANCE: dict[str, Any] = {"rtol": 5e-4, "atol": 4e-5}
+# Reductions add in another order, and training magnifies that: 1e-7 after 5 steps is up to 1e-4
+# after 20. A learning rate 1 % higher makes a difference of 0.2.
+TOLERANCE: dict[str, Any] = {"rtol": 2e-3, "atol": 5e-4}
 
 
 def said(name: str):
