@@ -5,7 +5,6 @@ the SLURM and draws the figures. Ctrl-C stops all of it; a second call goes on w
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import click
 
 from ddl_core.cli.options import dry_run_option, results_option, show_entries, tree_of
 from ddl_core.cli.submit import submit
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.errors import STOPPED, DDLError, LaunchError
 from ddl_core.ledger import Entry, ledger
 from ddl_core.paths import Tree
 from ddl_core.spec import Study
@@ -121,7 +120,7 @@ def main() -> None:
         sys.exit(f"Error: {error}")
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped, with the SLURM; go on with: make cluster-demo", err=True)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

@@ -136,8 +136,8 @@ class Cluster:
             # Always a task per rank, also where a site's runs have one torchrun per node.
             by_rank = replace(self._allocation, launcher="srun")
             program = self._command("engine", *options)
-            step = commands.step(self._spec, program, self._folder, by_rank)
-            self._processes = [self._begin(step, failure.torchrun_log(self._folder))]
+            command = commands.step(self._spec, program, self._folder, by_rank)
+            self._processes = [self._begin(command, failure.torchrun_log(self._folder))]
             return
         for rank in range(self._spec.world_size):
             self._processes.append(self._start("engine", *options, rank=rank))

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import Popen
 
-from ddl_core.errors import DDLError
+from ddl_core.errors import STOPPED, DDLError
 from ddl_core.launchers import commands, failure, preflight, processes, ranks, step
+from ddl_core.ledger import INTERRUPTED
 from ddl_core.paths import ProbeFiles, Tree
 from ddl_core.probe_record import (
     Answer,
@@ -94,10 +95,10 @@ def run_probe(
         except KeyboardInterrupt as error:
             with processes.undisturbed():
                 text = f"stopped by {str(error) or 'the user'} before its end"
-                _keep(directory, record, Failure(kind="Interrupted", message=text))
+                _keep(directory, record, Failure.of(INTERRUPTED, text))
             raise
         except DDLError as error:
-            cause = Failure(kind=type(error).__name__, message=str(error))
+            cause = Failure.of(type(error).__name__, str(error))
     return _keep(directory, record, cause)
 
 
@@ -182,7 +183,7 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        return 130
+        return STOPPED
     sys.stderr.write(f"{record.name}: {record.status}\n")
     return 0 if record.status == "completed" else 1
 

@@ -3,10 +3,12 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddl_core.errors import LaunchError
+from ddl_core.errors import DDLError, LaunchError
 from ddl_core.ledger import Entry, State
 from ddl_core.spec import RunSpec
 
@@ -52,6 +54,27 @@ def hold(script: Path, after: str | None = None) -> str:
     if not (found := JOB_ID.search(said)):
         raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
     return found[1]
+
+
+@contextmanager
+def held(script: Path, name: str, after: str | None = None) -> Iterator[str]:
+    """Submit the job of `name`, see `hold`, and let it start when the block ends; yield its number.
+
+    A job that starts at once would write the record while the block does.
+
+    Raises
+    ------
+    LaunchError
+        If it was refused; or if the block or the release failed, and then no job is left.
+    """
+    job_id = hold(script, after)
+    try:
+        yield job_id
+        release(job_id)
+    except DDLError as error:
+        with suppress(DDLError):
+            cancel(job_id)
+        raise LaunchError(f"job {job_id} of {name} was cancelled again: {error}") from None
 
 
 def release(job_id: str) -> None:

@@ -170,25 +170,18 @@ def submit(
 
 
 def _submit(job: Job, after: str | None) -> str:
-    """Submit one job, to start once job `after` has ended well.
-
-    Held at first: a job that starts at once would write the record while this process does.
-    """
+    """Submit one job, to start once job `after` has ended well."""
     directory = job.entry.directory
     files = RunFiles(directory)
     files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
     write_atomically(files.script, job.script)
-    job_id = slurm.hold(files.script, after)
     before = read_record(directory)
     try:
-        changes = {"status": "submitted", "error": None, "job_id": job_id}
-        write_record(directory, before.model_copy(update=changes))
-        slurm.release(job_id)
-    except DDLError as error:
-        with suppress(DDLError):
-            slurm.cancel(job_id)
+        with slurm.held(files.script, job.entry.spec.run_id, after) as job_id:
+            changes = {"status": "submitted", "error": None, "job_id": job_id}
+            write_record(directory, before.model_copy(update=changes))
+    except LaunchError:
         with suppress(DDLError):
             write_record(directory, before)
-        name = job.entry.spec.run_id
-        raise LaunchError(f"job {job_id} of {name} was cancelled again: {error}") from None
+        raise
     return job_id

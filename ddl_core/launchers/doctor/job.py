@@ -20,24 +20,16 @@ GRACE_S = 15.0
 def submit(directory: Path, script: str) -> str:
     """Submit the job of a planned probe; return its number.
 
-    Held at first: a job that starts at once would write the record while this process does.
-
     Raises
     ------
     LaunchError, RecordError
-        If SLURM refuses, or the record cannot be written; then no job is left.
+        If SLURM refuses, or a file cannot be written; then no job is left.
     """
     files = ProbeFiles(directory)
     write_atomically(files.script, script)
-    job_id = slurm.hold(files.script)
-    try:
-        record = read_probe(directory)
+    record = read_probe(directory)
+    with slurm.held(files.script, record.name) as job_id:
         write_probe(directory, record.model_copy(update={"job_id": job_id}))
-        slurm.release(job_id)
-    except DDLError:
-        with suppress(DDLError):
-            slurm.cancel(job_id)
-        raise
     return job_id
 
 
@@ -89,7 +81,7 @@ def _lost(directory: Path, job_id: str) -> ProbeRecord:
     text = f"job {job_id} left the queue without a result"
     record = read_probe(directory)
     if record.status == "planned":
-        cause = Failure(kind="NotStarted", message=text + tail(log))
+        cause = Failure.of("NotStarted", text + tail(log))
         record = record.model_copy(update={"status": "failed", "error": cause})
         write_probe(directory, record)
     return record
