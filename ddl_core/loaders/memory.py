@@ -6,8 +6,11 @@ The views are those of every other loader, and the pixels those of `turbo`.
 from torch import Tensor
 
 from ddl_core.errors import SpecError
+from ddl_core.loaders.files import Images
 from ddl_core.loaders.processes import Sample
 from ddl_core.loaders.turbo import Turbo, TurboSamples
+from ddl_core.protocols import Split
+from ddl_core.spec import RunSpec
 
 MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
 
@@ -18,6 +21,10 @@ class KeptSamples(TurboSamples):
     With loader processes each keeps what it has seen; `persistent_workers` lets them live.
     """
 
+    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+        super().__init__(spec, files, split)
+        self._kept: dict[int, tuple[Tensor, int]] = {}
+
     def __getitem__(self, place: tuple[int, int]) -> Sample:
         """Return the image at (epoch, number).
 
@@ -26,16 +33,15 @@ class KeptSamples(TurboSamples):
         SpecError
             If the set is too large to be kept.
         """
-        kept: dict[int, tuple[Tensor, int]] = self.__dict__.setdefault("_kept", {})
         epoch, number = place
-        if number not in kept:
+        if number not in self._kept:
             content, label = self.files.read(number)
             image = self.decoded(content, number)
             if image is None:
                 return self.blank(), label, number, True
             _check_size(image.nbytes, len(self.files))
-            kept[number] = image, label
-        image, label = kept[number]
+            self._kept[number] = image, label
+        image, label = self._kept[number]
         return self.view(image, epoch, number), label, number, False
 
 
