@@ -67,19 +67,23 @@ class Run:
         try:
             if self.spec.work == "load":
                 self._load()
-                return
-            train_loader, eval_loader = self._loader("train"), self._loader("eval")
-            trainee = self._trainee()
-            first_epoch = checkpoint.load(self.files.checkpoint, trainee)
-            start = weights_sha256(trainee.network)
-            check_agreement(self.strategy, start, "same initial weights")
-            self._describe(train_loader, eval_loader.images)
-            warm_from = first_epoch + self._cold_epochs(train_loader)
-            for epoch in range(first_epoch, self.spec.epochs):
-                self._one_epoch(trainee, train_loader, eval_loader, epoch, epoch < warm_from)
-            self._complete(weights_sha256(trainee.network))
+            else:
+                self._train()
         finally:
             self.strategy.teardown()
+
+    def _train(self) -> None:
+        """Train from where a stop has left; a function of its own, to hold nothing at teardown."""
+        train_loader, eval_loader = self._loader("train"), self._loader("eval")
+        trainee = self._trainee()
+        first_epoch = checkpoint.load(self.files.checkpoint, trainee)
+        start = weights_sha256(trainee.network)
+        check_agreement(self.strategy, start, "same initial weights")
+        self._describe(train_loader, eval_loader.images)
+        warm_from = first_epoch + self._cold_epochs(train_loader)
+        for epoch in range(first_epoch, self.spec.epochs):
+            self._one_epoch(trainee, train_loader, eval_loader, epoch, epoch < warm_from)
+        self._complete(weights_sha256(trainee.network))
 
     def _load(self) -> None:
         """Only fetch the batches of each epoch, from the first one again after a stop."""

@@ -197,3 +197,16 @@ def test_a_rank_that_fails_leaves_its_reason(tmp_path, images):
     error = json.loads(RunFiles(directory).error.read_text())
     assert (error["kind"], error["rank"]) == ("SpecError", 0)
     assert read_record(directory).status == "failed"
+
+
+def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -> None:
+    """A DDP wrapper that outlives its group ended in a deadlock, one run of five.
+
+    It destroys the group, waiting for Gloo's threads with the lock that these need.
+    """
+    monkeypatch.setattr("ddl_core.launchers.ranks.WORKER", "tests.holding_worker")
+    few = {"train_images": 16, "eval_images": 4, "epochs": 1}
+    directory = planned(tmp_path / "run", None, strategy="ddp", loader="synthetic", **few)
+    assert run_ranks(directory).status == "completed"
+    error = RunFiles(directory).error
+    assert not error.exists(), error.read_text()
