@@ -14,14 +14,14 @@ from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F40
 
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
 LOADERS = NOTEBOOKS / "13_loaders.ipynb"
-SCHEDULES = NOTEBOOKS / "15_schedules.ipynb"
+TIME, SCHEDULES = NOTEBOOKS / "14_where_time_goes.ipynb", NOTEBOOKS / "15_schedules.ipynb"
 ACCURACY, CURVES = (
     NOTEBOOKS / "16_accuracy_vs_batch_size.ipynb",
     NOTEBOOKS / "17_learning_curves.ipynb",
 )
 EACH = pytest.mark.parametrize(
     "path",
-    [THROUGHPUT, EFFICIENCY, LOADERS, SCHEDULES, ACCURACY, CURVES],
+    [THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES],
     ids=lambda path: path.stem,
 )
 
@@ -80,8 +80,9 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
         ),
         (EFFICIENCY, 4, ["19 runs: 18 completed, 1 failed", "base_world_size", "no such runs"]),
         (LOADERS, 3, ["19 runs: 18 completed, 1 failed", "not measured: loader alone", "O09"]),
+        (TIME, 1, ["19 runs: 18 completed, 1 failed", "82.61", "C6;C7", "without the suspects"]),
     ],
-    ids=["throughput", "efficiency", "loaders"],
+    ids=["throughput", "efficiency", "loaders", "time"],
 )
 def test_shows_the_runs_of_a_folder(
     path: Path,

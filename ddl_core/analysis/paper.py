@@ -40,6 +40,9 @@ _TYPES = {
     "world_size": "Int64",
     "global_batch_size": "Int64",
     "value": "float64",
+    "allreduce_percent": "float64",
+    "io_percent": "float64",
+    "cudnn_percent": "float64",
 }
 
 
@@ -51,6 +54,7 @@ class Paper:
     orderings: pd.DataFrame
     derived: pd.DataFrame
     accuracy: pd.DataFrame
+    profile: pd.DataFrame
     published: pd.DataFrame
 
 

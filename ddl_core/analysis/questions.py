@@ -13,6 +13,7 @@ from ddl_core.analysis import (
     bullets,
     dots,
     figures,
+    kernel_shares,
     points,
 )
 from ddl_core.analysis.paper import Paper
@@ -61,6 +62,10 @@ QUESTIONS = {
     "efficiency_by_loader": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _ALL, models=["resnet101"]),
         figures.efficiency_by_loader,
+    ),
+    "kernel_shares": Question(
+        lambda runs, arms, paper: kernel_shares.kernel_shares(paper),
+        kernel_shares.draw_kernel_shares,
     ),
     "schedules": Question(
         lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules

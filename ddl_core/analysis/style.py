@@ -107,6 +107,14 @@ OPTIMIZER_NAMES = {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"}
 OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
 OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
 
+# What a CUDA kernel does.
+KERNEL_COLOURS = {
+    "allreduce": "#D55E00",
+    "io": "#56B4E9",
+    "cudnn": "#000000",
+    "rest": "#999999",
+}
+
 # Sources of data/published/accuracy.csv with several batch sizes.
 PUBLISHED_NAMES = {
     "Goyal et al. 2017, arXiv:1706.02677": "Goyal et al., ResNet101",
