@@ -41,7 +41,7 @@ figures: env ## redraw figures/ from data/ (measures nothing)
 test: env ## run all tests, the fast ones first
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	@bash requirements/browser.sh || echo "going on: the tests in a browser are skipped (in CI they fail)"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=25
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
