@@ -4,7 +4,7 @@
 
 DIR is an image folder that was also converted to TFRecord (`ddl data sample`, `ddl data convert`).
 One thread each, files in memory, 224 pixels, views of training. All candidates take turns for
-several rounds; each ratio is the median over rounds of two rates of the same round, in images per
+many short rounds; each ratio is the median over rounds of two rates of the same round, in images per
 second of CPU time: per core, and hardly disturbed by others on the machine. About five minutes.
 """
 
@@ -31,8 +31,8 @@ from ddl_core.provenance import host, provenance
 from ddl_core.spec import RunSpec
 from ddl_core.vision import torchvision, transforms
 
-ROUNDS = 7
-BATCH, BATCHES, SIZE = 64, 5, 224
+ROUNDS = 21
+BATCH, BATCHES, SIZE = 64, 3, 224
 QUIET_S = 0.1
 IMAGES = BATCH * BATCHES
 STAGES_IMAGES = 256
