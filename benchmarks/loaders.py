@@ -4,8 +4,8 @@
 
 DIR is an image folder that was also converted to TFRecord (`ddl data sample`, `ddl data convert`).
 One thread each, files in memory, 224 pixels, views of training. All candidates take turns for
-many short rounds; each ratio is the median over rounds of two rates of the same round, in images per
-second of CPU time: per core, and hardly disturbed by others on the machine. About five minutes.
+many short rounds; each ratio is the median over rounds of two rates of the same round, in images
+per second of CPU time: per core, and less disturbed by others on the machine. About five minutes.
 """
 
 import json
