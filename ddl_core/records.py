@@ -17,10 +17,11 @@ from ddl_core.errors import RecordError
 from ddl_core.failures import Category, classify
 from ddl_core.paths import RunFiles
 from ddl_core.spec import RunSpec, describe
+from ddl_core.spent import Spent
 
-SCHEMA_VERSION = 2
-# Version 1 had no `category`; read without one, it is version 2 in all else.
-READABLE = (1, SCHEMA_VERSION)
+SCHEMA_VERSION = 3
+# Version 1 had no `category` and version 2 no `spent`; without them, they are version 3.
+READABLE = (1, 2, SCHEMA_VERSION)
 METHOD_VERSION = 1
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
@@ -136,6 +137,9 @@ class EpochRecord(_Strict):
     ids_sha256: str | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
     )
+    spent: Spent | None = Field(
+        None, description="where `wall_s` went, mean over ranks; null if nothing was trained"
+    )
 
 
 def now() -> str:
@@ -196,7 +200,7 @@ def read_record(directory: Path) -> RunRecord:
     content = _parse(path, _read(path))
     version = content.get("schema_version")
     if version not in READABLE:
-        known = " and ".join(map(str, READABLE))
+        known = ", ".join(map(str, READABLE))
         raise RecordError(f"{path} has schema version {version!r}; this code reads {known}")
     try:
         return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})

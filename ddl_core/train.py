@@ -104,8 +104,10 @@ class Outcome:
     device_waits: int | None = None
 
 
-def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep) -> Outcome:
-    """Train on every batch of `loader` once.
+def train_one_epoch(
+    trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep, annotate: bool = False
+) -> Outcome:
+    """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
 
     Raises
     ------
@@ -124,10 +126,10 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
     torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, strategy.rank))
     trainee.wrapped.train()
     loader.set_epoch(epoch)
-    clock = Clock(strategy)
+    clock = Clock(strategy, annotate)
     clock.start()
     batches = clock.batches(iter(loader))
-    with referee.watching(epoch, steps, loader.images):
+    with referee.watching(epoch, steps, loader.images), clock.watching(trainee.network):
         for step in range(steps):
             seen = epoch * images_per_epoch + step * spec.global_batch_size
             rate = learning_rate(spec, seen, images_per_epoch)
@@ -137,6 +139,7 @@ def train_one_epoch(trainee: Trainee, loader: Loader, epoch: int, on_step: OnSte
                 images, labels = next(batches)
                 loss_sum += _forward_backward(trainee, images, labels, micro)
                 referee.gradients_added()
+            clock.gradients_averaged()
             strategy.optimizer_step(trainee.scaler)
             referee.step_done(may_be_skipped=trainee.scaler.is_enabled())
             clock.step_done()

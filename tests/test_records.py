@@ -9,6 +9,7 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_core.paths import RunFiles
 from ddl_core.records import (
+    SCHEMA_VERSION,
     EpochRecord,
     Failure,
     RunRecord,
@@ -66,7 +67,7 @@ def test_unknown_versions_and_fields_raise(tmp_path, change, word):
         read_record(tmp_path)
 
 
-def test_a_record_of_version_1_is_read_and_written_as_version_2(tmp_path):
+def test_a_record_of_version_1_is_read_and_written_as_the_newest(tmp_path):
     record = RunRecord.plan("s", RunSpec())
     record.status, record.error = "failed", Failure(kind="DataError", message="x")
     write_record(tmp_path, record)
@@ -79,7 +80,7 @@ def test_a_record_of_version_1_is_read_and_written_as_version_2(tmp_path):
     assert found.error is not None
     assert found.error.category is None
     write_record(tmp_path, found)
-    assert json.loads(path.read_text())["schema_version"] == 2
+    assert json.loads(path.read_text())["schema_version"] == SCHEMA_VERSION
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])

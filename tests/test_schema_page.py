@@ -10,6 +10,7 @@ from ddl_core.failures import Category
 from ddl_core.progress import Progress
 from ddl_core.records import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 from ddl_core.spec import RunSpec
+from ddl_core.spent import Spent
 
 PAGE = (Path(__file__).parent.parent / "docs" / "schema.md").read_text(encoding="utf-8")
 
@@ -31,7 +32,13 @@ def test_a_table_has_the_fields_of_its_record_in_their_order(title, model):
 
 
 @pytest.mark.parametrize(
-    ("begin", "model"), [("`attempts[]`", Attempt), ("`error`:", Failure), ("`data`:", DataInfo)]
+    ("begin", "model"),
+    [
+        ("`attempts[]`", Attempt),
+        ("`error`:", Failure),
+        ("`data`:", DataInfo),
+        ("`spent` [", Spent),
+    ],
 )
 def test_a_paragraph_names_the_fields_of_its_part(begin, model):
     (paragraph,) = (one for one in PAGE.split("\n\n") if one.startswith(begin))

@@ -3,7 +3,8 @@
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import horovod.torch as hvd
@@ -37,6 +38,7 @@ class Horovod:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
+        self._last_pass = True
         place = Rank.from_environment(spec)
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.device = place.device(spec.device)
@@ -92,18 +94,24 @@ class Horovod:
             hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: the optimiser counts the backward passes."""
-        return nullcontext()
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Tell `backward` that more passes follow; the optimiser counts them by itself."""
+        self._last_pass = False
+        try:
+            yield
+        finally:
+            self._last_pass = True
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`; after the last pass of a step, hooks send them off."""
+        """Add the gradients of `loss`; in the last pass of a step, hooks send them off."""
         loss.backward()
+        if self._last_pass:
+            self._optimizer.synchronize()
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
-        """Apply one update, once all gradients are averaged: the scaler looks at them first."""
+        """Apply one update."""
         optimizer: Any = self._optimizer
-        optimizer.synchronize()
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
         scaler.update()
