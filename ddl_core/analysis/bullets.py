@@ -12,11 +12,11 @@ from matplotlib.patches import Patch
 
 from ddl_core.analysis import captions, labels, style
 from ddl_core.analysis.canvas import frame, styled
-from ddl_core.analysis.dots import interval, label_inches, row_axes, workers_text
+from ddl_core.analysis.dots import interval
 from ddl_core.analysis.figures import drawn_panels
+from ddl_core.analysis.rows import arm_name, in_order, label_inches, most_rows, row_axes
 from ddl_core.analysis.scales import three_digits
 
-MOST_ROWS = 24  # in all panels together, with a panel's frame as two: about a page
 _ROW_INCHES = 0.42
 _LABEL_INCHES = 1.5
 _NUMBER_INCHES = 1.9
@@ -27,11 +27,11 @@ _BEYOND = 1.15  # the axis ends so much right of the last value or bound
 def loader_bound(points: pd.DataFrame) -> Figure:
     """Return each arm's throughput inside its bound, a row per arm, what limits it beside it."""
     panels = drawn_panels(points) or ["nothing measured here yet"]
-    tables = [_in_order(points[points["panel"] == name]) for name in panels]
-    most = _most_rows([len(table) for table in tables])
+    tables = [in_order(points[points["panel"] == name]) for name in panels]
+    most = most_rows([len(table) for table in tables])
     tables = [table[:most] for table in tables]
     formats = style.formats_differ(points)
-    names = [[_name(row, formats) for row in table.to_dict("records")] for table in tables]
+    names = [[arm_name(row, formats) for row in table.to_dict("records")] for table in tables]
     texts = ["\n".join(_texts(row)) for table in tables for row in table.to_dict("records")]
     figure, axes = frame(
         "Is the loader the bottleneck, and by how much?",
@@ -49,32 +49,6 @@ def loader_bound(points: pd.DataFrame) -> Figure:
         ax.set_xlim(0, end)
         row_axes(ax, labelled)
     return figure
-
-
-def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the arms so that loaders of one strategy and number of workers stand together."""
-    orders = {
-        "strategy": list(style.STRATEGY_NAMES),
-        "loader": list(style.LOADER_NAMES),
-        "data_format": list(style.FORMAT_NAMES),
-    }
-    ranks = table.assign(
-        **{column: table[column].map(order.index) for column, order in orders.items()}
-    )
-    keys = ["strategy", "world_size", "loader", "data_format"]
-    return table.loc[ranks.sort_values(keys, kind="stable").index]
-
-
-def _most_rows(lengths: list[int]) -> int:
-    """Return how many arms each panel may have, so that no figure has more than `MOST_ROWS`."""
-    fitting = [each for each in range(1, MOST_ROWS + 1)
-               if sum(min(each, length) + 2 for length in lengths) <= MOST_ROWS]  # fmt: skip
-    return max(fitting)
-
-
-def _name(row: dict[str, Any], formats: bool) -> str:
-    loader = style.loader_name(row["loader"], row["data_format"], formats)
-    return f"{loader}\n{style.STRATEGY_NAMES[row['strategy']]}, {workers_text(row['world_size'])}"
 
 
 def _end(table: pd.DataFrame) -> float:

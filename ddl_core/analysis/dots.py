@@ -1,6 +1,5 @@
 """One figure that hides nothing: every repeat of every arm, with median, interval and n."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from ddl_core.analysis import captions, labels, style
 from ddl_core.analysis.canvas import frame, styled
+from ddl_core.analysis.rows import label_inches, row_axes, workers_text
 from ddl_core.analysis.scales import three_digits
 
 MOST_PANELS = 6
@@ -19,7 +18,6 @@ MOST_ROWS = 48  # in all panels together: about a page
 _ROW_INCHES = 0.21
 _LABEL_INCHES = 2.15
 _NUMBER_INCHES = 1.7
-_LABEL_GAP_INCHES = 0.12
 
 _KEYS = ["strategy", "loader", "data_format", "world_size"]
 
@@ -51,23 +49,6 @@ def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
         ax.set_xlim(left=0, right=None if arms else 1)
         row_axes(ax, labelled)
     return figure
-
-
-def label_inches(names: Sequence[str], least: float, size: float = style.RC["font.size"]) -> float:
-    """Return the room beside the axes for lines of text at its rows, `size` points high."""
-    lines = [line for name in names for line in name.splitlines()]
-    widest = max((style.text_points(line, size) for line in lines), default=0.0)
-    return max(least, widest / 72 + _LABEL_GAP_INCHES)
-
-
-def row_axes(ax: Axes, names: Sequence[str]) -> None:
-    """Give each name a row, the first on top, and x the throughput."""
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(max(len(names), 2) - 0.5, -0.5)
-    ax.grid(axis="y", visible=False)
-    ax.tick_params(axis="y", length=0)
-    ax.xaxis.set_major_locator(MaxNLocator(6))
-    ax.set_xlabel("throughput (images/s)")
 
 
 def _in_order(table: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.DataFrame]]:
@@ -116,11 +97,6 @@ def interval(row: pd.Series) -> str:
 def _name(strategy: str, loader: str, data_format: str, workers: int, formats: bool) -> str:
     read = style.loader_name(loader, data_format, formats)
     return f"{style.STRATEGY_NAMES[strategy]}, {read}, {workers_text(workers)}"
-
-
-def workers_text(workers: int) -> str:
-    """Return e.g. ``"2 workers"``."""
-    return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def _legend(repeats: pd.DataFrame) -> list[Line2D]:

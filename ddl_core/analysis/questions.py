@@ -10,11 +10,13 @@ from ddl_core.analysis import (
     accuracy,
     accuracy_figures,
     bounds,
+    budget,
     bullets,
     dots,
     figures,
     kernel_shares,
     points,
+    stacks,
 )
 from ddl_core.analysis.paper import Paper
 
@@ -67,6 +69,7 @@ QUESTIONS = {
         lambda runs, arms, paper: kernel_shares.kernel_shares(paper),
         kernel_shares.draw_kernel_shares,
     ),
+    "time_budget": Question(lambda runs, arms, paper: budget.time_budget(runs), stacks.time_budget),
     "schedules": Question(
         lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules
     ),

@@ -115,6 +115,28 @@ KERNEL_COLOURS = {
     "rest": "#999999",
 }
 
+# What an epoch's time is spent on, in the order of a step; what is lost has colours.
+SPENT_NAMES = {
+    "start": "loader starts",
+    "data": "waiting for data",
+    "compute": "forward, backward",
+    "transfer": "transfer",
+    "waiting": "waiting for slower workers",
+    "update": "update",
+    "end": "end of epoch",
+    "evaluation": "evaluation",
+}
+SPENT_LOOKS: dict[str, dict[str, Any]] = {
+    "start": {"color": "#0072B2"},
+    "data": {"color": "#56B4E9"},
+    "compute": {"color": "#444444"},
+    "transfer": {"color": "#D55E00"},
+    "waiting": {"color": "#E69F00"},
+    "update": {"color": "#999999"},
+    "end": {"color": "#009E73"},
+    "evaluation": {"color": "#CC79A7"},
+}
+
 # Sources of data/published/accuracy.csv with several batch sizes.
 PUBLISHED_NAMES = {
     "Goyal et al. 2017, arXiv:1706.02677": "Goyal et al., ResNet101",

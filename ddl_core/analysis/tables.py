@@ -12,6 +12,7 @@ from ddl_core.errors import RecordError
 from ddl_core.paths import RunFiles, Tree
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
 from ddl_core.spec import RunSpec
+from ddl_core.spent import Spent
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 
@@ -48,6 +49,8 @@ COLUMNS: dict[str, str] = {
     "runtime_s": "float64",
     "runtime_warm_epoch_s": "float64",
     "data_share": "float64",
+    **{f"spent_{name}": "float64" for name in Spent.model_fields},
+    "evaluation_warm_epoch_s": "float64",
     "step_s_median": "float64",
     "train_loss": "float64",
     "eval_loss": "float64",
@@ -190,6 +193,7 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         "images_per_epoch": train[-1].samples,
         "runtime_s": metrics.runtime([row.wall_s for row in train]) if completed else None,
         **_rates([row for row in train if not row.cold]),
+        **_spent(train, evaluations),
         "train_loss": train[-1].loss,
         "eval_loss": last.loss if last else None,
         "top1": last.top1 if last else None,
@@ -198,6 +202,21 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         **_curve(train, evaluations),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
     }
+
+
+def _spent(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, float]:
+    """Return the seconds of a warm epoch by cause; nothing where one row does not tell."""
+    warm = [row for row in train if not row.cold]
+    known = [row.spent for row in warm if row.spent is not None]
+    if not warm or len(known) < len(warm):
+        return {}
+    first = min(row.epoch for row in warm)
+    evaluation_s = sum(row.wall_s for row in evaluations if row.epoch >= first)
+    parts = {
+        f"spent_{name}": sum(getattr(spent, name) for spent in known) / len(warm)
+        for name in Spent.model_fields
+    }
+    return {**parts, "evaluation_warm_epoch_s": evaluation_s / len(warm)}
 
 
 def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, str]:
