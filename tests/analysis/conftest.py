@@ -27,7 +27,13 @@ SPEC = {
 }
 
 
+PARTS = {"start_s": 0.01, "data_s": 0.1, "compute_s": 0.6, "transfer_s": 0.15, "waiting_s": 0.05,
+         "update_s": 0.08, "end_s": 0.01}  # fmt: skip
+
+
 def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochRecord:
+    wall_s = changes.get("wall_s", 20.0)
+    spent = {name: share * wall_s for name, share in PARTS.items()}
     fields: dict[str, Any] = {
         "attempt": 0,
         "epoch": epoch,
@@ -49,6 +55,7 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
         "top5": 0.05,
         "lr": 0.025,
         "max_memory_bytes": None,
+        "spent": spent if phase == "train" else None,
     }
     return EpochRecord(**fields | changes)
 
