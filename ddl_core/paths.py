@@ -30,6 +30,15 @@ class RunFiles:
         return self.directory / "epochs.jsonl"
 
     @property
+    def profile(self) -> Path:
+        """``profile.json``: where the time of the watched steps went, if any were."""
+        return self.directory / "profile.json"
+
+    def trace(self, rank: int) -> Path:
+        """``profile/rank_<n>.trace.json.gz``: what the profiler saw, for ui.perfetto.dev."""
+        return self.directory / "profile" / f"rank_{rank}.trace.json.gz"
+
+    @property
     def notebook(self) -> Path:
         """``run.ipynb``: the executed notebook, the run's lab book."""
         return self.directory / "run.ipynb"

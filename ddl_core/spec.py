@@ -99,6 +99,9 @@ class RunSpec(BaseModel):
     eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
     checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
     warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
+    profile_steps: int = Field(
+        0, ge=0, description="steps of the last epoch that a profiler watches (0: none)"
+    )
     loader_workers: int = Field(
         8, ge=0, description="processes of each rank's loader; DALI: its threads"
     )
@@ -135,6 +138,7 @@ class RunSpec(BaseModel):
                 "use 'ddp', or `accumulation` for virtual workers"
             )
         self._check_loader()
+        self._check_profile()
         if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
             raise ValueError(
                 f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
@@ -160,6 +164,18 @@ class RunSpec(BaseModel):
             )
         if self.loader.startswith("dali") and self.loader_workers == 0:
             raise ValueError("loader_workers = 0: DALI needs at least one thread")
+
+    def _check_profile(self) -> None:
+        if self.profile_steps and self.work == "load":
+            raise ValueError(
+                f"profile_steps = {self.profile_steps}, but work = 'load' has no training to "
+                "watch; leave one of them out"
+            )
+        if self.profile_steps and self.epochs < 2:
+            raise ValueError(
+                f"profile_steps = {self.profile_steps} watches the last epoch, which then does not "
+                f"count, but epochs = {self.epochs}; use 2 at least, or 3 for a throughput as well"
+            )
 
     @property
     def world_size(self) -> int:

@@ -12,6 +12,10 @@ Phase = Literal["data", "compute", "communication", "update"]
 PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
 
 
+MARK = "ddl_core.mark."
+"""Before the name of a phase: what a mark is called in a profile."""
+
+
 class Spent(BaseModel):
     """Seconds of an epoch by what they were spent on, mean over ranks; the sum is its wall time.
 

@@ -18,10 +18,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from ddl_core.protocols import Strategy
-from ddl_core.spent import PHASES, Phase, Spent, by_step
-
-MARK = "ddl_core.mark."
-"""Before the name of a phase: what a mark is called in a profile."""
+from ddl_core.spent import MARK, PHASES, Phase, Spent, by_step
 
 Item = TypeVar("Item")
 

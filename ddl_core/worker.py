@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -29,6 +29,9 @@ from ddl_core.records import DataInfo, EpochRecord, append_epoch, now, read_reco
 from ddl_core.registry import resolve
 from ddl_core.seeds import derive_seed
 from ddl_core.train import Outcome, Trainee, evaluate, load_one_epoch, train_one_epoch
+
+if TYPE_CHECKING:
+    from ddl_core.profiling import Profiler
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +79,15 @@ class Run:
         """Train from where a stop has left; a function of its own, to hold nothing at teardown."""
         train_loader, eval_loader = self._loader("train"), self._loader("eval")
         trainee = self._trainee()
+        profiler = self._profiler(len(train_loader) // self.spec.accumulation)
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
         start = weights_sha256(trainee.network)
         check_agreement(self.strategy, start, "same initial weights")
         self._describe(train_loader, eval_loader.images)
         warm_from = first_epoch + self._cold_epochs(train_loader)
         for epoch in range(first_epoch, self.spec.epochs):
-            self._one_epoch(trainee, train_loader, eval_loader, epoch, epoch < warm_from)
+            self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
+            self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
         self._complete(weights_sha256(trainee.network))
 
     def _load(self) -> None:
@@ -124,14 +129,42 @@ class Run:
         steps = len(loader) // self.spec.accumulation
         return max(1, -(-self.spec.warmup_steps // steps))
 
-    def _one_epoch(
-        self, trainee: Trainee, train_loader: Loader, eval_loader: Loader, epoch: int, cold: bool
+    def _profiler(self, steps: int) -> "Profiler | None":
+        """Return what watches the last epoch of `steps` steps; without one, nothing is imported."""
+        if not self.spec.profile_steps:
+            return None
+        from ddl_core.profiling import Profiler
+
+        return Profiler(self.spec, self.strategy, steps)
+
+    def _train_one_epoch(
+        self,
+        trainee: Trainee,
+        loader: Loader,
+        epoch: int,
+        cold: bool,
+        profiler: "Profiler | None",
+    ) -> None:
+        accelerator.reset_peak_memory(self.strategy.device)
+        self.progress.begin("train", epoch, self.spec.global_batch_size)
+        if profiler is None or epoch + 1 < self.spec.epochs:
+            outcome = train_one_epoch(trainee, loader, epoch, self.progress.step)
+            self._store(outcome, epoch, "train", cold)
+            return
+
+        def on_step(done: int, steps: int) -> None:
+            self.progress.step(done, steps)
+            profiler.step()
+
+        with profiler:
+            outcome = train_one_epoch(trainee, loader, epoch, on_step, annotate=True)
+        self._store(outcome, epoch, "train", cold=True)  # a profiler takes time of its own
+        profiler.write(self.files, epoch)
+
+    def _evaluate_and_save(
+        self, trainee: Trainee, eval_loader: Loader, epoch: int, cold: bool
     ) -> None:
         spec, group = self.spec, self.strategy
-        accelerator.reset_peak_memory(group.device)
-        self.progress.begin("train", epoch, spec.global_batch_size)
-        outcome = train_one_epoch(trainee, train_loader, epoch, self.progress.step)
-        self._store(outcome, epoch, "train", cold)
         if _due(spec.eval_every, epoch, spec.epochs):
             accelerator.reset_peak_memory(group.device)
             self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)

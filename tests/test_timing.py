@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.spent import Spent, by_step
-from ddl_core.timing import MARK, Clock, cpu_seconds
+from ddl_core.spent import MARK, Spent, by_step
+from ddl_core.timing import Clock, cpu_seconds
 from tests.groups import ThreadGroup
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ddl_core.errors import RecordError
 from ddl_core.paths import RunFiles, Tree
+from ddl_core.profile_record import read_profile
 from ddl_core.records import RunRecord, read_epochs, read_record, write_atomically
 
 
@@ -19,7 +20,7 @@ class Published:
 
 
 def publish(study: str, source: Tree, target: Tree) -> Published:
-    """Copy ``run.json`` and ``epochs.jsonl`` of every completed run of `study`.
+    """Copy the records of every completed run of `study`: two files, three if it was profiled.
 
     Published records are never replaced: a number that was shown stays what it was.
 
@@ -43,6 +44,8 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
             done.skipped.append(f"{record.run_id} ({record.status})")
             continue
         read_epochs(folder)  # strict: what cannot be read is not published
+        if RunFiles(folder).profile.exists():
+            read_profile(folder)
         done.warnings.extend(_doubts(record))
         copies.append((folder, target.study(study) / folder.name))
     for folder, copy in copies:
@@ -67,7 +70,8 @@ def _doubts(record: RunRecord) -> list[str]:
 def _pairs(folder: Path, copy: Path) -> list[tuple[Path, Path]]:
     """Return source and target of each file; the record last, it makes the copy complete."""
     have, want = RunFiles(folder), RunFiles(copy)
-    return [(have.epochs, want.epochs), (have.record, want.record)]
+    profiles = [(have.profile, want.profile)] if have.profile.exists() else []
+    return [(have.epochs, want.epochs), *profiles, (have.record, want.record)]
 
 
 def _same(folder: Path, copy: Path) -> bool:
