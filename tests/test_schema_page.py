@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from ddl_core.failures import Category
+from ddl_core.profile_record import ProfileRecord, RankProfile, Shares
 from ddl_core.progress import Progress
 from ddl_core.records import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 from ddl_core.spec import RunSpec
@@ -25,7 +26,13 @@ def first_column(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("title", "model"), [("run.json", RunRecord), ("epochs.jsonl", EpochRecord), ("spec", RunSpec)]
+    ("title", "model"),
+    [
+        ("run.json", RunRecord),
+        ("epochs.jsonl", EpochRecord),
+        ("profile.json", ProfileRecord),
+        ("spec", RunSpec),
+    ],
 )
 def test_a_table_has_the_fields_of_its_record_in_their_order(title, model):
     assert first_column(section(title)) == list(model.model_fields)
@@ -38,6 +45,8 @@ def test_a_table_has_the_fields_of_its_record_in_their_order(title, model):
         ("`error`:", Failure),
         ("`data`:", DataInfo),
         ("`spent` [", Spent),
+        ("`ranks[]`", RankProfile),
+        ("`shares`:", Shares),
     ],
 )
 def test_a_paragraph_names_the_fields_of_its_part(begin, model):
