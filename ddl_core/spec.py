@@ -100,7 +100,10 @@ class RunSpec(BaseModel):
     checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
     warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
     profile_steps: int = Field(
-        0, ge=0, description="steps of the last epoch that a profiler watches (0: none)"
+        0,
+        ge=0,
+        le=100,  # a trace of more takes minutes to write, in which the run seems to hang
+        description="steps of the last epoch that a profiler watches (0: none)",
     )
     loader_workers: int = Field(
         8, ge=0, description="processes of each rank's loader; DALI: its threads"

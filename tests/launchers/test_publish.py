@@ -5,6 +5,7 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_core.launchers.publish import publish
 from ddl_core.paths import RunFiles, Tree, results
+from ddl_core.profile_record import ProfileRecord, write_profile
 from ddl_core.records import EpochRecord, append_epoch, read_record, write_record
 from tests.launchers.running import planned
 
@@ -61,6 +62,44 @@ def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     assert sorted(path.name for path in copy.iterdir()) == ["epochs.jsonl", "run.json"]
     assert RunFiles(copy).epochs.read_bytes() == RunFiles(run_dir).epochs.read_bytes()
     assert read_record(copy) == read_record(run_dir)
+
+
+def profiled(run_dir: Path) -> ProfileRecord:
+    record = ProfileRecord(
+        run_id=run_dir.name,
+        device="cpu",
+        epoch=1,
+        first_step=3,
+        steps=5,
+        overlapped_missing=None,
+        ranks=[],
+    )
+    write_profile(run_dir, record)
+    return record
+
+
+def test_a_profile_is_copied_without_its_traces(target: Tree) -> None:
+    run_dir = completed()
+    profile = profiled(run_dir)
+    RunFiles(run_dir).trace(0).parent.mkdir()
+    RunFiles(run_dir).trace(0).write_bytes(b"large")
+    publish("test", results(), target)
+    copy = target.study("test") / run_dir.name
+    names = ["epochs.jsonl", "profile.json", "run.json"]
+    assert sorted(path.name for path in copy.iterdir()) == names
+    assert RunFiles(copy).profile.read_bytes() == RunFiles(run_dir).profile.read_bytes()
+    assert publish("test", results(), target).unchanged == [run_dir.name]
+    write_profile(run_dir, profile.model_copy(update={"steps": 6}))
+    with pytest.raises(RecordError, match="published before with other content"):
+        publish("test", results(), target)
+
+
+def test_a_profile_that_cannot_be_read_is_not_published(target: Tree) -> None:
+    run_dir = completed()
+    RunFiles(run_dir).profile.write_text('{"profile_version": 2}')
+    with pytest.raises(RecordError, match="has profile version 2; this code reads 1"):
+        publish("test", results(), target)
+    assert not target.study("test").exists()
 
 
 def test_publishing_again_changes_nothing(target: Tree) -> None:

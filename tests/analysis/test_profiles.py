@@ -1,0 +1,105 @@
+"""The table of profiles: a row per run, rank and share."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.analysis.profiles import COLUMNS, KERNELS, WINDOW, profiles_table
+from ddl_core.errors import RecordError
+from ddl_core.kernel_names import KINDS
+from ddl_core.paths import RunFiles, Tree
+from ddl_core.profile_record import (
+    ProfileRecord,
+    RankProfile,
+    Shares,
+    read_profile,
+    write_profile,
+)
+from ddl_core.records import RunRecord, write_record
+from ddl_core.spec import RunSpec
+
+SHARES = Shares(
+    compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15, idle=0.05
+)
+
+
+def rank(number: int, on_gpu: bool) -> RankProfile:
+    return RankProfile(
+        rank=number,
+        window_s=2,
+        shares=SHARES,
+        overlapped=0.2 if on_gpu else None,
+        exposed_s=[0.2, 0.2],
+        kernels=dict.fromkeys(KINDS, 0.2) if on_gpu else None,
+    )
+
+
+def profiled(tree: Tree, on_gpu: bool, status: str = "completed") -> Path:
+    spec = RunSpec(
+        strategy="ddp" if on_gpu else "horovod", gpus_per_node=2, epochs=2, profile_steps=2
+    )
+    record = RunRecord.plan("where", spec).model_copy(update={"status": status})
+    directory = tree.study("where") / spec.run_id
+    write_record(directory, record)
+    profile = ProfileRecord(
+        run_id=spec.run_id,
+        device="cuda" if on_gpu else "cpu",
+        epoch=1,
+        first_step=3,
+        steps=2,
+        overlapped_missing=None if on_gpu else "no trace",
+        ranks=[rank(0, on_gpu), rank(1, on_gpu)],
+    )
+    write_profile(directory, profile)
+    assert read_profile(directory) == profile
+    return directory
+
+
+def test_each_rank_has_its_shares(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    profiled(tree, on_gpu=True)
+    profiled(tree, on_gpu=False)
+    table = profiles_table(tree)
+    assert list(table.columns) == list(COLUMNS)
+    assert set(table["source"]) == {"torch.profiler"}
+    for (strategy, number), part in table.groupby(["strategy", "rank"]):
+        window = part[part["of"] == WINDOW].set_index("share")["value"]
+        assert list(window.index) == [*Shares.model_fields, "overlapped"]
+        assert window.drop("overlapped").sum() == pytest.approx(1)
+        assert window["compute"] == 0.5
+        kernels = part[part["of"] == KERNELS]
+        assert number in (0, 1)
+        if strategy == "ddp":
+            assert window["overlapped"] == 0.2
+            assert list(kernels["share"]) == list(KINDS)
+            assert kernels["value"].sum() == pytest.approx(1)
+            assert set(part["device"]) == {"cuda"}
+        else:
+            assert window.isna()["overlapped"]
+            assert kernels.empty
+    assert len(table.groupby(["run_id", "rank"])) == 4
+
+
+def test_a_run_that_failed_or_was_not_profiled_has_no_rows(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    profiled(tree, on_gpu=False, status="failed")
+    RunFiles(profiled(tree, on_gpu=True)).profile.unlink()
+    table = profiles_table(tree)
+    assert table.empty
+    assert list(table.columns) == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "has profile version None"),
+        ("{", "is not JSON"),
+        ('{"profile_version": 1}', "run_id"),
+        (None, "a run has one if profile_steps > 0"),
+    ],
+)
+def test_what_is_no_profile_is_refused(tmp_path: Path, text: str | None, words: str) -> None:
+    if text is not None:
+        RunFiles(tmp_path).profile.write_text(text)
+    with pytest.raises(RecordError, match=words):
+        read_profile(tmp_path)
