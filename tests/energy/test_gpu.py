@@ -38,6 +38,12 @@ def test_no_driver_or_no_such_gpu_is_a_reason(source) -> None:
         assert str(caught.value) == "GPU: no NVIDIA driver (NVML Shared Library Not Found)"
 
 
+def test_no_binding_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(Unmeasured, match=r"nvidia-ml-py is not installed; pip install -r requi"):
+        GpuCounter(UUID)
+
+
 def test_power_is_integrated_by_trapezoids() -> None:
     assert integral([0, 1, 3], [100, 200, 50]) == 150 + 250
     assert integral([5.0, 5.5], [80, 80]) == 40
