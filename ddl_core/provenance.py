@@ -18,6 +18,7 @@ PACKAGES = (
     "deepspeed",
     "nvidia-dali-cuda130",
     "nvidia-dali-cuda110",
+    "nvidia-ml-py",
     "numpy",
     "pillow",
     "papermill",

@@ -140,6 +140,9 @@ class EpochRecord(_Strict):
     spent: Spent | None = Field(
         None, description="where `wall_s` went, mean over ranks; null if nothing was trained"
     )
+    energy_j: float | None = Field(
+        None, description="of the window, all ranks; null if not measured, see RunRecord.system"
+    )
 
 
 def now() -> str:

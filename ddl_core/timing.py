@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
+from ddl_core.energy.meter import Meter
 from ddl_core.protocols import Strategy
 from ddl_core.spent import MARK, PHASES, Phase, Spent, by_step
 
@@ -29,7 +30,8 @@ class Window:
 
     `wall_s` is from barrier to barrier, `rank_wall_s_*` are the ranks' own times before the closing
     barrier, `cpu_s` is summed over ranks and their loader processes, and `data_s`, `step_s_median`
-    and `step_s_p95` are maxima over ranks. `spent` is None unless gradients were computed.
+    and `step_s_p95` are maxima over ranks. `energy_j` is joules of all ranks, None if not measured.
+    `spent` is None unless gradients were computed.
     """
 
     wall_s: float
@@ -39,6 +41,7 @@ class Window:
     rank_wall_s_max: float
     step_s_median: float | None
     step_s_p95: float | None
+    energy_j: float | None
     spent: Spent | None = None
 
 
@@ -54,11 +57,16 @@ class Clock:
         The ranks that share the window.
     annotate : bool
         Also show the marks to a profiler.
+    meter : Meter or None
+        Measures energy; it is read outside the timed part.
     """
 
-    def __init__(self, strategy: Strategy, annotate: bool = False) -> None:
+    def __init__(
+        self, strategy: Strategy, annotate: bool = False, meter: Meter | None = None
+    ) -> None:
         self._strategy = strategy
         self._annotate = annotate
+        self._meter = meter
         self._on_gpu = strategy.device.type == "cuda"
         self._marks: list[Any] = []
         self._phases: list[Phase] = []
@@ -69,6 +77,9 @@ class Clock:
         """Open the window."""
         self._wait_for_device()
         self._strategy.barrier()
+        if self._meter:  # after a barrier, to count nobody's waiting; before one, to delay nobody
+            self._meter.start()
+            self._strategy.barrier()
         self._wait_for_device()  # a barrier of NCCL is itself work on the device
         self._cpu_start = cpu_seconds()
         self._start = time.perf_counter()
@@ -136,9 +147,12 @@ class Clock:
         self._wait_for_device()
         wall_s = time.perf_counter() - self._start
         cpu_s = cpu_seconds() - self._cpu_start
-        return self._over_ranks(wall_s, own_s, cpu_s)
+        energy_j = self._meter.stop() if self._meter else None
+        return self._over_ranks(wall_s, own_s, cpu_s, energy_j)
 
-    def _over_ranks(self, wall_s: float, own_s: float, cpu_s: float) -> Window:
+    def _over_ranks(
+        self, wall_s: float, own_s: float, cpu_s: float, energy_j: float | None
+    ) -> Window:
         table = by_step(self._phases, self._seconds())
         steps = table.sum(axis=1)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
@@ -153,6 +167,7 @@ class Clock:
             rank_wall_s_max=high[1],
             step_s_median=high[3] if len(steps) else None,
             step_s_p95=high[4] if len(steps) else None,
+            energy_j=energy_j,
             spent=self._spent(table, high[0]) if "communication" in self._phases else None,
         )
 

@@ -21,6 +21,7 @@ from ddl_core.coverage import (
     count_corrupt,
     refuse_broken_data,
 )
+from ddl_core.energy.meter import Meter
 from ddl_core.fairness import Referee
 from ddl_core.optim import set_learning_rate
 from ddl_core.protocols import Loader, Strategy
@@ -39,7 +40,8 @@ OnStep = Callable[[int, int], None]
 class Trainee:
     """What is being trained, and everything needed to train it.
 
-    `network` is the model itself, `wrapped` what the strategy made of it.
+    `network` is the model itself, `wrapped` what the strategy made of it. `meter` reads the energy
+    of its windows; None measures none.
     """
 
     spec: RunSpec
@@ -50,10 +52,16 @@ class Trainee:
     scaler: torch.amp.GradScaler
     criterion: nn.Module
     referee: Referee
+    meter: Meter | None
 
     @classmethod
     def build(
-        cls, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
+        cls,
+        spec: RunSpec,
+        strategy: Strategy,
+        network: nn.Module,
+        optimizer: Optimizer,
+        meter: Meter | None = None,
     ) -> "Trainee":
         """Set up model, optimiser and loss together; `network` is on the device already."""
         wrapped, optimizer = strategy.setup(network, optimizer)
@@ -66,6 +74,7 @@ class Trainee:
             scaler=torch.amp.GradScaler(strategy.device.type, enabled=spec.precision == "fp16"),
             criterion=nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing),
             referee=Referee(spec, strategy, network, optimizer),
+            meter=meter,
         )
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -126,7 +135,7 @@ def train_one_epoch(
     torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, strategy.rank))
     trainee.wrapped.train()
     loader.set_epoch(epoch)
-    clock = Clock(strategy, annotate)
+    clock = Clock(strategy, annotate, trainee.meter)
     clock.start()
     batches = clock.batches(iter(loader))
     with referee.watching(epoch, steps, loader.images), clock.watching(trainee.network):
@@ -166,7 +175,12 @@ def train_one_epoch(
 
 
 def load_one_epoch(
-    spec: RunSpec, strategy: Strategy, loader: Loader, epoch: int, on_step: OnStep
+    spec: RunSpec,
+    strategy: Strategy,
+    loader: Loader,
+    epoch: int,
+    on_step: OnStep,
+    meter: Meter | None = None,
 ) -> Outcome:
     """Fetch every batch of `loader` once and do nothing with it: how fast data could come.
 
@@ -177,7 +191,7 @@ def load_one_epoch(
     """
     steps = len(loader) // spec.accumulation
     loader.set_epoch(epoch)
-    clock = Clock(strategy)
+    clock = Clock(strategy, meter=meter)
     clock.start()
     batches = clock.batches(iter(loader))
     for step in range(steps):
@@ -224,7 +238,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
 
     trainee.network.eval()
     loader.set_epoch(0)
-    clock = Clock(strategy)
+    clock = Clock(strategy, meter=trainee.meter)
     clock.start()
     with torch.inference_mode():
         for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):

@@ -17,6 +17,7 @@ import torch
 
 from ddl_core import accelerator, checkpoint
 from ddl_core.checkpoint import weights_sha256
+from ddl_core.energy.meter import Meter
 from ddl_core.errors import DDLError
 from ddl_core.fairness import check_agreement, check_setup
 from ddl_core.optim import make_optimizer
@@ -68,10 +69,11 @@ class Run:
     def execute(self) -> None:
         """Train, evaluate, record; leave the group whatever happens."""
         try:
-            if self.spec.work == "load":
-                self._load()
-            else:
-                self._train()
+            with Meter(self.strategy, accelerator.identity(self.strategy.device)) as self.meter:
+                if self.spec.work == "load":
+                    self._load()
+                else:
+                    self._train()
         finally:
             self.strategy.teardown()
 
@@ -97,7 +99,9 @@ class Run:
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
             self.progress.begin("train", epoch, self.spec.global_batch_size)
-            outcome = load_one_epoch(self.spec, self.strategy, loader, epoch, self.progress.step)
+            outcome = load_one_epoch(
+                self.spec, self.strategy, loader, epoch, self.progress.step, self.meter
+            )
             self._store(outcome, epoch, "train", epoch < cold)
         self._complete(None)
 
@@ -120,7 +124,7 @@ class Run:
         if spec.compile:
             network.compile()
         seeded = weights_sha256(network)
-        trainee = Trainee.build(spec, self.strategy, network, optimizer)
+        trainee = Trainee.build(spec, self.strategy, network, optimizer, self.meter)
         check_setup(seeded, weights_sha256(trainee.network))
         return trainee
 
@@ -184,7 +188,12 @@ class Run:
             fingerprint=train_loader.fingerprint,
         )
         self.record.provenance = provenance()
-        self.record.system = {**host(), **accelerator.describe(self.strategy.device)}
+        self.record.system = {
+            **host(),
+            **accelerator.describe(self.strategy.device),
+            "energy_method": self.meter.method,
+            "energy_missing": self.meter.missing,
+        }
         write_record(self.files.directory, self.record)
 
     def _store(

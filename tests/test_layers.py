@@ -15,7 +15,7 @@ CONTRACTS = {contract["id"]: contract for contract in CONFIG["contracts"]}
 # cli is free of all: it is thin, and the last test runs it.
 EXEMPT = {
     "torch": "cli worker probe checkpoint accelerator train fairness coverage bench profiling "
-    "strategies loaders models optim timing protocols vision",
+    "strategies loaders models optim timing energy protocols vision",
     "tables": "cli analysis scaling",
     "notebooks": "cli launchers",
 }

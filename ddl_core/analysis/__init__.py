@@ -9,6 +9,7 @@ import pandas as pd
 
 from ddl_core.analysis import network
 from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.energy import WORLD_G_PER_KWH
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.save import save_figure
@@ -16,11 +17,11 @@ from ddl_core.analysis.tables import empty_table, read_table, studies_with_runs,
 from ddl_core.paths import Tree
 
 
-def redraw(tree: Tree, *, figures: Path) -> list[Path]:
+def redraw(tree: Tree, *, figures: Path, carbon_g_per_kwh: float = WORLD_G_PER_KWH) -> list[Path]:
     """Rebuild the table of every study in `tree`, then every figure; return the figures' files.
 
     The figures are drawn from the tables as written, so that a table is all a figure needs. Without
-    runs they show what the paper states.
+    runs they show what the paper states. In the tables, energy becomes CO2e at `carbon_g_per_kwh`.
 
     Raises
     ------
@@ -29,7 +30,9 @@ def redraw(tree: Tree, *, figures: Path) -> list[Path]:
     DataError
         If the paper's numbers are missing.
     """
-    tables = [read_table(write_table(tree, study)) for study in studies_with_runs(tree)]
+    tables = [
+        read_table(write_table(tree, study, carbon_g_per_kwh)) for study in studies_with_runs(tree)
+    ]
     runs = pd.concat([empty_table(), *tables], ignore_index=True)
     arms, paper = arm_table(runs), read_paper()
     written: list[Path] = []

@@ -24,6 +24,7 @@ COLUMNS = {
     "loss": "loss",
     "top1": "top-1",
     "lr": "learning rate",
+    "energy_j": "energy (J)",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Union, get_args, get_origin
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis import metrics
+from ddl_core.analysis import energy, metrics
 from ddl_core.errors import RecordError
 from ddl_core.paths import RunFiles, Tree
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
@@ -61,18 +61,24 @@ COLUMNS: dict[str, str] = {
     "evaluated_top1": "string",
     "evaluated_train_s": "string",
     "corrupt_images": "Int64",
+    "energy_j_per_image": "float64",
+    "energy_kwh": "float64",
+    "carbon_g_per_kwh": "float64",
+    "kg_co2e": "float64",
+    "energy_method": "string",
     "error_kind": "string",
     "error_category": "string",
 }
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
-def runs_table(runs_dir: Path) -> pd.DataFrame:
+def runs_table(runs_dir: Path, carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH) -> pd.DataFrame:
     """Read every record below `runs_dir` (``<study>/<run_id>/``) strictly.
 
     Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
     of warm training epochs (see `metrics`); ``runtime_s`` sums all training epochs of a completed
-    run, cold ones too; ``diverged`` says that a training loss was not finite.
+    run, cold ones too; ``diverged`` says that a training loss was not finite. ``energy_kwh`` is of
+    all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
 
     Raises
     ------
@@ -82,13 +88,13 @@ def runs_table(runs_dir: Path) -> pd.DataFrame:
     if not runs_dir.is_dir():
         return empty_table()
     studies = sorted(folder for folder in runs_dir.iterdir() if folder.is_dir())
-    return _frame([row for study in studies for row in _rows(study)])
+    return _frame([row for study in studies for row in _rows(study)], carbon_g_per_kwh)
 
 
-def write_table(tree: Tree, study: str) -> Path:
+def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH) -> Path:
     """Write ``tables/<study>.csv`` from the study's records and return its path.
 
-    The same records give the same bytes.
+    The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`.
 
     Raises
     ------
@@ -102,7 +108,7 @@ def write_table(tree: Tree, study: str) -> Path:
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path = tree.tables / f"{study}.csv"
-    write_atomically(path, to_csv(_frame(rows)))
+    write_atomically(path, to_csv(_frame(rows, carbon_g_per_kwh)))
     return path
 
 
@@ -132,8 +138,13 @@ def empty_table() -> pd.DataFrame:
     return _frame([])
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _frame(
+    rows: list[dict[str, Any]], carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH
+) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    measured = table["energy_kwh"].notna()
+    table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
+    table["kg_co2e"] = energy.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
 
 
@@ -176,6 +187,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "git_dirty": provenance.get("git_dirty"),
         "method_version": record.method_version,
         "attempts": len(record.attempts),
+        "energy_method": energy.told(record)[0],
         "error_kind": record.error.kind if record.error else None,
         "error_category": record.error.told if record.error else None,
     }
@@ -201,6 +213,7 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         "diverged": not np.isfinite(losses).all() if losses else None,
         **_curve(train, evaluations),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
+        "energy_kwh": energy.kwh(epochs) if completed else None,
     }
 
 
@@ -246,4 +259,5 @@ def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
         "runtime_warm_epoch_s": wall_s / len(warm),
         "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
         "step_s_median": float(np.median(steps)) if steps else None,
+        "energy_j_per_image": energy.joules_per_image(warm),
     }
