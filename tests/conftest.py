@@ -1,6 +1,7 @@
 """Rules for all tests: one thread, no display, results in a temporary folder, fast tests first."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 # Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+# A shell lets what it starts with & ignore interrupts, and children inherit that; tests send some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_LAST = ("slow", "multiprocess", "notebook")
 
