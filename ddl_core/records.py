@@ -20,7 +20,7 @@ from ddl_core.spec import RunSpec, describe
 from ddl_core.spent import Spent
 
 SCHEMA_VERSION = 3
-# Version 1 had no `category`, version 2 no `spent` and `energy_j`; without them, they are version 3.
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`; else they are version 3.
 READABLE = (1, 2, SCHEMA_VERSION)
 METHOD_VERSION = 1
 

@@ -4,7 +4,8 @@
 
 - strategy ``ddp_slow_rank``: rank 1 sleeps in the backward pass of the watched steps;
 - strategy ``ddp_slow_network``: the mean of their gradients comes later, on all ranks;
-- loader ``synthetic_slow``: their batches come later.
+- loader ``synthetic_slow``: their batches come later;
+- loader ``synthetic_long_evaluation``: an evaluation takes three seconds longer.
 
 Each rank leaves ``account_<rank>.json``: a list per watched step. A run that is not profiled fails
 if it makes a profiler or loads the code for one.
@@ -100,9 +101,22 @@ class SlowLoader(Synthetic):
             yield batch
 
 
-def slept() -> None:
+class LongEvaluation(Synthetic):
+    """Sleeps before an evaluation's first batch."""
+
+    def __init__(self, spec, data_dir, split, *place):
+        super().__init__(spec, data_dir, split, *place)
+        self.evaluates = split == "eval"
+
+    def __iter__(self):
+        if self.evaluates:
+            slept(6)
+        yield from super().__iter__()
+
+
+def slept(times: int = 1) -> None:
     before = time.perf_counter()
-    time.sleep(SLEEP_S)
+    time.sleep(SLEEP_S * times)
     account["slept"].append(time.perf_counter() - before)
 
 
@@ -113,6 +127,7 @@ def names() -> list[tuple[dict[str, str], str, str]]:
         (registry.STRATEGIES, "ddp_slow_rank", f"{here}:SlowRank"),
         (registry.STRATEGIES, "ddp_slow_network", f"{here}:SlowNetwork"),
         (registry.LOADERS, "synthetic_slow", f"{here}:SlowLoader"),
+        (registry.LOADERS, "synthetic_long_evaluation", f"{here}:LongEvaluation"),
         (registry.MODELS, "tiny", "tests.planted:tiny"),
     ]
 

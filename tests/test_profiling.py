@@ -18,7 +18,7 @@ from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
 from ddl_core.profile_record import ProfileRecord, read_profile
 from ddl_core.profiling import WARMUP, first_step, ranks
-from ddl_core.records import RunRecord, read_epochs, write_record
+from ddl_core.records import EpochRecord, RunRecord, read_epochs, write_record
 from ddl_core.spec import RunSpec
 from ddl_core.time_shares import PARTS
 from tests import profiled_worker
@@ -56,6 +56,20 @@ class Done:
 
     def share(self, rank: int, name: str) -> float:
         return getattr(self.profile.ranks[rank].shares, name)
+
+    @property
+    def epoch(self) -> EpochRecord:
+        """The watched epoch."""
+        return [row for row in read_epochs(self.directory) if row.phase == "train"][-1]
+
+    def spent(self, name: str) -> float:
+        """Return the share of the watched epoch that its marks say was spent so, no profiler."""
+        assert self.epoch.spent is not None
+        return getattr(self.epoch.spent, f"{name}_s") / self.epoch.wall_s
+
+    def of_epoch(self, seconds: float) -> float:
+        """Return the share of the watched epoch that `seconds` are."""
+        return seconds / self.epoch.wall_s
 
     def account(self, name: str) -> np.ndarray:
         """Return the seconds that the ranks noted themselves, (ranks, watched steps)."""
@@ -207,6 +221,7 @@ def test_a_slow_loader_is_waited_for(tmp_path):
     planted(done)
     want = done.account("slept").sum() / done.windows[0]
     assert done.share(0, "data") == pytest.approx(want, abs=0.02)
+    assert done.spent("data") == pytest.approx(done.of_epoch(done.account("slept").sum()), abs=0.02)
 
 
 @pytest.mark.multiprocess
@@ -222,6 +237,8 @@ def test_a_slow_rank_lets_the_other_wait(tmp_path):
     slept = done.account("slept").sum() / done.windows[1]
     assert done.share(1, "idle") > slept - 0.02
     assert done.share(1, "waiting") < 0.2
+    waiting = (exposed - exposed.min(axis=0)).sum() / 2
+    assert done.spent("waiting") == pytest.approx(done.of_epoch(waiting), abs=0.02)
 
 
 @pytest.mark.multiprocess
@@ -234,6 +251,24 @@ def test_a_slow_network_shows_as_transfer(tmp_path):
         want = transfer / done.windows[rank]
         assert done.share(rank, "transfer") == pytest.approx(want, abs=0.02)
         assert done.share(rank, "transfer") > 0.5
+    assert done.spent("transfer") == pytest.approx(done.of_epoch(transfer), abs=0.02)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_a_long_evaluation_shows_as_such(tmp_path):
+    """And in no part of the training: its share of the epoch is what was planted."""
+    directory = planned(
+        tmp_path / "run", loader="synthetic_long_evaluation", model="tiny", profile_steps=0
+    )
+    run_ranks(directory)
+    train, evaluation = read_epochs(directory)[-2:]
+    slept = json.loads((directory / "account_0.json").read_text())["slept"]
+    assert len(slept) == RUN["epochs"]
+    want = slept[-1] / (train.wall_s + evaluation.wall_s)
+    found = evaluation.wall_s / (train.wall_s + evaluation.wall_s)
+    assert found == pytest.approx(want, abs=0.02)
+    assert found > 0.5
 
 
 @pytest.mark.multiprocess

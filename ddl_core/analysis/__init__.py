@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_core.analysis import network
+from ddl_core.analysis import network, time_shares
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.energy import WORLD_G_PER_KWH
 from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.profiles import profiles_table
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.save import save_figure
 from ddl_core.analysis.tables import empty_table, read_table, studies_with_runs, write_table
@@ -39,7 +40,17 @@ def redraw(tree: Tree, *, figures: Path, carbon_g_per_kwh: float = WORLD_G_PER_K
     for name, question in QUESTIONS.items():
         points = question.points(runs, arms, paper)
         written += save_figure(question.draw(points), points, figures / name)
+    written += _redraw_profiles(tree, runs, figures)
     return written + redraw_probes(tree, figures=figures)
+
+
+def _redraw_profiles(tree: Tree, runs: pd.DataFrame, figures: Path) -> list[Path]:
+    """Draw the profiles of `runs`; nothing where none was profiled."""
+    profiles = profiles_table(tree)
+    if profiles.empty:
+        return []
+    points = time_shares.time_shares(profiles, runs)
+    return save_figure(time_shares.draw_time_shares(points), points, figures / time_shares.NAME)
 
 
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:

@@ -9,10 +9,12 @@ in an epoch of T seconds, G T / N. The parts of an epoch add up to it, and so do
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+from ddl_core.analysis import style
 from ddl_core.analysis.arms import KEYS, made_runs
 from ddl_core.analysis.points import SEPARATOR
-from ddl_core.analysis.style import MODEL_NAMES
+from ddl_core.analysis.stacks import percent, stacked
 from ddl_core.spent import Spent
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
@@ -41,6 +43,8 @@ BUDGET = {
     "on_cpu": "boolean",
     "commit": "string",
 }
+_MOST_LOSSES = 3  # told beside a bar
+_LEAST_LOSS = 0.01
 _SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
 
 
@@ -55,7 +59,7 @@ def time_budget(runs: pd.DataFrame) -> pd.DataFrame:
     """
     table = made_runs(runs)
     table = table[table["lost"] | table["spent_compute_s"].notna()]
-    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(MODEL_NAMES)
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
     rows: list[dict[str, Any]] = []
     bases: dict[tuple[Any, ...], tuple[int, pd.Series]] = {}
     for key, arm in table.groupby(KEYS):  # by world size last: the first of an arm is its base
@@ -99,3 +103,37 @@ def _causes(shared: dict[str, Any], parts: pd.DataFrame, base: pd.Series) -> lis
         }
         for cause in CAUSES
     ]
+
+
+def draw_time_budget(points: pd.DataFrame) -> Figure:
+    """Return the shares of each arm's epoch, and what they cost against fewer workers."""
+    one = (points["world_size"] == 1).any()
+    return stacked(
+        points,
+        "Where does an epoch's time go, and what does that cost at this size?",
+        style.SPENT_LOOKS,
+        _losses,
+        "share of an epoch with its evaluation, mean over workers",
+        [
+            "From marks in every step, without a profiler; warm epochs only. Communication: what "
+            "backward does not hide; transfer is that of the worker that came last, the rest waits "
+            "for slower workers.",
+            *(["One worker: its framework copies gradients all the same."] if one else []),
+            "Beside the bars: parallel efficiency against the arm's base, from these means, and "
+            "what each cause takes of the ideal throughput there (evaluation is in no throughput).",
+        ],
+    )
+
+
+def _losses(arm: pd.DataFrame) -> list[str]:
+    """Return what is told beside a bar: E, and the causes that take most, largest first."""
+    first = arm.iloc[0]
+    count = f"n = {first['n']}" + (f", {first['failed']} lost" if first["failed"] else "")
+    if pd.isna(first["efficiency"]):
+        return [f"base, {count}"]
+    large = arm[arm["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
+    told = [
+        f"{style.SPENT_LOOKS[row['cause']][0]} {percent(-row['loss'], signed=True)}"
+        for row in large.head(_MOST_LOSSES).to_dict("records")
+    ]
+    return [f"E = {first['efficiency']:.2f}, {count}", ", ".join(told[:2]), *told[2:]]

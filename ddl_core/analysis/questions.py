@@ -16,7 +16,6 @@ from ddl_core.analysis import (
     figures,
     kernel_shares,
     points,
-    stacks,
 )
 from ddl_core.analysis.paper import Paper
 
@@ -69,7 +68,9 @@ QUESTIONS = {
         lambda runs, arms, paper: kernel_shares.kernel_shares(paper),
         kernel_shares.draw_kernel_shares,
     ),
-    "time_budget": Question(lambda runs, arms, paper: budget.time_budget(runs), stacks.time_budget),
+    "time_budget": Question(
+        lambda runs, arms, paper: budget.time_budget(runs), budget.draw_time_budget
+    ),
     "schedules": Question(
         lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules
     ),

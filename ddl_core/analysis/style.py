@@ -115,26 +115,26 @@ KERNEL_COLOURS = {
     "rest": "#999999",
 }
 
-# What an epoch's time is spent on, in the order of a step; what is lost has colours.
-SPENT_NAMES = {
-    "start": "loader starts",
-    "data": "waiting for data",
-    "compute": "forward, backward",
-    "transfer": "transfer",
-    "waiting": "waiting for slower workers",
-    "update": "update",
-    "end": "end of epoch",
-    "evaluation": "evaluation",
+# What an epoch's time is spent on, in the order of a step: name and colour. What trains is grey.
+SPENT_LOOKS = {
+    "start": ("loader starts", "#0072B2"),
+    "data": ("waiting for data", "#56B4E9"),
+    "compute": ("forward, backward", "#444444"),
+    "transfer": ("transfer", "#D55E00"),
+    "waiting": ("waiting for slower workers", "#E69F00"),
+    "update": ("update", "#999999"),
+    "end": ("end of epoch", "#009E73"),
+    "evaluation": ("evaluation", "#CC79A7"),
 }
-SPENT_LOOKS: dict[str, dict[str, Any]] = {
-    "start": {"color": "#0072B2"},
-    "data": {"color": "#56B4E9"},
-    "compute": {"color": "#444444"},
-    "transfer": {"color": "#D55E00"},
-    "waiting": {"color": "#E69F00"},
-    "update": {"color": "#999999"},
-    "end": {"color": "#009E73"},
-    "evaluation": {"color": "#CC79A7"},
+# The same of the steps that a profiler watched.
+SHARE_LOOKS = {
+    "compute": ("compute", "#444444"),
+    "transfer": SPENT_LOOKS["transfer"],
+    "waiting": SPENT_LOOKS["waiting"],
+    "copies": ("copies", "#CC79A7"),
+    "data": SPENT_LOOKS["data"],
+    "other": ("other calls", "#999999"),
+    "idle": ("idle", "#e5e5e5"),
 }
 
 # Sources of data/published/accuracy.csv with several batch sizes.

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddl_core.analysis import stacks
-from ddl_core.analysis.budget import BUDGET, CAUSES, TRAINING, time_budget
+from ddl_core.analysis.budget import BUDGET, CAUSES, TRAINING, draw_time_budget, time_budget
 from ddl_core.analysis.tables import runs_table
 from ddl_core.paths import Tree
 from ddl_core.spent import Spent
@@ -85,7 +84,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
-    figure = stacks.time_budget(time_budget(runs_table(tree.runs)))
+    figure = draw_time_budget(time_budget(runs_table(tree.runs)))
     FigureCanvasAgg(figure).draw()
     (ax,) = figure.axes
     told = [text.get_text() for text in ax.texts if "n =" in text.get_text()]

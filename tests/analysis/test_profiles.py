@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.analysis import redraw
 from ddl_core.analysis.profiles import COLUMNS, KERNELS, WINDOW, profiles_table
+from ddl_core.analysis.tables import runs_table
+from ddl_core.analysis.time_shares import draw_time_shares, time_shares
 from ddl_core.errors import RecordError
 from ddl_core.kernel_names import KINDS
 from ddl_core.paths import RunFiles, Tree
@@ -103,3 +106,41 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, text: str | None, words: 
         RunFiles(tmp_path).profile.write_text(text)
     with pytest.raises(RecordError, match=words):
         read_profile(tmp_path)
+
+
+def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    directory = profiled(tree, on_gpu=False)
+    profiled(tree, on_gpu=True)
+    other = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
+    profile = read_profile(directory)
+    profile.ranks[1].shares = other
+    write_profile(directory, profile)
+    points = time_shares(profiles_table(tree), runs_table(tree.runs))
+    for _, arm in points.groupby("strategy"):
+        assert list(arm["cause"]) == list(Shares.model_fields)
+        assert arm["value"].sum() == pytest.approx(1)
+    found = points.set_index(["strategy", "cause"])
+    assert found.loc[("horovod", "compute")][["value", "low", "high"]].tolist() == [0.4, 0.3, 0.5]
+    assert found.loc[("horovod", "waiting")]["value"] == pytest.approx(0.2)
+    assert points[points["strategy"] == "horovod"]["overlapped"].isna().all()
+    assert set(points[points["strategy"] == "ddp"]["overlapped"]) == {0.2}
+
+
+def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    profiled(tree, on_gpu=False)
+    profiled(tree, on_gpu=True)
+    figure = draw_time_shares(time_shares(profiles_table(tree), runs_table(tree.runs)))
+    told = [text.get_text() for ax in figure.axes for text in ax.texts if "n =" in text.get_text()]
+    assert sorted(told) == ["n = 1\nhidden: 20 %", "n = 1\nhidden: unknown"]
+
+
+def test_there_is_no_figure_without_profiles(tmp_path: Path) -> None:
+    def drawn(tree: Tree) -> set[str]:
+        return {path.stem for path in redraw(tree, figures=tree.figures)}
+
+    tree = Tree(tmp_path)
+    assert "time_shares" not in drawn(tree)
+    profiled(tree, on_gpu=False)
+    assert "time_shares" in drawn(tree)
