@@ -1,12 +1,16 @@
 """What torch knows of the device a rank computes on, and the settings a run asks of it."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from ddl_core import nsys
 from ddl_core.protocols import Strategy
 from ddl_core.spec import RunSpec
+from ddl_core.spent import WINDOW
 
 
 def configure(spec: RunSpec) -> None:
@@ -58,3 +62,17 @@ def peak_memory_bytes(strategy: Strategy) -> int | None:
     own = torch.cuda.max_memory_allocated(strategy.device)
     peak = torch.tensor(float(own), dtype=torch.float64, device=strategy.device)
     return int(strategy.all_reduce(peak, "max").item())
+
+
+@contextmanager
+def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
+    """Show what is inside to Nsight Systems, marks included; yield whether it is.
+
+    It is if wanted, on a GPU and in a run under Nsight Systems.
+    """
+    shown = wanted and device.type == "cuda" and nsys.asked()
+    if shown:
+        with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
+            yield True
+    else:
+        yield False

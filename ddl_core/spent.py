@@ -12,8 +12,14 @@ Phase = Literal["data", "compute", "communication", "update"]
 PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
 
 
-MARK = "ddl_core.mark."
+OURS = "ddl_core."
+"""Before all names that this project gives in a profile."""
+
+MARK = OURS + "mark."
 """Before the name of a phase: what a mark is called in a profile."""
+
+WINDOW = OURS + "window"
+"""What the range of the epoch that is looked at is called in a profile."""
 
 
 class Spent(BaseModel):

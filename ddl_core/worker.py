@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ddl_core import accelerator, checkpoint
+from ddl_core import accelerator, checkpoint, nsys
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.energy.meter import Meter
 from ddl_core.errors import DDLError
@@ -87,6 +87,8 @@ class Run:
         check_agreement(self.strategy, start, "same initial weights")
         self._describe(train_loader, eval_loader.images)
         warm_from = first_epoch + self._cold_epochs(train_loader)
+        if nsys.asked():
+            warm_from = self.spec.epochs  # none: a profiler takes time of its own
         for epoch in range(first_epoch, self.spec.epochs):
             self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
             self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
@@ -151,8 +153,10 @@ class Run:
     ) -> None:
         accelerator.reset_peak_memory(self.strategy.device)
         self.progress.begin("train", epoch, self.spec.global_batch_size)
-        if profiler is None or epoch + 1 < self.spec.epochs:
-            outcome = train_one_epoch(trainee, loader, epoch, self.progress.step)
+        last = epoch + 1 == self.spec.epochs
+        if profiler is None or not last:
+            with accelerator.shown_to_nsys(self.strategy.device, last) as shown:
+                outcome = train_one_epoch(trainee, loader, epoch, self.progress.step, shown)
             self._store(outcome, epoch, "train", cold)
             return
 

@@ -15,6 +15,7 @@ from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
 from ddl_core.cli.kernel import kernel as kernel_command
+from ddl_core.cli.profile import profile as profile_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
 from ddl_core.errors import STOPPED, DDLError
@@ -49,6 +50,7 @@ for command in (
     figures_command,
     data_command,
     bench_command,
+    profile_command,
     doctor_command,
     kernel_command,
 ):

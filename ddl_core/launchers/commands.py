@@ -6,7 +6,7 @@ On one machine that is each framework's own launcher; on the nodes of a SLURM jo
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,7 +29,9 @@ export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 """
 
 
-def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
+def command(
+    spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
+) -> list[str]:
     """Return the command line that starts the ranks of a run.
 
     Parameters
@@ -42,6 +44,8 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
         The run's folder.
     logs
         Folder for ``*/attempt_*/RANK/stderr.log`` of each rank.
+    before
+        Words before each rank's own command: a profiler that runs it.
 
     Raises
     ------
@@ -50,7 +54,7 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
     LaunchError
         If `srun` is not there, inside a SLURM job.
     """
-    rank = [sys.executable, "-m", worker, str(run_dir)]
+    rank = [*before, sys.executable, "-m", worker, str(run_dir)]
     if spec.strategy == "horovod":
         _need_horovod()
     if allocation := Allocation.current():
@@ -59,11 +63,12 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> list[str]:
 
 
 def _torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
+    program = rank[1:] if rank[0] == sys.executable else ["--no-python", *rank]
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(spec.gpus_per_node)),
         *("--log-dir", str(logs), "--redirects", "3", "--shutdown-timeout", "5"),
-        *rank[1:],
+        *program,
     ]
 
 
@@ -86,6 +91,20 @@ def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
 
 
 def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run; see `words_of_step`.
+
+    Raises
+    ------
+    LaunchError
+        If `srun` is not there.
+    """
+    program = shutil.which(allocation.srun[0])
+    if program is None:
+        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
+    return [program, *words_of_step(spec, rank, logs, allocation)[1:]]
+
+
+def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
     """Return the job step of a run: one task per rank, or one torchrun per node.
 
     Parameters
@@ -98,15 +117,7 @@ def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> 
         Folder for ``srun/attempt_0/RANK/stderr.log`` of each rank.
     allocation
         The job that the step is part of.
-
-    Raises
-    ------
-    LaunchError
-        If `srun` is not there.
     """
-    program = shutil.which(allocation.srun[0])
-    if program is None:
-        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
     by_rank = allocation.launcher == "srun"
     tasks = spec.gpus_per_node if by_rank else 1
     size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * tasks}"]
@@ -116,7 +127,7 @@ def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> 
         task = ["sh", "-c", TASK_LIKE_TORCHRUN, folder, *rank]
     else:
         task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank], logs)
-    return [program, *size, *allocation.srun[1:], *task]
+    return [allocation.srun[0], *size, *allocation.srun[1:], *task]
 
 
 def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:

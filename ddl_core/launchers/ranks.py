@@ -13,11 +13,12 @@ from pathlib import Path
 from subprocess import Popen
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launchers import commands, failure, preflight, processes, step
+from ddl_core.launchers import commands, failure, nsys, preflight, processes, step
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.launchers.ending import mark_failed
 from ddl_core.launchers.progress import Progress, read_progress
 from ddl_core.ledger import INTERRUPTED, exclusive
+from ddl_core.nsys import asked
 from ddl_core.paths import PROJECT, RunFiles, locate
 from ddl_core.records import Attempt, Failure, RunRecord, now, read_record, write_record
 from ddl_core.spec import RunSpec
@@ -90,7 +91,7 @@ def complete_text(record: RunRecord, directory: Path) -> str:
 
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> list[str]:
     """Return the command line that starts the ranks of a run."""
-    return commands.command(spec, WORKER, run_dir, logs)
+    return commands.command(spec, WORKER, run_dir, logs, before=nsys.words(spec, logs))
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:
@@ -144,6 +145,7 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Run torchrun to its end; see `Execute`."""
+    nsys.make_folder(logs)
     oom_kills = processes.oom_kills()
     cause, exit_code = step.execute(
         command(spec, files.directory, logs),
@@ -172,6 +174,7 @@ def watch(
     `ended` is asked several times a second.
     """
     seen, since = _changed(files.progress), time.monotonic()
+    grace = nsys.EXIT_GRACE_S if asked() else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)
@@ -181,7 +184,7 @@ def watch(
             if progress and on_progress:
                 on_progress(progress)
         waited = time.monotonic() - since
-        if waited > EXIT_GRACE_S and read_record(files.directory).status == "completed":
+        if waited > grace and read_record(files.directory).status == "completed":
             return None
         if waited > stall_timeout:
             return _stall_text(files, stall_timeout)

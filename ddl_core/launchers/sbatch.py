@@ -100,7 +100,7 @@ def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
         "modules": site.modules,
         "environment": _variables(site, project),
         "setup": site.setup,
-        "srun": shlex.quote(shlex.join(_srun(spec, site))),
+        "srun": shlex.quote(shlex.join(srun(spec, site))),
         "launcher": site.launcher,
         "master_address": site.master_address,
         "master_suffix": site.master_suffix,
@@ -172,7 +172,7 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     return {**found, **site.environment}
 
 
-def _srun(spec: RunSpec, site: Site) -> list[str]:
+def srun(spec: RunSpec, site: Site) -> list[str]:
     """Return the step's command up to the rank itself, without the number of tasks."""
     over_mpi = spec.strategy == "horovod" and site.environment.get("HOROVOD_CONTROLLER") == "mpi"
     ranks_per_task = spec.gpus_per_node if site.launcher == "torchrun" else 1
