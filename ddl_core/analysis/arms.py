@@ -44,9 +44,13 @@ def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     lost = (runs["status"] == "failed") | diverged
     measured = (runs["status"] == "completed") & runs[VALUE].notna()
     table = with_settings(runs.assign(lost=lost, value=runs[VALUE].mask(lost))[measured | lost])
-    dirty = table["git_dirty"].fillna(False).astype(bool).map({True: "+", False: ""})
-    table["commit"] = table["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
-    return table.astype({"lost": bool})
+    return table.assign(commit=commits(table)).astype({"lost": bool})
+
+
+def commits(runs: pd.DataFrame) -> pd.Series:
+    """Return the code of each run: eight digits, ``+`` if files were changed."""
+    dirty = runs["git_dirty"].fillna(False).astype(bool).map({True: "+", False: ""})
+    return runs["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
 
 
 def arm_table(runs: pd.DataFrame) -> pd.DataFrame:

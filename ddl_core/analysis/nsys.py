@@ -98,7 +98,7 @@ def _run(path: Path) -> dict[str, Any]:
     if folder.name != "nsys" or not RunFiles(directory := folder.parents[2]).record.exists():
         return {}
     record = read_record(directory)
-    named = ("strategy", "loader", "model", "world_size")
+    named = ("strategy", "loader", "data_format", "model", "world_size")
     spec = {name: getattr(record.spec, name) for name in named}
     return {"study": record.study, "run_id": record.run_id, **spec}
 

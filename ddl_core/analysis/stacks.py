@@ -99,7 +99,7 @@ def _ink(hue: str) -> str:
 
 
 def _legend(points: pd.DataFrame, looks: dict[str, Look]) -> list[Patch]:
-    causes = set(points["cause"])
+    causes = set(points.loc[points["value"] > 0, "cause"])
     return [Patch(label=name, color=hue) for cause, (name, hue) in looks.items() if cause in causes]
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import style
+from ddl_core.analysis.arms import commits
 from ddl_core.analysis.points import SEPARATOR
 from ddl_core.analysis.profiles import WINDOW
 from ddl_core.analysis.settings import with_settings
@@ -47,10 +48,10 @@ def time_shares(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     runs
         The same runs, and others.
     """
-    settings = with_settings(runs)[["study", "run_id", "setting", "hardware", "on_cpu"]]
-    commits = runs[["study", "run_id", "git_commit"]]
-    keys = ["study", "run_id"]
-    table = profiles[profiles["of"] == WINDOW].merge(settings, on=keys).merge(commits, on=keys)
+    settings = with_settings(runs.assign(commit=commits(runs)))[
+        ["study", "run_id", "setting", "hardware", "on_cpu", "commit"]
+    ]
+    table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
     rows: list[dict[str, Any]] = []
     for key, arm in table.groupby(_ARM):
@@ -59,7 +60,7 @@ def time_shares(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             "n": arm["run_id"].nunique(),
             "overlapped": hidden.mean(skipna=False),
             "on_cpu": arm["on_cpu"].iloc[0],
-            "commit": ";".join(sorted(set(arm["git_commit"].dropna().str[:8]))),
+            "commit": ";".join(sorted(set(arm["commit"]))),
         }
         for cause, part in arm[arm["share"] != "overlapped"].groupby("share", sort=False):
             value = {"value": part["value"].mean(), "low": part["value"].min()}
@@ -77,8 +78,9 @@ def draw_time_shares(points: pd.DataFrame) -> Figure:
         "share of the watched steps, mean over workers",
         [
             "torch.profiler; each moment counts once. Transfer and waiting: communication with "
-            "nothing else going on. On a CPU compute is operators of the training thread, and "
-            "idle is whatever the profiler does not see, Python and other programs included.",
+            "nothing else going on; hidden: the rest of it, a part of compute. On a CPU compute is "
+            "operators of the training thread, and idle is whatever the profiler does not see, "
+            "Python and other programs included.",
         ],
     )
 
