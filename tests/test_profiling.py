@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_core.errors import LaunchError, SpecError
+from ddl_core.errors import SpecError
 from ddl_core.kineto import Event, read_trace, timeline
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
@@ -21,6 +21,7 @@ from ddl_core.profiling import WARMUP, first_step, ranks
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, write_record
 from ddl_core.spec import RunSpec
 from ddl_core.time_shares import PARTS
+from ddl_core.worker import Run
 from tests import profiled_worker
 from tests.profiled_worker import SLEEP_S, STEPS, WATCHED
 
@@ -281,12 +282,10 @@ def test_without_profile_steps_no_profiler_is_made_or_loaded(tmp_path):
     assert not RunFiles(directory).trace(0).parent.exists()
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 def test_too_few_steps_end_the_run_before_it_trains(tmp_path):
     directory = planned(tmp_path / "run", model="tiny", profile_steps=4)
-    with pytest.raises(LaunchError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"):
-        run_ranks(directory)
+    with pytest.raises(SpecError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"):
+        Run(directory).execute()
     assert read_epochs(directory) == []
 
 
