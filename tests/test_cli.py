@@ -35,6 +35,9 @@ COMMANDS = (
     "kernel",
     "kernel install",
     "kernel uninstall",
+    "profile",
+    "profile command",
+    "profile import",
 )
 HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")
 

@@ -156,16 +156,18 @@ def test_shares_worked_out_by_hand(export: Callable[..., Path], by_id: bool) -> 
     assert list(found)[: len(profiles.COLUMNS)] == list(profiles.COLUMNS)
 
 
-def test_processes_are_kept_apart(export: Callable[..., Path]) -> None:
+def test_processes_and_gpus_are_kept_apart(export: Callable[..., Path]) -> None:
     path = export(
         Database.work,
         Database.loop,
-        lambda base: base.work(pid=8, later=400),  # on the same GPU number, at another time
-        lambda base: base.loop(pid=8, later=400),
+        lambda base: base.work(gpu=1, later=300),
+        lambda base: base.work(pid=8, later=300),  # its GPU has the same number
+        lambda base: base.loop(pid=8, later=300),
     )
     found = nsys.table([path])
+    assert len(found[["pid", "gpu"]].drop_duplicates()) == 3
     for pid in (7, 8):
-        own = found[found["pid"] == pid]
+        own = found[(found["pid"] == pid) & (found["gpu"] == "0")]
         assert values(own, profiles.WINDOW) == pytest.approx(SHARES)
 
 
