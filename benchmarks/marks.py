@@ -28,7 +28,7 @@ from ddl_core.spec import RunSpec
 from ddl_core.strategies.single import Single
 from ddl_core.timing import Clock, Item
 
-ROUNDS = 15
+ROUNDS = 7
 CALLS = 200_000
 MARKS_PER_STEP = 5
 
