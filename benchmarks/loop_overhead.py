@@ -73,13 +73,26 @@ def compare(spec: RunSpec) -> dict[str, float]:
         "bare": lambda: bare_loop(network, trainee.optimizer, loader),
         "loop": lambda: train_one_epoch(trainee, loader, 0, lambda done, steps: None),
     }
+    took = in_turns(works)
+    return throughput_ratios(took["bare"], took["loop"])
+
+
+def in_turns(works: dict[str, Callable[[], object]]) -> dict[str, list[tuple[float, float]]]:
+    """Return `seconds` of each work, round by round, after one that does not count."""
     for work in works.values():
         work()
-    ratios = []
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(ROUNDS):
-        order = sorted(works, reverse=number % 2 == 1)
-        took = {name: seconds(works[name]) for name in order}
-        ratios.append([b / o for b, o in zip(took["bare"], took["loop"], strict=True)])
+        for name in sorted(works, reverse=number % 2 == 1):
+            took[name].append(seconds(works[name]))
+    return took
+
+
+def throughput_ratios(
+    base: list[tuple[float, float]], other: list[tuple[float, float]]
+) -> dict[str, float]:
+    """Return the medians over rounds of the time of `base` / the time of `other`."""
+    ratios = [[b / o for b, o in zip(*pair, strict=True)] for pair in zip(base, other, strict=True)]
     wall, cpu = zip(*ratios, strict=True)
     return {
         "throughput_ratio_wall": statistics.median(wall),

@@ -11,12 +11,12 @@ itself, and its part of a step computed. Takes about five minutes. Target: at le
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from loop_overhead import CASES, seconds
+from loop_overhead import CASES, ROUNDS, in_turns, throughput_ratios
 from torch import nn
 
 from ddl_core import accelerator, train
@@ -25,10 +25,10 @@ from ddl_core.optim import make_optimizer
 from ddl_core.provenance import host, provenance
 from ddl_core.registry import resolve
 from ddl_core.spec import RunSpec
+from ddl_core.spent import Phase
 from ddl_core.strategies.single import Single
-from ddl_core.timing import Clock, Item
+from ddl_core.timing import Clock
 
-ROUNDS = 7
 CALLS = 200_000
 MARKS_PER_STEP = 5
 
@@ -36,24 +36,13 @@ MARKS_PER_STEP = 5
 class PlainClock(Clock):
     """The clock as it would be if it marked the ends of steps only."""
 
-    def batches(self, loader: Iterator[Item]) -> Iterator[Item]:
-        """Pass on the batches of `loader` and count the time spent waiting for them."""
-        while True:
-            before = time.perf_counter()
-            try:
-                batch = next(loader)
-            except StopIteration:
-                return
-            finally:
-                self._data_s += time.perf_counter() - before
-            yield batch
+    def _mark(self, phase: Phase) -> None:
+        if phase == "update":
+            super()._mark(phase)
 
     def watching(self, network: nn.Module) -> AbstractContextManager[None]:
         """Watch nothing."""
         return nullcontext()
-
-    def gradients_averaged(self) -> None:
-        """Mark nothing."""
 
 
 def compare(spec: RunSpec) -> dict[str, float]:
@@ -71,23 +60,12 @@ def compare(spec: RunSpec) -> dict[str, float]:
 
         return work
 
-    works = {"plain": epoch(PlainClock), "marked": epoch(Clock)}
-    for work in works.values():
-        work()
-    ratios, steps = [], []
-    for number in range(ROUNDS):
-        order = sorted(works, reverse=number % 2 == 1)
-        took = {name: seconds(works[name]) for name in order}
-        ratios.append([p / m for p, m in zip(took["plain"], took["marked"], strict=True)])
-        steps.append(took["marked"][0] / len(loader))
-    wall, cpu = zip(*ratios, strict=True)
-    step_s = statistics.median(steps)
+    took = in_turns({"plain": epoch(PlainClock), "marked": epoch(Clock)})
+    step_s = statistics.median(wall for wall, _ in took["marked"]) / len(loader)
     return {
-        "throughput_ratio_wall": statistics.median(wall),
-        "throughput_ratio_cpu": statistics.median(cpu),
+        **throughput_ratios(took["plain"], took["marked"]),
         "step_s": step_s,
         "marks_share_of_step": MARKS_PER_STEP * mark_seconds(group) / step_s,
-        "rounds": ROUNDS,
     }
 
 

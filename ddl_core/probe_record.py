@@ -3,7 +3,6 @@
 It holds what was measured and no verdict; `ddl_core.launchers.doctor` judges it.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddl_core.errors import RecordError
 from ddl_core.paths import ProbeFiles
-from ddl_core.records import Failure, now, write_atomically
-from ddl_core.spec import RunSpec, describe
+from ddl_core.records import Failure, now, read_versioned, write_atomically
+from ddl_core.spec import RunSpec
 
 PROBE_VERSION = 1
 
@@ -137,20 +136,9 @@ def read_probe(directory: Path) -> ProbeRecord:
     RecordError
         If it is missing, not JSON, of another version, or has a wrong field.
     """
-    path = ProbeFiles(directory).record
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}; name a probe's folder") from None
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from None
-    version = content.get("probe_version") if isinstance(content, dict) else None
-    if version != PROBE_VERSION:
-        raise RecordError(f"{path} has probe version {version!r}; this code reads {PROBE_VERSION}")
-    try:
-        return ProbeRecord.model_validate(content)
-    except ValidationError as error:
-        raise RecordError(f"{path} is no valid probe:\n{describe(error, ProbeRecord)}") from None
+    return read_versioned(
+        ProbeFiles(directory).record, ProbeRecord, "probe", PROBE_VERSION, "name a probe's folder"
+    )
 
 
 def write_answer(directory: Path, answer: Answer) -> None:

@@ -1,16 +1,13 @@
 """``profile.json``: where the time of the steps that a profiler watched went, rank by rank."""
 
-import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from ddl_core.errors import RecordError
 from ddl_core.kernel_names import Kind
 from ddl_core.paths import RunFiles
-from ddl_core.records import write_atomically
-from ddl_core.spec import describe
+from ddl_core.records import read_versioned, write_atomically
 
 PROFILE_VERSION = 1
 
@@ -75,22 +72,10 @@ def read_profile(directory: Path) -> ProfileRecord:
     RecordError
         If it is missing, not JSON, of another version, or has a wrong field.
     """
-    path = RunFiles(directory).profile
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(
-            f"cannot read {path}: {error.strerror}; a run has one if profile_steps > 0"
-        ) from None
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from None
-    version = content.get("profile_version") if isinstance(content, dict) else None
-    if version != PROFILE_VERSION:
-        raise RecordError(
-            f"{path} has profile version {version!r}; this code reads {PROFILE_VERSION}"
-        )
-    try:
-        return ProfileRecord.model_validate(content)
-    except ValidationError as error:
-        text = describe(error, ProfileRecord)
-        raise RecordError(f"{path} is no valid profile:\n{text}") from None
+    return read_versioned(
+        RunFiles(directory).profile,
+        ProfileRecord,
+        "profile",
+        PROFILE_VERSION,
+        "a run has one if profile_steps > 0",
+    )

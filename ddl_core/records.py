@@ -9,7 +9,7 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,6 +23,8 @@ SCHEMA_VERSION = 3
 # Version 1 had no `category`, version 2 neither `spent` nor `energy_j`; else they are version 3.
 READABLE = (1, 2, SCHEMA_VERSION)
 METHOD_VERSION = 1
+
+Record = TypeVar("Record", bound=BaseModel)
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
@@ -209,6 +211,29 @@ def read_record(directory: Path) -> RunRecord:
         return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
+
+
+def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:
+    """Read a record of another `kind` strictly; its field ``<kind>_version`` must be `version`.
+
+    Raises
+    ------
+    RecordError
+        If it is missing (then with a `remedy`), not JSON, of another version, or has a wrong field.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}; {remedy}") from None
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from None
+    found = content.get(f"{kind}_version") if isinstance(content, dict) else None
+    if found != version:
+        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise RecordError(f"{path} is no valid {kind}:\n{describe(error, model)}") from None
 
 
 def append_epoch(directory: Path, row: EpochRecord) -> None:

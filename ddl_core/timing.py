@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from ddl_core.protocols import Strategy
 from ddl_core.spent import MARK, PHASES, Phase, Spent, by_step
 
 Item = TypeVar("Item")
+Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ class Clock:
     def _over_ranks(
         self, wall_s: float, own_s: float, cpu_s: float, energy_j: float | None
     ) -> Window:
-        table = by_step(self._phases, self._seconds())
+        seconds = self._seconds()
+        table = by_step(self._phases, seconds)
         steps = table.sum(axis=1)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
         high = self._reduced([wall_s, own_s, self._data_s, median, p95], "max")
@@ -168,12 +171,12 @@ class Clock:
             step_s_median=high[3] if len(steps) else None,
             step_s_p95=high[4] if len(steps) else None,
             energy_j=energy_j,
-            spent=self._spent(table, high[0]) if "communication" in self._phases else None,
+            spent=self._spent(seconds, table, high[0]) if "communication" in self._phases else None,
         )
 
-    def _spent(self, table: "np.ndarray[Any, np.dtype[np.float64]]", wall_s: float) -> Spent:
+    def _spent(self, seconds: Seconds, table: Seconds, wall_s: float) -> Spent:
         """Return the mean over ranks of what `table` says of this one; see `by_step`."""
-        first_batch = self._seconds()[self._phases.index("data")]
+        first_batch = seconds[self._phases.index("data")]
         transfer = sum(self._reduced(table[:, PHASES.index("communication")].tolist(), "min"))
         own = [first_batch, *table.sum(axis=0)]
         start, *mean = (one / self._strategy.world_size for one in self._reduced(own, "sum"))
@@ -188,7 +191,7 @@ class Clock:
             end_s=wall_s - sum(mean),
         )
 
-    def _seconds(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    def _seconds(self) -> Seconds:
         if not self._on_gpu:
             return np.diff(self._marks)
         pairs = zip(self._marks, self._marks[1:], strict=False)

@@ -82,7 +82,7 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
         (LOADERS, 3, ["19 runs: 18 completed, 1 failed", "not measured: loader alone", "O09"]),
         (
             TIME,
-            2,
+            3,
             ["19 runs: 18 completed, 1 failed", "82.61", "C6;C7", "without the suspects", "total"],
         ),
     ],

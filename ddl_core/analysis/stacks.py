@@ -60,7 +60,7 @@ def stacked(
     arms = [panel[:most] for panel in arms]
     formats = style.formats_differ(points)
     names = [[arm_name(arm.iloc[0].to_dict(), formats) for arm in panel] for panel in arms]
-    told = [line for panel in arms for arm in panel for line in texts(arm)]
+    told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
     figure, axes = frame(
         title,
         panels,
@@ -68,12 +68,14 @@ def stacked(
         _legend(points, looks),
         _caption(points, caption, sum(map(len, arms))),
         left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
-        right=[label_inches(told, _NUMBER_INCHES, labels.POINTS)] * len(panels),
+        right=[
+            label_inches([text for panel in told for text in panel], _NUMBER_INCHES, labels.POINTS)
+        ]
+        * len(panels),
     )
-    for ax, panel, labelled in zip(axes, arms, names, strict=True):
-        for position, arm in enumerate(panel):
+    for ax, panel, beside, labelled in zip(axes, arms, told, names, strict=True):
+        for position, (arm, text) in enumerate(zip(panel, beside, strict=True)):
             _bar(ax, position, arm, looks)
-            text = "\n".join(texts(arm))
             labels.write(ax, text, (1, position), (8, 0), coords=ax.get_yaxis_transform())
         ax.set_xlim(0, 1)
         row_axes(ax, labelled, label)
