@@ -14,7 +14,7 @@ from ddl_core.errors import DataError
 from ddl_core.intervals import Spans, subtract
 from ddl_core.kernel_names import KINDS, Kind, kind
 from ddl_core.spent import MARK, Phase
-from ddl_core.time_shares import Seconds, Timeline
+from ddl_core.time_shares import Seconds, Timeline, device_steps
 
 STEP = "ProfilerStep#"
 """Before the number of a step: torch.profiler's own span around each."""
@@ -154,14 +154,11 @@ def _host_steps(events: Iterable[Event], steps: int) -> Seconds:
 
 
 def _device_steps(host: Seconds, work: Sequence[Event], events: Iterable[Event]) -> Seconds:
-    """Return when the device was done with what was launched before each edge of `host`.
-
-    Without a call in the trace, it was launched before the trace began.
-    """
+    """Return the edges on the device; without a call in the trace, work was launched before it."""
     called = {one.launch: one.start for one in events if one.category in LAUNCHES}
     launched = np.array([called.get(one.launch, -math.inf) for one in work])
     ends = np.array([one.end for one in work])
-    return np.array([np.max(ends[launched < edge], initial=edge) for edge in host])
+    return device_steps(host, launched, ends)
 
 
 def _is_mark(event: Event) -> bool:

@@ -59,11 +59,29 @@ class Timeline:
 
     def by_step(self, spans: Spans) -> Seconds:
         """Return how much of each step `spans` cover, (n,)."""
-        edges = zip(self.steps, self.steps[1:], strict=False)
-        return np.array([length(intersect(spans, [[start, end]])) for start, end in edges])
+        merged = union(spans)
+        if not len(merged):
+            return np.zeros(len(self.steps) - 1)
+        grows = np.column_stack([np.zeros(len(merged)), merged[:, 1] - merged[:, 0]])
+        return np.diff(np.interp(self.steps, merged.ravel(), np.cumsum(grows)))
 
     def _window(self) -> Spans:
         return np.array([[self.steps[0], self.steps[-1]]])
+
+
+def device_steps(host: Seconds, launched: Seconds, ends: Seconds) -> Seconds:
+    """Return when a device was done with what the host launched before each edge of its steps.
+
+    Parameters
+    ----------
+    host : (n + 1,)
+        The edges on the host, which runs ahead.
+    launched, ends : (work,)
+        When each piece of work was launched, -inf if before all edges; when the device ended it.
+    """
+    order = np.argsort(launched)
+    done = np.maximum.accumulate(np.append(-np.inf, ends[order]))
+    return np.maximum(host, done[np.searchsorted(launched[order], host)])
 
 
 def transfer_and_waiting(exposed: Seconds) -> tuple[float, Seconds]:

@@ -1,10 +1,13 @@
 """Where the time goes, from files of Nsight Systems: a table as of torch.profiler's."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import profiles
@@ -13,11 +16,15 @@ from ddl_core.analysis.nsys_sqlite import read_sqlite
 from ddl_core.analysis.recorded import Recorded
 from ddl_core.errors import DataError
 from ddl_core.intervals import length
+from ddl_core.kernel_names import Kind
 from ddl_core.paths import RunFiles
 from ddl_core.records import read_record
-from ddl_core.time_shares import PARTS
+from ddl_core.time_shares import PARTS, Seconds, transfer_and_waiting
 
 COLUMNS = {**profiles.COLUMNS, "file": "string", "pid": "Int64", "gpu": "string", "note": "string"}
+ALONE = (
+    "transfer and waiting are told apart by comparing all ranks: import the files of a run together"
+)
 _RANK = re.compile(r"\brank[._](\d+)\b")
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 
@@ -28,22 +35,30 @@ def table(paths: Iterable[Path]) -> pd.DataFrame:
     Parameters
     ----------
     paths
-        Files that ``nsys export --type sqlite`` or ``nsys stats --format csv`` wrote. Of one in a
-        run's own folder of logs, the table says which run it is.
+        Files that ``nsys export --type sqlite`` or ``nsys stats --format csv`` wrote; those of one
+        folder are ranks of one run. Of one in a run's own folder of logs, the table says which run
+        it is.
 
     Returns
     -------
     pandas.DataFrame
         `COLUMNS`, see `profiles.profiles_table`. Of the ``window``, there is ``communication`` for
-        ``transfer`` and ``waiting``, which one rank alone cannot tell apart; a share that the file
-        does not tell is missing, and ``note`` says why.
+        ``transfer`` and ``waiting`` unless all ranks of the run are there with marks, since one
+        rank alone cannot tell them apart; a share that the file does not tell is missing, and
+        ``note`` says why.
 
     Raises
     ------
     DataError
         If a file cannot be read, naming it and what is needed.
     """
-    rows = [row for path in paths for one in read(path) for row in _rows(path, one)]
+    ranks = [_rank(path, one) for path in paths for one in read(path)]
+    of_run = defaultdict(list)
+    for rank in ranks:
+        of_run[Path(rank.about["file"]).resolve().parent].append(rank)
+    for together in of_run.values():
+        _compare(together)
+    rows = [row for rank in ranks for row in rank.rows()]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
@@ -75,21 +90,73 @@ def read(path: Path) -> list[Recorded]:
     return read_csv(path)
 
 
-def _rows(path: Path, one: Recorded) -> list[dict[str, Any]]:
-    rank = _RANK.search(path.name)
+@dataclass
+class _Rank:
+    """What a file says of one process on one GPU.
+
+    `exposed_s` (steps,) are the seconds of exposed communication, empty without marks of steps.
+    """
+
+    about: dict[str, Any]
+    window: dict[str, float | None]
+    kernels: dict[Kind, float]
+    notes: list[str]
+    window_s: float = 0.0
+    exposed_s: Seconds = field(default_factory=lambda: np.empty(0))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the lines of the table."""
+        shares = [(name, profiles.WINDOW, value) for name, value in self.window.items()]
+        shares += [(name, profiles.KERNELS, value) for name, value in self.kernels.items()]
+        about = {**self.about, "note": "; ".join(self.notes)}
+        return [{**about, "share": name, "of": of, "value": value} for name, of, value in shares]
+
+
+def _rank(path: Path, one: Recorded) -> _Rank:
+    number = _RANK.search(path.name)
     about = {
         **_run(path),
         "device": "cuda",
-        "rank": int(rank[1]) if rank else None,
+        "rank": int(number[1]) if number else None,
         "source": "nsys",
         "file": str(path),
         "pid": one.pid,
         "gpu": one.gpu,
-        "note": "; ".join(_notes(one)),
     }
-    shares = [(name, profiles.KERNELS, value) for name, value in one.kernel_shares().items()]
-    values = [*_window_shares(one), *shares]
-    return [{**about, "share": name, "of": whole, "value": value} for name, whole, value in values]
+    window: dict[str, float | None] = dict.fromkeys([*PARTS, "overlapped"])
+    rank = _Rank(about, window, one.kernel_shares(), _notes(one))
+    if line := one.timeline():
+        parts = line.parts()
+        rank.window_s = line.steps[-1] - line.steps[0]
+        window |= {part: length(spans) / rank.window_s for part, spans in parts.items()}
+        window["overlapped"] = line.overlapped_s() / rank.window_s
+        if one.marks:
+            rank.exposed_s = line.by_step(parts["communication"])
+        elif not (one.kinds == "data").any():
+            window["data"] = None
+    return rank
+
+
+def _compare(ranks: list[_Rank]) -> None:
+    """Divide the exposed communication of one run's ranks, if all are there."""
+    ranks = [rank for rank in ranks if len(rank.exposed_s)]
+    if not _complete(ranks):
+        for rank in ranks:
+            rank.notes.append(ALONE)
+        return
+    transfer, waiting = transfer_and_waiting(np.array([rank.exposed_s for rank in ranks]))
+    for rank, waited in zip(ranks, waiting, strict=True):
+        del rank.window["communication"]
+        divided = {"transfer": transfer / rank.window_s, "waiting": waited / rank.window_s}
+        rank.window = {"compute": rank.window.pop("compute"), **divided, **rank.window}
+
+
+def _complete(ranks: list[_Rank]) -> bool:
+    """Say whether these are all ranks of a run, each once, with the same steps."""
+    world_size = {rank.about.get("world_size", max(len(ranks), 2)) for rank in ranks}
+    numbers = {rank.about["rank"] for rank in ranks}
+    steps = {len(rank.exposed_s) for rank in ranks}
+    return world_size == {len(ranks)} and numbers == set(range(len(ranks))) and len(steps) == 1
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -101,18 +168,6 @@ def _run(path: Path) -> dict[str, Any]:
     named = ("strategy", "loader", "data_format", "model", "world_size")
     spec = {name: getattr(record.spec, name) for name in named}
     return {"study": record.study, "run_id": record.run_id, **spec}
-
-
-def _window_shares(one: Recorded) -> list[tuple[str, str, float | None]]:
-    names = [*PARTS, "overlapped"]
-    found: dict[str, float | None] = dict.fromkeys(names)
-    if line := one.timeline():
-        whole = line.steps[-1] - line.steps[0]
-        found |= {part: length(spans) / whole for part, spans in line.parts().items()}
-        found["overlapped"] = line.overlapped_s() / whole
-        if one.marks is None and not (one.kinds == "data").any():
-            found["data"] = None
-    return [(name, profiles.WINDOW, found[name]) for name in names]
 
 
 def _notes(one: Recorded) -> list[str]:

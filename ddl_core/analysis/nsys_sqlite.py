@@ -20,12 +20,13 @@ from ddl_core.spent import MARK, OURS, WINDOW
 _PID_BITS = 24
 _THREAD = f"globalTid AS thread, (globalTid >> {_PID_BITS}) << {_PID_BITS} AS process"
 _KERNELS = """
-    SELECT k.start, k.end, k.deviceId AS gpu, k.globalPid AS process, s.value AS name
+    SELECT k.start, k.end, k.deviceId AS gpu, k.globalPid AS process, s.value AS name,
+        k.correlationId AS launch
     FROM CUPTI_ACTIVITY_KIND_KERNEL AS k LEFT JOIN StringIds AS s ON s.id = k.demangledName
 """
 _COPIES = "SELECT start, end, deviceId AS gpu, globalPid AS process FROM "
 _MEMORY = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
-_CALLS = f"SELECT start, end, {_THREAD} FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+_CALLS = f"SELECT start, end, correlationId AS launch, {_THREAD} FROM CUPTI_ACTIVITY_KIND_RUNTIME"
 # Text of a range stands beside it, or among the strings.
 _RANGES = f"""
     SELECT start, end, {_THREAD}, coalesce(text, value) AS text
@@ -68,21 +69,23 @@ def _read(path: Path, base: sqlite3.Connection) -> Iterator[Recorded]:
     calls = _rows_of(_CALLS, base, "CUPTI_ACTIVITY_KIND_RUNTIME" in tables)
     ranges = _rows_of(_RANGES, base, "NVTX_EVENTS" in tables)
     for (process, gpu), own in kernels.groupby(["process", "gpu"]):
+        own_calls = calls[calls["process"] == process]
+        called = own_calls.drop_duplicates("launch").set_index("launch")["start"]
         moved = [one[(one["process"] == process) & (one["gpu"] == gpu)] for one in copies]
         own_ranges = ranges[ranges["process"] == process]
         yield Recorded(
-            own,
+            own.assign(launched=own["launch"].map(called)),
             gpu=str(gpu),
             pid=(int(process) >> _PID_BITS) & (2**_PID_BITS - 1),
             copies=_spans(*moved),
-            calls=_calls(calls[calls["process"] == process], own_ranges),
+            calls=_calls(own_calls, own_ranges),
             marks=_marks(own_ranges),
         )
 
 
 def _rows_of(query: str, base: sqlite3.Connection, there: bool) -> pd.DataFrame:
     if not there:
-        return pd.DataFrame(columns=["start", "end", "thread", "process", "text"])
+        return pd.DataFrame(columns=["start", "end", "thread", "process", "text", "launch"])
     return pd.read_sql_query(query, base)
 
 
@@ -112,6 +115,7 @@ def _marks(ranges: pd.DataFrame) -> Marks | None:
         data=found["data"].astype(np.int64),
         waits=found["communication"].astype(np.int64),
         window=_spans(ranges[(names == WINDOW) & ranges["end"].notna()]),
+        updates=marks["start"][phases == "update"].to_numpy(np.int64),
     )
 
 

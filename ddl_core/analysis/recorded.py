@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ddl_core.intervals import Spans
 from ddl_core.kernel_names import KINDS, Kind, kind
-from ddl_core.time_shares import Timeline
+from ddl_core.time_shares import Timeline, device_steps
 
 NS_PER_S = 1e9
 
@@ -23,12 +25,13 @@ class Marks:
     """What the training loop said of itself; spans in nanoseconds.
 
     `data` and `waits` are as in `ddl_core.time_shares.Timeline`; `window` (1, 2) is the epoch that
-    is looked at, or empty.
+    is looked at, or empty; `updates` (n,) are the times at which the host ended each step.
     """
 
     data: Spans
     waits: Spans
     window: Spans
+    updates: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Recorded:
     Parameters
     ----------
     kernels : pandas.DataFrame
-        ``name`` and ``total_ns``; with a timeline a row per launch, with ``start`` and ``end``.
+        ``name`` and ``total_ns``; with a timeline a row per launch, with ``start`` and ``end``, and
+        where marks are, ``launched``, when the host called for it, NaN if unknown.
     gpu, pid
         Its number or name, and the process, where the file tells.
     copies, calls
@@ -75,7 +79,7 @@ class Recorded:
         if "start" not in self.kernels:
             return None
         window = self._window()
-        marks = self.marks or Marks(nothing(), nothing(), nothing())
+        marks = self.marks or Marks(nothing(), nothing(), nothing(), np.empty(0, np.int64))
         spans = {
             "compute": self._of("cudnn", "other"),
             "collectives": self._of("allreduce", "communication"),
@@ -86,9 +90,19 @@ class Recorded:
         }
         zero = window[0]
         return Timeline(
-            steps=(window - zero) / NS_PER_S,
+            steps=(self._steps(window, marks.updates) - zero) / NS_PER_S,
             **{name: (part - zero) / NS_PER_S for name, part in spans.items()},
         )
+
+    def _steps(self, window: Spans, updates: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the edges of the steps on the device; all together they are the window."""
+        inner = updates[(window[0] < updates) & (updates < window[1])][:-1]
+        if not len(inner):
+            return window
+        launched = self.kernels["launched"].fillna(-np.inf).to_numpy(np.float64)
+        ends = self.kernels["end"].to_numpy(np.float64)
+        on_device = device_steps(inner.astype(np.float64), launched, ends)
+        return np.concatenate([window[:1], np.minimum(on_device, window[1]), window[1:]])
 
     def _of(self, *kinds: Kind) -> Spans:
         return self.kernels[self.kinds.isin(kinds)][["start", "end"]].to_numpy(np.int64)

@@ -51,14 +51,12 @@ def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """Print the shares of time in files of Nsight Systems, a line for each rank.
 
     FILE is what `nsys export --type sqlite REPORT.nsys-rep` wrote, or what `nsys stats --format
-    csv` printed of cuda_gpu_kern_sum or cuda_gpu_trace. docs/profiling.md says what the shares are.
+    csv` printed of cuda_gpu_kern_sum or cuda_gpu_trace. Name the files of all ranks of a run: only
+    together they tell transfer from waiting. docs/profiling.md says what the shares are.
     """
-    import pandas as pd
-
     from ddl_core.analysis.nsys import table
 
-    bar = tqdm(files, desc="files", unit="file", leave=False, disable=None)
-    shares = pd.concat([table([path]) for path in bar], ignore_index=True)
+    shares = table(tqdm(files, desc="files", unit="file", leave=False, disable=None))
     if csv:
         shares.to_csv(csv, index=False)
     click.echo(_text(shares))

@@ -23,7 +23,7 @@ CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
     start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
     streamId INTEGER NOT NULL, globalPid INTEGER, demangledName INTEGER NOT NULL,
-    shortName INTEGER NOT NULL
+    shortName INTEGER NOT NULL, correlationId INTEGER
 );
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (
     start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, globalPid INTEGER,
@@ -34,7 +34,8 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (
     bytes INTEGER NOT NULL
 );
 CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
-    start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER NOT NULL
+    start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER NOT NULL,
+    correlationId INTEGER
 );
 CREATE TABLE NVTX_EVENTS (
     start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT, globalTid INTEGER,
@@ -96,9 +97,9 @@ class Database:
         process = VM + (pid << 24)
         for start, end, name in KERNELS:
             row = (*self.span(start, end, later), gpu, 7, process, self.text(name))
-            values = (*row, self.text("short"))
+            values = (*row, self.text("short"), None)
             self.base.execute(
-                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?)", values
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?,?)", values
             )
         for start, end in COPIES:
             row = (*self.span(start, end, later), gpu, process, 4096)
@@ -108,8 +109,9 @@ class Database:
                 *self.span(start, end, later),
                 process + THREADS[thread],
                 self.text("cudaMalloc"),
+                None,
             )
-            self.base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?)", row)
+            self.base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", row)
 
     def loop(self, pid: int = 7, later: int = 0, by_id: bool = False) -> None:
         """Add what torch's emit_nvtx makes of the marks: short ranges, with its own suffix."""
@@ -122,6 +124,23 @@ class Database:
             owner = VM + (pid << 24) + THREADS[thread]
             row = (*self.span(start, end, later), 59, given[0], owner, given[1])
             self.base.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,?,?,?,?)", row)
+
+    def steps(self, steps: list[tuple[float, float, float, float]]) -> None:
+        """Add steps of an all-reduce each: launched, start, end; and when the host was done."""
+        process, thread = VM + (7 << 24), VM + (7 << 24) + THREADS["trains"]
+        marks = [(1000.0, 2000.0, "ddl_core.window")]
+        for number, (launched, start, end, done) in enumerate(steps):
+            name = self.text(ALLREDUCE)
+            row = (*self.span(start, end, 0), 0, 7, process, name, name, number)
+            self.base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?,?)", row
+            )
+            call = (*self.span(launched, launched, 0), thread, name, number)
+            self.base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", call)
+            marks.append((done, done + 0.01, "ddl_core.mark.update, op_id = 3"))
+        for start, end, text in marks:
+            values = (*self.span(start, end, 0), 59, text, thread, None)
+            self.base.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,?,?,?,?)", values)
 
     @staticmethod
     def span(start: float, end: float, later: int) -> tuple[int, int]:
@@ -152,8 +171,41 @@ def test_shares_worked_out_by_hand(export: Callable[..., Path], by_id: bool) -> 
     assert values(found, profiles.KERNELS) == pytest.approx(KERNEL_SHARES)
     assert set(found["rank"]) == {1}
     assert set(found["pid"]) == {7}
-    assert set(found["note"]) == {""}
+    assert set(found["note"]) == {nsys.ALONE}
     assert list(found)[: len(profiles.COLUMNS)] == list(profiles.COLUMNS)
+
+
+# The host is far ahead: it has ended both steps before the device ends the first.
+FIRST = [(1010, 1100, 1400, 1050), (1060, 1600, 1700, 1090)]
+SECOND = [(1010, 1300, 1400, 1050), (1060, 1500, 1700, 1090)]
+
+
+def test_all_ranks_together_tell_transfer_from_waiting(export: Callable[..., Path]) -> None:
+    paths = [
+        export(lambda base: base.steps(FIRST), name="rank.0.sqlite"),
+        export(lambda base: base.steps(SECOND), name="rank.1.sqlite"),
+    ]
+    found = nsys.table(paths)
+    for rank, waiting in ((0, 0.2), (1, 0.1)):
+        shares = values(found[found["rank"] == rank], profiles.WINDOW)
+        assert list(shares) == [
+            *("compute", "transfer", "waiting", "copies", "data", "other", "idle", "overlapped")
+        ]
+        assert shares["transfer"] == pytest.approx(0.1 + 0.1)  # the last to come, in each step
+        assert shares["waiting"] == pytest.approx(waiting)
+        assert sum(shares.values()) == pytest.approx(1)
+    assert set(found["note"]) == {""}
+
+
+@pytest.mark.parametrize("other", ["twice", "fewer steps", "a rank too high"])
+def test_ranks_that_do_not_fit_are_not_compared(export: Callable[..., Path], other: str) -> None:
+    first = export(lambda base: base.steps(FIRST), name="rank.0.sqlite")
+    name = {"twice": "again.rank.0.sqlite", "a rank too high": "rank.2.sqlite"}
+    steps = SECOND[:1] if other == "fewer steps" else SECOND
+    second = export(lambda base: base.steps(steps), name=name.get(other, "rank.1.sqlite"))
+    found = nsys.table([first, second])
+    assert "transfer" not in set(found["share"])
+    assert set(found["note"]) == {nsys.ALONE}
 
 
 def test_processes_and_gpus_are_kept_apart(export: Callable[..., Path]) -> None:
