@@ -27,7 +27,7 @@ from ddl_core.spec import RunSpec
 from ddl_core.strategies.single import Single
 from ddl_core.train import Trainee, train_one_epoch
 
-ROUNDS = 7
+ROUNDS = 21
 CASES = {
     "laptop study (resnet50, 64 px, batch 16)": RunSpec(
         loader="synthetic", image_size=64, local_batch_size=16, train_images=64, device="cpu"
@@ -37,7 +37,7 @@ CASES = {
         model="resnet44",
         image_size=32,
         local_batch_size=8,
-        train_images=800,
+        train_images=240,
         device="cpu",
     ),
 }
