@@ -17,7 +17,7 @@ from ddl_core.analysis.rows import arm_name, in_order, label_inches, most_rows, 
 _ROW_INCHES = 0.42
 _LABEL_INCHES = 1.5
 _NUMBER_INCHES = 1.0
-_LEAST_SHARE = 0.06  # of a bar that has room for its number
+_LEAST_SHARE = 0.07  # of a bar that has room for its number
 _ARM = ["strategy", "loader", "data_format", "world_size"]
 
 Look = tuple[str, str]
