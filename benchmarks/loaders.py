@@ -5,7 +5,7 @@
 DIR is an image folder, such as that of `ddl data sample`. One thread each, files in memory, 224
 pixels, views of training. All candidates take turns for many short rounds, each on the same images
 in new views; each ratio is the median over rounds of two rates of the same round, in images per
-second of CPU time: per core, and less disturbed by others on the machine. About ten minutes.
+second of CPU time: per core, and less disturbed by others on the machine. About six minutes.
 """
 
 import json

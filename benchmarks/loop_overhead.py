@@ -28,18 +28,19 @@ from ddl_core.strategies.single import Single
 from ddl_core.train import Trainee, train_one_epoch
 
 ROUNDS = 7
+SHORT_STEPS = RunSpec(
+    loader="synthetic",
+    model="resnet44",
+    image_size=32,
+    local_batch_size=8,
+    train_images=800,
+    device="cpu",
+)
 CASES = {
     "laptop study (resnet50, 64 px, batch 16)": RunSpec(
         loader="synthetic", image_size=64, local_batch_size=16, train_images=64, device="cpu"
     ),
-    "short steps (resnet44, 32 px, batch 8)": RunSpec(
-        loader="synthetic",
-        model="resnet44",
-        image_size=32,
-        local_batch_size=8,
-        train_images=800,
-        device="cpu",
-    ),
+    "short steps (resnet44, 32 px, batch 8)": SHORT_STEPS,
 }
 
 

@@ -6,7 +6,7 @@ The same small network trains the same synthetic batches with either clock, in t
 the order changes from round to round. Rounds are of a few short steps, since the speed of a shared
 machine changes within seconds, and many. The result is the median over rounds of the time without
 marks / the time with them. A mark is also timed by itself, and its part of a step computed. Takes
-about three minutes. Target: at least 0.99.
+two to five minutes. Target: at least 0.99.
 """
 
 import json
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from loop_overhead import in_turns, throughput_ratios
+from loop_overhead import SHORT_STEPS, in_turns, throughput_ratios
 from torch import nn
 
 from ddl_core import accelerator, train
@@ -25,20 +25,12 @@ from ddl_core.loaders.synthetic import Synthetic
 from ddl_core.optim import make_optimizer
 from ddl_core.provenance import host, provenance
 from ddl_core.registry import resolve
-from ddl_core.spec import RunSpec
 from ddl_core.spent import Phase
 from ddl_core.strategies.single import Single
 from ddl_core.timing import Clock
 
 ROUNDS = 201
-SPEC = RunSpec(
-    loader="synthetic",
-    model="resnet44",
-    image_size=32,
-    local_batch_size=8,
-    train_images=32,
-    device="cpu",
-)
+SPEC = SHORT_STEPS.model_copy(update={"train_images": 32})
 CALLS = 200_000
 MARKS_PER_STEP = 5
 
