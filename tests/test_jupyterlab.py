@@ -143,9 +143,11 @@ def browser(tmp_path: Path) -> Iterator[Any]:
         driver.quit()
 
 
-OUTPUTS = """
-return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output')]
-  .map(one => one.innerText).join('\\n')
+OUTPUT = """
+const output = document.querySelectorAll('.jp-Notebook .jp-Cell')[arguments[0]]
+  .querySelector('.jp-Cell-outputArea')
+output.scrollIntoView({block: 'end'})
+return output.innerText
 """
 FIGURE = """
 return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]
@@ -168,11 +170,25 @@ def choose(browser: Any, menu: str, command: str) -> None:
     browser.find_element("css selector", entry).click()
 
 
+def cells_of(lab: Lab, path: str) -> list[Any]:
+    """Return the cells of a notebook as the server has saved it."""
+    content = json.loads(lab.get(f"api/contents/{path}"))["content"]
+    return list(nbformat.from_dict(content).cells)
+
+
 def outputs_of(lab: Lab, path: str) -> list[Any]:
     """Return the outputs of all cells in a notebook as the server has saved it."""
-    content = json.loads(lab.get(f"api/contents/{path}"))["content"]
-    notebook = nbformat.from_dict(content)
-    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output for cell in cells_of(lab, path) for output in cell.get("outputs", [])]
+
+
+def number_of_cell(lab: Lab, path: str, code: str) -> int:
+    (number,) = (i for i, cell in enumerate(cells_of(lab, path)) if code in cell.source)
+    return number
+
+
+def output_of_cell(browser: Any, number: int) -> str:
+    """Scroll to the output of a cell and read it: JupyterLab writes no text that is out of view."""
+    return str(browser.execute_script(OUTPUT, number))
 
 
 def assert_shows_something(picture: bytes, most_blank: float) -> None:
@@ -191,15 +207,17 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(
     wait_for(lambda: "A study: which runs" in page_text(browser), "the notebook", START_S)
     wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
     choose(browser, "Run", "runmenu:run-all")
+    running = number_of_cell(lab, notebook, "run_study(")
     seen: set[str] = set()
 
     def figure_is_shown() -> bool:
-        seen.add(str(browser.execute_script(OUTPUTS)))
+        seen.add(output_of_cell(browser, running))
         return browser.execute_script(FIGURE) >= 1 and not is_busy(browser)
 
     wait_for(figure_is_shown, "the figure", RUN_S)
     assert any("run 1/2 " in text and "[####" in text for text in seen), "no progress was shown"
-    assert "2 runs: 2 completed" in browser.execute_script(OUTPUTS)
+    wait_for(lambda: "2 runs: " in output_of_cell(browser, running), "the summary", 30)
+    assert "2 runs: 2 completed" in output_of_cell(browser, running)
 
     (image, *_) = browser.find_elements("css selector", ".jp-OutputArea-output img")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
