@@ -38,10 +38,13 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
 
-test: env ## run all tests, the fast ones first
+test: env ## run all tests, on up to four cores
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	@bash requirements/browser.sh || echo "going on: the tests in a browser are skipped (in CI they fail)"
-	$(BIN)/python -m pytest --durations=25
+	@# Tests spend much of their time waiting (for ranks, a scheduler, a hang to be noticed), so
+	@# several run at once; then, whatever came out, those that measure time.
+	@$(BIN)/python -m pytest -m "not alone" -n auto --maxprocesses 4 --dist loadfile --durations=25; \
+	status=$$?; $(BIN)/python -m pytest -m alone && exit $$status
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh

@@ -25,6 +25,8 @@ from ddl_core.worker import Run
 from tests import profiled_worker
 from tests.profiled_worker import SLEEP_S, STEPS, WATCHED
 
+pytestmark = pytest.mark.alone
+
 RUN: dict[str, Any] = {
     "loader": "synthetic",
     "device": "cpu",
