@@ -18,8 +18,10 @@ from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
 
+import numpy as np
 import simplejpeg
 import torch
+from nvidia import nvimgcodec
 from nvidia.dali import fn, tfrecord, types
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -29,7 +31,7 @@ from ddl_core.bench import exhaust, open_loader, stages
 from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.folder import list_images
 from ddl_core.loaders.files import FileLoader
-from ddl_core.loaders.views import MEAN, STD
+from ddl_core.loaders.views import MEAN, STD, Training
 from ddl_core.paths import results, shards_folder
 from ddl_core.provenance import host, provenance
 from ddl_core.spec import RunSpec
@@ -55,6 +57,7 @@ RATIOS = [
     ("native, folder", "libjpeg-turbo decoding", None),
     ("turbo, folder", "libjpeg-turbo decoding", None),
     ("dali_cpu, folder", "libjpeg-turbo decoding", None),
+    ("decoding of crops only", "libjpeg-turbo decoding", None),
 ]
 
 
@@ -170,6 +173,33 @@ def decoding(data: Path) -> Callable[[], None]:
     return lambda: exhaust(simplejpeg.decode_jpeg(content, "RGB") for content in contents)
 
 
+def decoding_crops(data: Path) -> Callable[[], None]:
+    """Return nvImageCodec, which comes with DALI, on the crops of training: it skips the rest."""
+    images = list_images(data / "train")
+    contents = [images.read(number)[0] for number in range(len(images))]
+    views, epochs = Training(RunSpec()), count()
+    decoder = nvimgcodec.Decoder(
+        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+        max_num_cpu_threads=1,
+        backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)],
+    )
+    as_stored = nvimgcodec.DecodeParams(
+        apply_exif_orientation=False, sample_format=nvimgcodec.SampleFormat.I_RGB
+    )
+
+    def decoded(epoch: int, number: int) -> np.ndarray:
+        image = nvimgcodec.CodeStream(contents[number])
+        top, left, height, width, _ = views.view(epoch, number, image.height, image.width)
+        crop = nvimgcodec.Region([top, left], [top + height, left + width])
+        return np.asarray(decoder.decode(image.get_sub_code_stream(0, crop), params=as_stored))
+
+    def crops() -> None:
+        epoch = next(epochs)
+        exhaust(decoded(epoch, number) for number in range(len(contents)))
+
+    return crops
+
+
 def settle() -> None:
     """Wait until nothing works any more: a pipeline of NVIDIA's goes on to prefetch."""
     before = time.process_time()
@@ -194,6 +224,7 @@ def measure(data: Path) -> dict[str, list[float]]:
     works["dali_cpu's feed alone"] = feeding(data)
     works["torchvision's own"] = reference(data)
     works["libjpeg-turbo decoding"] = decoding(data)
+    works["decoding of crops only"] = decoding_crops(data)
     found: dict[str, list[float]] = {name: [] for name in works}
     for number in range(ROUNDS + 1):
         for name in sorted(works, reverse=number % 2 == 1):
