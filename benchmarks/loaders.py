@@ -166,17 +166,21 @@ def nvidia(form: str, data: Path, to_torch: bool) -> Callable[[], None]:
     return lambda: exhaust(pipeline.run() for _ in range(BATCHES))
 
 
+def file_contents(data: Path) -> list[bytes]:
+    """Return the training files, read into memory."""
+    images = list_images(data / "train")
+    return [images.read(number)[0] for number in range(len(images))]
+
+
 def decoding(data: Path) -> Callable[[], None]:
     """Return libjpeg-turbo on the same files in memory, and nothing else."""
-    images = list_images(data / "train")
-    contents = [images.read(number)[0] for number in range(len(images))]
+    contents = file_contents(data)
     return lambda: exhaust(simplejpeg.decode_jpeg(content, "RGB") for content in contents)
 
 
 def decoding_crops(data: Path) -> Callable[[], None]:
     """Return nvImageCodec, which comes with DALI, on the crops of training: it skips the rest."""
-    images = list_images(data / "train")
-    contents = [images.read(number)[0] for number in range(len(images))]
+    contents = file_contents(data)
     views, epochs = Training(RunSpec()), count()
     decoder = nvimgcodec.Decoder(
         device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
