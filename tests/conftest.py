@@ -37,6 +37,21 @@ def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[None]:
+    """Let the ranks of all tests come from one process that has imported torch."""
+    from ddl_core.launchers.fork_server import shared
+
+    with shared():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _warm_ranks(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("multiprocess"):
+        request.getfixturevalue("fork_server")
+
+
 @pytest.fixture(autouse=True)
 def results_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give every test a results folder of its own; no test writes to the real one."""

@@ -128,7 +128,7 @@ def test_results_below_a_file_are_refused(tmp_path: Path) -> None:
 def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:
     shown = ddl("run", "--dry-run", "--strategy", "ddp", "--gpus-per-node", 2)
     assert shown.exit_code == 0
-    assert "torch.distributed.run --standalone --nproc-per-node 2" in shown.output
+    assert f"2 x {sys.executable} -m ddl_core.worker" in shown.output
     path = study_file(tmp_path, classes=[5, 7])
     for command in ("run", "resume"):
         shown = ddl("study", command, path, "--dry-run")

@@ -17,6 +17,7 @@ from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
+from tests.launchers.running import processes_of
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
@@ -111,14 +112,6 @@ def test_a_record_tells_what_was_run(arms):
     assert second.rank_wall_s_min <= second.rank_wall_s_max <= second.wall_s
 
 
-def ranks_of(directory: Path) -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if str(directory) in (process.info["cmdline"] or [])
-    ]
-
-
 def kill_everything_when(directory: Path, due) -> None:
     """Start the run in a process of its own and SIGKILL all of it once `due()` holds."""
     code = f"from ddl_core.launchers.ranks import run_ranks; run_ranks({str(directory)!r})"
@@ -132,13 +125,13 @@ def kill_everything_when(directory: Path, due) -> None:
             assert caller.poll() is None, "the run ended before it could be killed"
             assert time.monotonic() < end, "the moment to kill the run never came"
             time.sleep(0.005)
-        for process in ranks_of(directory):
+        for process in processes_of(directory):
             os.kill(process.pid, signal.SIGKILL)
     finally:
         caller.kill()
         caller.wait()
-    psutil.wait_procs(ranks_of(directory), timeout=10)
-    assert not ranks_of(directory)
+    psutil.wait_procs(processes_of(directory), timeout=10)
+    assert not processes_of(directory)
 
 
 def finished_rows(directory: Path, count: int):

@@ -1,7 +1,6 @@
 """``ddl run``."""
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def run(
     files = RunFiles(directory)
     if dry_run:
         click.echo(f"{entry(spec, directory).state}: {directory}")
-        click.echo(shlex.join(ranks.command(spec, directory, files.logs)))
+        click.echo(str(ranks.command(spec, directory, files.logs)))
         return
     preflight.check_run(spec)
     preflight.check_room(directory)

@@ -1,6 +1,5 @@
 """``ddl study ...``."""
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,4 +175,4 @@ def _show_start(entries: list[Entry], retry_failed: bool) -> None:
     click.echo(f"would run {len(todo)}, one after the other:")
     for item in todo:
         logs = RunFiles(item.directory).logs
-        click.echo(f"  {shlex.join(ranks.command(item.spec, item.directory, logs))}")
+        click.echo(f"  {ranks.command(item.spec, item.directory, logs)}")

@@ -21,7 +21,6 @@ import ipyparallel
 from ddl_core.errors import LaunchError
 from ddl_core.launchers import commands, engine, failure, processes, ranks, step
 from ddl_core.launchers.allocation import Allocation
-from ddl_core.launchers.kernel import private_folder
 from ddl_core.paths import results
 from ddl_core.records import cannot_write
 from ddl_core.spec import RunSpec
@@ -53,7 +52,7 @@ class Cluster:
         self.token = uuid.uuid4().hex
         self._spec = spec
         self._allocation = Allocation.current()
-        self._holder = _shared_folder() if self._allocation else private_folder()
+        self._holder = _shared_folder() if self._allocation else processes.private_folder()
         self._folder = Path(self._holder.name)
         self._client: Any = None
         # By rank here; inside a SLURM job a single one, the step of all ranks.
@@ -92,8 +91,9 @@ class Cluster:
             if self._client is not None:
                 self._client.close()
                 self._client = None
-            for process in self._processes:
-                step.end_step(process)
+            if self._allocation:
+                for process in self._processes:
+                    step.end_step(process)
             processes.end_all(self.token)
             for process in self._started:
                 with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
@@ -137,7 +137,7 @@ class Cluster:
             by_rank = replace(self._allocation, launcher="srun")
             program = self._command("engine", *options)
             command = commands.step(self._spec, program, self._folder, by_rank)
-            self._processes = [self._begin(command, failure.torchrun_log(self._folder))]
+            self._processes = [self._begin(command, failure.launcher_log(self._folder))]
             return
         for rank in range(self._spec.world_size):
             self._processes.append(self._start("engine", *options, rank=rank))

@@ -1,12 +1,10 @@
-"""The command that starts the ranks of a run.
-
-On one machine that is each framework's own launcher; on the nodes of a SLURM job it is `srun`.
-"""
+"""How the ranks of a run are started: here as forks of a process, in a SLURM job by `srun`."""
 
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,22 +15,42 @@ from ddl_core.spec import RunSpec
 # Give a rank the log files that torchrun would have given it, then become the rank.
 OWN_LOGS = 'mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"'
 
-# horovodrun and srun tell a rank its place in their own variables and pass all output on to their
-# own. These give it torchrun's names as well.
-LIKE_TORCHRUN = f"""
-export RANK=$HOROVOD_RANK LOCAL_RANK=$HOROVOD_LOCAL_RANK WORLD_SIZE=$HOROVOD_SIZE
-{OWN_LOGS}
-"""
+# srun tells a rank its place in its own variables and passes all output on to its own. This gives
+# it torchrun's names as well.
 TASK_LIKE_TORCHRUN = f"""
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 {OWN_LOGS}
 """
 
 
+@dataclass(frozen=True)
+class Command:
+    """What starts the ranks of a run.
+
+    Attributes
+    ----------
+    rank
+        Words of each rank's command.
+    ranks
+        How many of them begin on this machine.
+    step
+        Words of the job step that starts them all, inside a SLURM job; else empty.
+    """
+
+    rank: tuple[str, ...]
+    ranks: int
+    step: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.step:
+            return shlex.join(self.step)
+        return f"{self.ranks} x {shlex.join(self.rank)}"
+
+
 def command(
     spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
-) -> list[str]:
-    """Return the command line that starts the ranks of a run.
+) -> Command:
+    """Return what starts the ranks of a run.
 
     Parameters
     ----------
@@ -50,26 +68,16 @@ def command(
     Raises
     ------
     NotInstalledError
-        If the launcher is not there.
+        If the framework is not there.
     LaunchError
         If `srun` is not there, inside a SLURM job.
     """
     rank = [*before, sys.executable, "-m", worker, str(run_dir)]
     if spec.strategy == "horovod":
         _need_horovod()
-    if allocation := Allocation.current():
-        return step(spec, rank, logs, allocation)
-    return LAUNCHERS.get(spec.strategy, _torchrun)(spec, rank, logs)
-
-
-def _torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
-    program = rank[1:] if rank[0] == sys.executable else ["--no-python", *rank]
-    return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(spec.gpus_per_node)),
-        *("--log-dir", str(logs), "--redirects", "3", "--shutdown-timeout", "5"),
-        *program,
-    ]
+    allocation = Allocation.current()
+    words = step(spec, rank, logs, allocation) if allocation else []
+    return Command(tuple(rank), spec.gpus_per_node, tuple(words))
 
 
 def _need_horovod() -> None:
@@ -78,16 +86,6 @@ def _need_horovod() -> None:
             "strategy 'horovod' needs the package 'horovod', which is not installed; run "
             "`make horovod`, or choose another strategy"
         )
-
-
-def _horovodrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
-    # Its cache in the user's home would outlive a change of this machine's network.
-    return [
-        *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"),
-        *("-np", str(spec.gpus_per_node)),
-        *("sh", "-c", LIKE_TORCHRUN, str(logs / "horovodrun" / "attempt_0")),
-        *rank,
-    ]
 
 
 def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
@@ -142,6 +140,3 @@ def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
     start = f'exec {shlex.join(torchrun)} {places} "$@"'
     return ["sh", "-c", start, "torchrun", *rank]
-
-
-LAUNCHERS: dict[str, Callable[[RunSpec, list[str], Path], list[str]]] = {"horovod": _horovodrun}

@@ -14,10 +14,8 @@ from ddl_core.records import Failure
 TAIL_LINES = 15
 # One entry of torchrun's summary, e.g. "rank : 1 (local_rank: 1)", "exitcode : -9 (pid: 17)".
 ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-# The same by horovodrun, the first to end first, e.g. "Process 1 exit with status code 137.": its
-# shell gives 128 + n for signal n.
-ENDED_PROCESS = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
-SHELL_SIGNAL = 128
+# The same by the leader of ranks on this machine.
+ENDED_FORK = re.compile(r"^rank (\d+) ended with (-?\d+)$", re.MULTILINE)
 # The same by srun, e.g. "srun: error: n2: task 3: Killed", "... tasks 0-3: Exited with exit
 # code 1". It then ends all other tasks and reports those likewise: only the first tells a cause.
 ENDED_TASK = re.compile(
@@ -31,7 +29,7 @@ TASK_SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
 }
-# What a rank may get because another one failed: torchrun ends it, or its library gives up.
+# What a rank may get because another one failed: it is ended, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 OOM_KILLER = "; the system's out-of-memory killer was at work on this machine meanwhile"
 
@@ -43,7 +41,7 @@ def diagnose(
     oom_kills: int = 0,
     ended: list[tuple[int, int]] | None = None,
 ) -> Failure:
-    """Return the failure of a run whose torchrun has ended.
+    """Return the failure of a run whose ranks have ended.
 
     A killed rank comes first, because it makes the others raise that the connection is lost; then
     what the first failing rank wrote to ``error.json``; then exit codes.
@@ -53,9 +51,9 @@ def diagnose(
     files
         The run's files.
     logs
-        Folder of this attempt's output: ``torchrun.log`` and torchrun's own subfolders.
+        Folder of this attempt's output: ``launcher.log`` and a folder for each rank.
     exit_code
-        Of torchrun; negative where a signal ended it.
+        Of what started them; negative where a signal ended it.
     oom_kills
         How many processes of this machine the system ended meanwhile because memory ran out.
     ended
@@ -67,15 +65,15 @@ def diagnose(
         return failure
     for rank, code in killed or ended:
         if code == -signal.SIGTERM:  # and nobody failed before: all were told to end
-            return _told_to_end(f"rank {rank} was told to end from outside", torchrun_log(logs))
+            return _told_to_end(f"rank {rank} was told to end from outside", launcher_log(logs))
         cause = OOM_KILLER if oom_kills and code == -signal.SIGKILL else ""
         text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
         return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code)
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
         return Failure.of("Crashed", text + tail(rank_log(logs, 0)))
-    launcher = "srun" if Allocation.current() else "torchrun"
-    text = f"{launcher} {_ending(exit_code)}{tail(torchrun_log(logs))}"
+    launcher = "srun" if Allocation.current() else "the leader of the ranks"
+    text = f"{launcher} {_ending(exit_code)}{tail(launcher_log(logs))}"
     return Failure.of("Killed" if exit_code < 0 else "NotStarted", text, exit_code=exit_code)
 
 
@@ -88,12 +86,9 @@ def _told_to_end(text: str, log: Path) -> Failure:
 
 def ended_ranks(logs: Path) -> list[tuple[int, int]]:
     """Return rank and exit code of what ended badly, a signal as its negative number."""
-    text = _text(torchrun_log(logs))
-    found = [(int(rank), int(code)) for rank, code in ENDED_RANK.findall(text)]
-    for rank, code in ENDED_PROCESS.findall(text):
-        status = int(code)
-        found.append((int(rank), SHELL_SIGNAL - status if status > SHELL_SIGNAL else status))
-    return found or _first_task(text)
+    text = _text(launcher_log(logs))
+    found = [*ENDED_FORK.findall(text), *ENDED_RANK.findall(text)]
+    return [(int(rank), int(code)) for rank, code in found] or _first_task(text)
 
 
 def _first_task(text: str) -> list[tuple[int, int]]:
@@ -104,15 +99,15 @@ def _first_task(text: str) -> list[tuple[int, int]]:
     return [(int(rank), int(code) if code else -number if number else 1)]
 
 
-def torchrun_log(logs: Path) -> Path:
-    """Return the file of torchrun's own output."""
-    return logs / "torchrun.log"
+def launcher_log(logs: Path) -> Path:
+    """Return the output of what started the ranks: their leader here, or srun."""
+    return logs / "launcher.log"
 
 
 def rank_log(logs: Path, rank: int) -> Path:
-    """Return the file of what a rank wrote to standard error (torchrun chooses its folder)."""
+    """Return the file of what a rank wrote to standard error (its launcher chooses the folder)."""
     found = sorted(logs.glob(f"*/attempt_*/{rank}/stderr.log"))
-    return found[-1] if found else torchrun_log(logs)
+    return found[-1] if found else launcher_log(logs)
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:

@@ -1,7 +1,6 @@
 """A notebook kernel that is certain to be this Python. Imports jupyter: import it when needed."""
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop
 
-from ddl_core.launchers.ranks import import_path
-
-# A socket's path may have 107 bytes; a long TMPDIR (some clusters have one per job) leaves no room.
-MAX_FOLDER_LENGTH = 60
+from ddl_core.launchers.processes import import_path
 
 
 class ThisPython(AsyncKernelManager):
@@ -52,13 +48,6 @@ class ThisPython(AsyncKernelManager):
     def pid(self) -> int | None:
         """Process of the kernel; None before it starts and after it ended."""
         return getattr(self.provisioner, "pid", None)
-
-
-def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for a kernel's sockets that only this user may enter."""
-    base = tempfile.gettempdir()
-    short = base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
-    return tempfile.TemporaryDirectory(prefix="ddl-", dir=short, ignore_cleanup_errors=True)
 
 
 @contextmanager

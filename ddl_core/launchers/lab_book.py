@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_core.errors import LaunchError
+from ddl_core.launchers import processes
 from ddl_core.paths import NOTEBOOKS, RunFiles
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
@@ -38,13 +39,13 @@ def execute(
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    from ddl_core.launchers.kernel import event_loop, manager_class, private_folder
+    from ddl_core.launchers.kernel import event_loop, manager_class
 
     _check_parameters(papermill, notebook, parameters)
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
-        with event_loop(), private_folder() as sockets:
+        with event_loop(), processes.private_folder() as sockets:
             papermill.execute_notebook(
                 notebook,
                 partial,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import Popen
 
 from ddl_core.errors import STOPPED, DDLError
 from ddl_core.launchers import commands, failure, preflight, processes, ranks, step
@@ -53,8 +52,8 @@ def plan_probe(tree: Tree, record: ProbeRecord) -> Path:
     return directory
 
 
-def command(spec: RunSpec, directory: Path, worker: str = WORKER) -> list[str]:
-    """Return the command line that starts the ranks of a probe."""
+def command(spec: RunSpec, directory: Path, worker: str = WORKER) -> commands.Command:
+    """Return what starts the ranks of a probe."""
     return commands.command(spec, worker, directory, _logs(directory))
 
 
@@ -117,7 +116,7 @@ def _execute(
 
 
 def _watch(
-    launcher: Popen[bytes], directory: Path, on_step: Callable[[str], None], limit: float
+    launcher: step.Launcher, directory: Path, on_step: Callable[[str], None], limit: float
 ) -> str | None:
     world_size = read_probe(directory).spec.world_size
     seen, since = _steps(directory), time.monotonic()

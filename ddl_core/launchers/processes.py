@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +14,14 @@ from types import FrameType
 
 import psutil
 
-# Every process of a run inherits this variable. Process groups would not do: torchrun gives each
-# rank a session of its own, and a rank whose torchrun was killed has a new parent.
+from ddl_core.paths import PROJECT
+
+# Every process of a run inherits this variable. Process groups would not do: a process may make a
+# session of its own, and one whose parent was killed has a new parent.
 TOKEN = "DDL_RUN_TOKEN"
 PATIENCE_S = 20.0
+# A socket's path may have 107 bytes; a long TMPDIR (some clusters have one per job) leaves no room.
+MAX_FOLDER_LENGTH = 60
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
 # than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
@@ -50,6 +55,18 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def import_path() -> str:
+    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
+    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+
+
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for sockets that only this user may enter."""
+    base = tempfile.gettempdir()
+    short = base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="ddl-", dir=short, ignore_cleanup_errors=True)
 
 
 def carrying(token: str) -> list[psutil.Process]:

@@ -1,6 +1,6 @@
 """Start the ranks of one run, watch them, and leave a record that tells how they ended.
 
-Whatever happens (a rank is killed, raises or hangs, torchrun does not start, the caller is
+Whatever happens (a rank is killed, raises or hangs, none can be started, the caller is
 interrupted) no process is left behind and ``run.json`` says why.
 """
 
@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launchers import commands, failure, nsys, preflight, processes, step
 from ddl_core.launchers.allocation import Allocation
 from ddl_core.launchers.ending import mark_failed
+from ddl_core.launchers.processes import import_path
 from ddl_core.launchers.progress import Progress, read_progress
 from ddl_core.ledger import INTERRUPTED, exclusive
 from ddl_core.nsys import asked
-from ddl_core.paths import PROJECT, RunFiles, locate
+from ddl_core.paths import RunFiles, locate
 from ddl_core.records import Attempt, Failure, RunRecord, now, read_record, write_record
 from ddl_core.spec import RunSpec
 
 WORKER = "ddl_core.worker"
 POLL_S = 0.25
 STALL_TIMEOUT_S = 300.0
-# With gloo a rank may hang at interpreter exit after correct training, and torchrun would then
-# wait 300 s for it. Nothing of the result is outstanding once the record says completed.
+# A rank may hang at its end after correct training. Nothing of the result is outstanding once the
+# record says completed.
 EXIT_GRACE_S = 20.0
 
 
@@ -89,8 +89,8 @@ def complete_text(record: RunRecord, directory: Path) -> str:
     )
 
 
-def command(spec: RunSpec, run_dir: Path, logs: Path) -> list[str]:
-    """Return the command line that starts the ranks of a run."""
+def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
+    """Return what starts the ranks of a run."""
     return commands.command(spec, WORKER, run_dir, logs, before=nsys.words(spec, logs))
 
 
@@ -106,11 +106,6 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
 def stall_limit_s(default: float) -> float:
     """Return how long ranks may show no progress: ``DDL_STALL_TIMEOUT``, else `default`."""
     return float(os.environ.get("DDL_STALL_TIMEOUT") or default)
-
-
-def import_path() -> str:
-    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
-    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
 
 
 def _check(record: RunRecord, directory: Path) -> None:
@@ -144,14 +139,14 @@ def _execute(
     on_progress: OnProgress | None,
     stall_timeout: float,
 ) -> None:
-    """Run torchrun to its end; see `Execute`."""
+    """Let processes of their own execute the ranks; see `Execute`."""
     nsys.make_folder(logs)
     oom_kills = processes.oom_kills()
     cause, exit_code = step.execute(
         command(spec, files.directory, logs),
         logs,
         environment(spec),
-        lambda torchrun: watch(partial(_has_ended, torchrun), files, on_progress, stall_timeout),
+        lambda launcher: watch(partial(_has_ended, launcher), files, on_progress, stall_timeout),
     )
     if read_record(files.directory).status == "completed":
         return
@@ -159,8 +154,8 @@ def _execute(
     raise Failed(cause or failure.diagnose(files, logs, exit_code, oom_kills))
 
 
-def _has_ended(process: Popen[bytes]) -> bool:
-    return process.poll() is not None
+def _has_ended(launcher: step.Launcher) -> bool:
+    return launcher.poll() is not None
 
 
 def watch(

@@ -1,67 +1,80 @@
-"""Run the command that starts ranks to its end, and leave no process of it behind."""
+"""Run the ranks of a run to their end, and leave no process of them behind."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
+from typing import Any
 
-from ddl_core.launchers import failure, hang, processes
-from ddl_core.launchers.allocation import Allocation
+from ddl_core.launchers import failure, fork_server, hang, processes
+from ddl_core.launchers.commands import Command
 from ddl_core.records import Failure
 
 # Less than what whoever stops a run waits for, before it kills this process as well.
 STEP_END_S = 15.0
 
 
+Launcher = Popen[bytes] | fork_server.Ranks
+
+
 def execute(
-    command: Sequence[str],
+    command: Command,
     logs: Path,
     environment: Mapping[str, str],
-    watch: Callable[[Popen[bytes]], str | None],
+    watch: Callable[[Launcher], str | None],
 ) -> tuple[Failure | None, int]:
-    """Start `command` and end it when `watch` returns.
+    """Start ranks and end them when `watch` returns.
 
     Parameters
     ----------
     command
-        torchrun, horovodrun or srun, with the rank's program.
+        How they are started.
     logs
         Folder of this attempt's output.
     environment
-        Of the command.
+        Of the ranks.
     watch
-        Waits for the end of the process; returns None, or a text if the ranks make no progress.
+        Waits for the end of what starts them; returns None, or a text if they make no progress.
 
     Returns
     -------
     Failure or None
         Which rank the others wait for, if `watch` found no progress; or that there was no start.
     int
-        Exit code, negative where a signal ended it.
+        Exit code of what started them, negative where a signal ended it.
     """
     token = uuid.uuid4().hex
     try:
-        launcher = processes.start(
-            command, token=token, log=failure.torchrun_log(logs), environment=environment
-        )
+        launcher = _start(command, logs, environment, token)
     except OSError as error:
-        return Failure.of("NotStarted", f"torchrun: {error}"), -1
-    try:
-        stalled = watch(launcher)
-        cause = hang.diagnose(logs, token, stalled) if stalled else None
-    finally:
-        with processes.undisturbed():
-            end_step(launcher)
-            left = processes.end_all(token)
-            exit_code = launcher.wait() if launcher.pid not in left else -1
-    return cause, exit_code
+        return Failure.of("NotStarted", f"the ranks cannot be started: {error}"), -1
+    with launcher:
+        try:
+            stalled = watch(launcher)
+            cause = hang.diagnose(logs, token, stalled) if stalled else None
+        finally:
+            with processes.undisturbed():
+                if isinstance(launcher, Popen):
+                    end_step(launcher)
+                left = processes.end_all(token)
+                exit_code = launcher.wait() if launcher.pid not in left else -1
+    return cause, -1 if exit_code is None else exit_code
 
 
-def end_step(launcher: Popen[bytes]) -> None:
+def _start(command: Command, logs: Path, environment: Mapping[str, str], token: str) -> Launcher:
+    if command.step:
+        log = failure.launcher_log(logs)
+        return processes.start(command.step, token=token, log=log, environment=environment)
+    request: dict[str, Any] = {"rank": list(command.rank), "ranks": command.ranks}
+    request |= {"logs": str(logs), "environment": dict(environment), "token": token}
+    return fork_server.Ranks(request)
+
+
+def end_step(step: Popen[bytes]) -> None:
     """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
-    if Allocation.current() is None or launcher.poll() is not None:
+    if step.poll() is not None:
         return
-    launcher.terminate()
+    step.terminate()
     with suppress(TimeoutExpired):  # then the end of the job ends what is left
-        launcher.wait(STEP_END_S)
+        step.wait(STEP_END_S)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from ddl_core.errors import DDLError, RecordError, SpecError
-from ddl_core.launchers import Job, Launcher, preflight, slurm
+from ddl_core.launchers import Job, Launcher, fork_server, preflight, slurm
 from ddl_core.launchers.local import Local
 from ddl_core.launchers.processes import stoppable
 from ddl_core.launchers.progress import Screen, describe, read_progress, screen
@@ -65,7 +65,9 @@ def run_study(
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         if todo:
-            _run_all(todo, launcher or Local(), screen(len(todo)) if progress else _Silence())
+            with fork_server.shared():
+                shown = screen(len(todo)) if progress else _Silence()
+                _run_all(todo, launcher or Local(), shown)
         return ledger(study, tree)
 
 
@@ -174,7 +176,7 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Launcher | None =
     """
     shown = screen(1) if progress else _Silence()
     try:
-        with stoppable():
+        with stoppable(), fork_server.shared():
             job = (launcher or Local()).submit(run_dir)
             _follow(job, shown, 0)
             return job.wait()

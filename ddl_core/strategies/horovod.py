@@ -150,7 +150,7 @@ def _configure(spec: RunSpec) -> None:
 def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]:
     """Tell Horovod where its ranks meet, unless their launcher has done so.
 
-    horovodrun and MPI have. torchrun and srun have not: then rank 0 opens Horovod's own meeting
+    horovodrun and MPI have. `ddl` and srun have not: then rank 0 opens Horovod's own meeting
     place, and tells its port to the others through torch's store at ``MASTER_ADDR:MASTER_PORT``.
     Under srun that store is in rank 0 as well, and ends with what is returned.
     """

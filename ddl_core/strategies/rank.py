@@ -19,7 +19,7 @@ class Rank:
 
     @classmethod
     def from_environment(cls, spec: RunSpec) -> "Rank":
-        """Read what torchrun sets.
+        """Read the variables that torchrun sets, as all do who start ranks here.
 
         Raises
         ------

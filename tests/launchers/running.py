@@ -48,11 +48,17 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> An
 
 
 def processes_of(run_dir: Path) -> list[psutil.Process]:
-    """Return torchrun and the ranks of a run, and whatever they started."""
+    """Return the ranks of a run, what started them, and whatever they started.
+
+    Forked ranks have the command line of their server, but write to the run's own files.
+    """
     found = []
     for process in psutil.process_iter():
         try:
-            if str(run_dir) in " ".join(process.cmdline()) and TOKEN in process.environ():
+            if TOKEN not in process.environ():
+                continue
+            traces = [*process.cmdline(), *(file.path for file in process.open_files())]
+            if any(str(run_dir) in trace for trace in traces):
                 found.append(process)
         except psutil.Error:
             continue
@@ -62,7 +68,7 @@ def processes_of(run_dir: Path) -> list[psutil.Process]:
 def rank_process(run_dir: Path, rank: int) -> psutil.Process:
     """Return the process of one rank."""
     for process in processes_of(run_dir):
-        if process.environ().get("RANK") == str(rank):
+        if int(process.environ().get("RANK", -1)) == rank:
             return process
     raise AssertionError(f"rank {rank} has no process")
 

@@ -53,7 +53,7 @@ def test_a_job_that_does_not_say_how_to_start_ranks_is_none(
 
 
 def test_one_task_per_rank(job: StandIns) -> None:
-    line = commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
+    line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
     assert line[:4] == [
         str(job.folder / "srun"),
         "--nodes=2",
@@ -66,7 +66,7 @@ def test_one_task_per_rank(job: StandIns) -> None:
 
 def test_one_torchrun_per_node(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_LAUNCHER", "torchrun")
-    line = commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
+    line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
     assert line[1:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     start = line[line.index("sh") + 2]
     assert "--no-python --nnodes=2 --nproc-per-node=4 --log-dir=/logs/torchrun " in start

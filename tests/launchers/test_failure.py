@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.launchers.failure import diagnose, rank_log, tail, torchrun_log
+from ddl_core.launchers.failure import diagnose, launcher_log, rank_log, tail
 from ddl_core.paths import RunFiles
 
 SUMMARY = """\
@@ -31,7 +31,7 @@ Root Cause (first observed failure):
 
 @pytest.fixture
 def files(tmp_path: Path) -> RunFiles:
-    torchrun_log(tmp_path / "logs").parent.mkdir()
+    launcher_log(tmp_path / "logs").parent.mkdir()
     return RunFiles(tmp_path)
 
 
@@ -40,7 +40,7 @@ def write_error(files: RunFiles) -> None:
 
 
 def test_the_first_rank_to_fail_is_believed(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=1))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=1, second=1))
     write_error(files)
     failure = diagnose(files, files.logs, 1)
     assert (failure.kind, failure.message, failure.rank) == ("DataError", "no data", 0)
@@ -50,7 +50,7 @@ def test_the_first_rank_to_fail_is_believed(files: RunFiles) -> None:
 def test_a_killed_rank_comes_before_what_the_others_made_of_it(
     files: RunFiles, first: int, second: int
 ) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=first, second=second))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=first, second=second))
     write_error(files)
     failure = diagnose(files, files.logs, 1)
     assert (failure.kind, failure.rank) == ("Killed", 3)
@@ -58,13 +58,13 @@ def test_a_killed_rank_comes_before_what_the_others_made_of_it(
 
 @pytest.mark.parametrize("second", [-6, -15])
 def test_an_abort_or_a_termination_is_a_consequence(files: RunFiles, second: int) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=second))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=1, second=second))
     write_error(files)
     assert diagnose(files, files.logs, 1).kind == "DataError"
 
 
 def test_without_its_own_words_the_exit_code_and_the_log_speak(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=7, second=1))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=7, second=1))
     log = files.logs / "abc_x" / "attempt_0" / "0" / "stderr.log"
     log.parent.mkdir(parents=True)
     log.write_text("\n".join(f"line {number}" for number in range(100)))
@@ -78,22 +78,31 @@ def test_without_its_own_words_the_exit_code_and_the_log_speak(files: RunFiles) 
 
 
 def test_a_half_written_error_file_is_no_error_file(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=-9))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=1, second=-9))
     files.error.write_text('{"rank": 0, "kind": "Data')
     assert diagnose(files, files.logs, 1).kind == "Killed"
 
 
-def test_torchrun_itself_can_fail(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text("No module named torch\n")
+def test_what_starts_the_ranks_can_fail(files: RunFiles) -> None:
+    launcher_log(files.logs).write_text("No module named torch\n")
     failure = diagnose(files, files.logs, 1)
     assert (failure.kind, failure.rank) == ("NotStarted", None)
     assert "No module named torch" in failure.message
 
 
-def test_torchrun_itself_can_be_killed(files: RunFiles) -> None:
+def test_what_starts_the_ranks_can_be_killed(files: RunFiles) -> None:
     failure = diagnose(files, files.logs, -9)
     assert failure.kind == "Killed"
-    assert failure.message.startswith("torchrun was killed by SIGKILL")
+    assert failure.message.startswith("the leader of the ranks was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(("code", "kind"), [(-9, "Killed"), (3, "Crashed")])
+def test_of_ranks_here_the_first_to_end_badly_is_named(
+    code: int, kind: str, files: RunFiles
+) -> None:
+    launcher_log(files.logs).write_text(f"rank 1 ended with {code}\nrank 0 ended with 1\n")
+    failure = diagnose(files, files.logs, 1)
+    assert (failure.kind, failure.rank) == (kind, 1)
 
 
 def test_ending_well_without_a_result_is_a_failure(files: RunFiles) -> None:
@@ -101,7 +110,7 @@ def test_ending_well_without_a_result_is_a_failure(files: RunFiles) -> None:
 
 
 def test_the_newest_log_of_a_rank_is_shown(files: RunFiles) -> None:
-    assert rank_log(files.logs, 0) == torchrun_log(files.logs)
+    assert rank_log(files.logs, 0) == launcher_log(files.logs)
     assert tail(files.logs / "missing.log") == ""
 
 
@@ -122,14 +131,14 @@ srun: error: n2: tasks 1-3: Killed
 
 
 def test_a_task_that_was_killed_first_is_blamed(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text(SRUN_KILLED)
+    launcher_log(files.logs).write_text(SRUN_KILLED)
     write_error(files)
     failure = diagnose(files, files.logs, 1)
     assert (failure.kind, failure.rank) == ("Killed", 3)
 
 
 def test_tasks_that_srun_ended_for_another_are_not_blamed(files: RunFiles) -> None:
-    torchrun_log(files.logs).write_text(SRUN_RAISED)
+    launcher_log(files.logs).write_text(SRUN_RAISED)
     write_error(files)
     assert diagnose(files, files.logs, 1).kind == "DataError"
 
@@ -146,7 +155,7 @@ def test_tasks_that_srun_ended_for_another_are_not_blamed(files: RunFiles) -> No
 def test_the_first_of_several_tasks_is_named(
     files: RunFiles, ending: str, kind: str, text: str
 ) -> None:
-    torchrun_log(files.logs).write_text(f"srun: error: n2: tasks 4,6-7: {ending}\n")
+    launcher_log(files.logs).write_text(f"srun: error: n2: tasks 4,6-7: {ending}\n")
     failure = diagnose(files, files.logs, 1)
     assert failure.kind == kind
     assert failure.message.startswith(text)
@@ -164,7 +173,7 @@ def test_ranks_that_were_only_told_to_end_have_not_failed(
     files: RunFiles, reason: str, category: str
 ) -> None:
     said = f"slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-21T14:30:30{reason} ***\n"
-    torchrun_log(files.logs).write_text(f"{said}srun: error: n1: tasks 0-1: Terminated\n")
+    launcher_log(files.logs).write_text(f"{said}srun: error: n1: tasks 0-1: Terminated\n")
     failure = diagnose(files, files.logs, 1)
     assert (failure.kind, failure.category) == ("Interrupted", category)
 
@@ -173,6 +182,6 @@ def test_ranks_that_were_only_told_to_end_have_not_failed(
 def test_the_systems_memory_killer_ends_by_sigkill_only(
     files: RunFiles, code: int, category: str
 ) -> None:
-    torchrun_log(files.logs).write_text(SUMMARY.format(first=1, second=code))
+    launcher_log(files.logs).write_text(SUMMARY.format(first=1, second=code))
     assert diagnose(files, files.logs, 1, oom_kills=1).category == category
     assert diagnose(files, files.logs, 1).category != "out_of_memory"

@@ -1,4 +1,5 @@
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from PIL import Image
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
-from ddl_core.launchers import preflight, ranks
+from ddl_core.launchers import fork_server, preflight, ranks
+from ddl_core.launchers.commands import Command
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.ledger import entry, exclusive
 from ddl_core.paths import RunFiles
@@ -66,11 +68,10 @@ def test_what_preflight_finds_is_recorded() -> None:
     assert record.attempts == []
 
 
-def test_the_command_line_starts_one_process_per_rank(tmp_path: Path) -> None:
+def test_the_command_says_what_each_rank_executes(tmp_path: Path) -> None:
     spec = RunSpec(strategy="ddp", gpus_per_node=2)
-    line = ranks.command(spec, tmp_path, tmp_path / "logs")
-    assert line[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert line[-3:] == ["-m", "ddl_core.worker", str(tmp_path)]
+    command = ranks.command(spec, tmp_path, tmp_path / "logs")
+    assert str(command) == f"2 x {sys.executable} -m ddl_core.worker {tmp_path}"
 
 
 @two_ranks
@@ -223,17 +224,29 @@ def test_a_rank_that_cannot_even_start_shows_its_last_words(
     assert error.category == "environment"
 
 
-def test_a_launcher_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "command", lambda *_: ["/no/such/torchrun"])
+@pytest.mark.multiprocess
+def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "command", lambda *_: Command(("/no/such/nsys",), ranks=1))
     run_dir = planned()
-    with pytest.raises(LaunchError, match="NotStarted") as caught:
+    with pytest.raises(LaunchError, match="cannot start /no/such/nsys: No such file"):
         run_ranks(run_dir)
-    assert "cannot start /no/such/torchrun: No such file" in str(caught.value)
+    assert read_record(run_dir).status == "failed"
+
+
+def test_ranks_that_cannot_be_started_say_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    run_dir = planned()
+    with pytest.raises(LaunchError, match=r"NotStarted.*\n.*\n.*No module named no_such_program"):
+        run_ranks(run_dir)
     assert read_record(run_dir).status == "failed"
 
 
 def test_a_new_attempt_closes_the_one_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "command", lambda *_: ["/no/such/torchrun"])
+    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
     run_dir = planned()
     files = RunFiles(run_dir)
     left: RunRecord = read_record(run_dir)

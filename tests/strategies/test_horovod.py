@@ -119,14 +119,6 @@ def test_two_ranks_train_like_those_of_ddp(pair):
         torch.testing.assert_close(momentum, state["momentum_buffer"], rtol=1e-4, atol=1e-5)
 
 
-@with_horovod
-def test_ranks_that_torchrun_starts_meet_without_horovodrun(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(commands, "LAUNCHERS", {})
-    record = run_ranks(planned(tmp_path / "run", **HOROVOD))
-    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
-    assert "torch.distributed.run" in ranks.command(record.spec, tmp_path, tmp_path)
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,6 +1,5 @@
 """The whole examination: what costs nothing here first, then the ranks, where they may run."""
 
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,7 +162,7 @@ def _probe_here(
 ) -> None:
     directory = tree.probes / record.name
     if asked.dry_run:
-        report.would_start = shlex.join(command(record.spec, directory))
+        report.would_start = str(command(record.spec, directory))
         return
     directory = plan_probe(tree, record)
     report.findings += judge(run_probe(directory, on_state), directory)

@@ -114,7 +114,8 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
     assert "login node" in shown.output
     login_node.add("sinfo", status=1)
     shown = doctor("--ranks", 2, "--dry-run", "--data", images)
-    assert "torch.distributed.run" in shown.output
+    assert "2 x " in shown.output
+    assert "-m ddl_core.probe" in shown.output
     assert not results().probes.exists()
 
 
