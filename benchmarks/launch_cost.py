@@ -1,7 +1,7 @@
-"""What one run costs besides training: papermill, the kernel, torchrun and imports, in seconds.
+"""What one run costs besides training: papermill, the kernel, imports and ends, in seconds.
 
-Executes small runs through the local launcher, as `ddl run` does, and divides the wall time of each
-at the marks that papermill, torchrun and rank 0 leave behind. On a busy machine wall time grows;
+Executes small runs as a study does, and divides the wall time of each at the marks that papermill,
+the ranks' leader and rank 0 leave behind. On a busy machine wall time grows;
 the processor time, of all processes together, does so much less.
 
     python benchmarks/launch_cost.py [REPEATS]
@@ -20,6 +20,7 @@ from typing import Any
 
 import nbformat
 
+from ddl_core.launchers import fork_server
 from ddl_core.launchers.local import Local
 from ddl_core.launchers.progress import read_progress
 from ddl_core.launchers.study import plan_run
@@ -35,8 +36,8 @@ CPU = "processor time besides training"
 PARTS = (
     "kernel start",
     "imports of the notebook",
-    "torchrun start",
-    "imports and set-up of the ranks",
+    "start of the ranks",
+    "set-up of the ranks",
     TRAINING,
     "end of the ranks",
     "table and figure",
@@ -51,7 +52,7 @@ def main() -> None:
     import papermill  # noqa: F401
 
     once = time.perf_counter() - started
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, fork_server.shared():
         runs = {
             ranks: [measure(Tree(Path(folder)), ranks, repeat) for repeat in range(repeats)]
             for ranks in (1, 2)
