@@ -4,7 +4,7 @@
 
 - model ``tiny``: a small network with batch statistics;
 - strategy ``S_FAULT``: the registered strategy S with a fault of `STRATEGY_FAULTS`;
-- loader ``L_FAULT``: the registered loader L with a fault of `LOADER_FAULTS`;
+- loader ``L_FAULT``: the registered loader L, native or turbo, with a fault of `LOADER_FAULTS`;
 - strategy ``manual``: from a module of that name, if there is one on the path.
 """
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ddl_core import registry, worker
+from ddl_core.loaders.views import Training
 
 
 def tiny(classes: int) -> nn.Module:
@@ -115,6 +116,13 @@ class GradientsSummed:
         super().backward(loss * self.world_size)
 
 
+class GradientsLarger:
+    """Makes gradients 1 % larger, as a mean over too few images does."""
+
+    def backward(self, loss):
+        super().backward(loss * 1.01)
+
+
 class OwnGradients(RateTwice):
     """Updates each rank with gradients of its own."""
 
@@ -142,6 +150,7 @@ STRATEGY_FAULTS = {
     "statistics_of_rank_0": StatisticsOfRank0,
     "statistics_kept": StatisticsKept,
     "gradients_summed": GradientsSummed,
+    "gradients_larger": GradientsLarger,
     "own_gradients": OwnGradients,
     "device_wait": DeviceWait,
 }
@@ -172,10 +181,44 @@ class OtherOrder:
         super().set_epoch(epoch + 1)
 
 
+class OneImageTwice:
+    """Evaluates one image twice, in place of another, and claims to have used that."""
+
+    def __init__(self, spec, data_dir, split, rank, world_size, device):
+        super().__init__(spec, data_dir, split, rank, world_size, device)
+        self.twice = split == "eval" and rank == 0
+
+    def __iter__(self):
+        for number, (images, labels) in enumerate(super().__iter__()):
+            if self.twice and number == 0:
+                images[-1], labels[-1] = images[0], labels[0]
+            yield images, labels
+
+
+class CropShifted:
+    """Cuts crops one pixel further to the left, or to the right at the edge."""
+
+    def make_samples(self):
+        samples = super().make_samples()
+        if samples.views:
+            samples.views = Shifted(self._spec)
+        return samples
+
+
+class Shifted(Training):
+    """Draws such crops."""
+
+    def view(self, *place):
+        right = super().view(*place)
+        return right._replace(left=right.left - 1 if right.left else 1)
+
+
 LOADER_FAULTS = {
     "last_batch_dropped": LastBatchDropped,
     "same_share": SameShare,
     "other_order": OtherOrder,
+    "one_image_twice": OneImageTwice,
+    "crop_shifted": CropShifted,
 }
 
 
@@ -187,9 +230,17 @@ def names() -> list[tuple[dict[str, str], str, str]]:
         found += [
             (registry.STRATEGIES, f"{name}_{f}", f"{here}:{name}__{f}") for f in STRATEGY_FAULTS
         ]
-    found += [(registry.LOADERS, f"native_{f}", f"{here}:native__{f}") for f in LOADER_FAULTS]
+    for name in ("native", "turbo"):
+        found += [(registry.LOADERS, f"{name}_{f}", f"{here}:{name}__{f}") for f in LOADER_FAULTS]
     found.append((registry.STRATEGIES, "manual", "manual:Manual"))
     return found
+
+
+def teach(patch: Any) -> None:
+    """Let this process, and the ranks it starts, know the additional names."""
+    for table, name, place in names():
+        patch.setitem(table, name, place)
+    patch.setattr("ddl_core.launchers.ranks.WORKER", "tests.planted")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.launchers.ranks import run_ranks
@@ -24,6 +23,8 @@ from ddl_core.registry import STRATEGIES, resolve
 from ddl_core.schedules import learning_rate
 from ddl_core.spec import RunSpec
 from tests import planted
+from tests.closeness import assert_far, assert_near, falls
+from tests.pictures import write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
@@ -40,6 +41,7 @@ TINY: dict[str, Any] = {
     "warmup_steps": 0,
     "warmup_epochs": 1,
     "schedule": "cosine",
+    "base_lr": 0.01,  # at which it learns: what rounding does stays as small as it is
     "weight_decay": 0.01,
     "device": "cpu",
 }
@@ -80,25 +82,16 @@ def _names(tmp_path_factory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("example")
     (folder / "manual.py").write_text(example)
     with pytest.MonkeyPatch.context() as patch:
-        for table, name, place in planted.names():
-            patch.setitem(table, name, place)
+        planted.teach(patch)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.syspath_prepend(folder)
-        patch.setattr("ddl_core.launchers.ranks.WORKER", "tests.planted")
         patch.setattr("ddl_core.launchers.preflight.available_cores", lambda: 8)
         yield
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("images")
-    for number in range(TRAIN_IMAGES + EVAL_IMAGES):
-        split = "train" if number < TRAIN_IMAGES else "val"
-        folder = root / split / f"class{number % 4}"
-        folder.mkdir(parents=True, exist_ok=True)
-        shade = Image.linear_gradient("L").rotate(11 * number).resize((24, 20))
-        shade.convert("RGB").save(folder / f"{number}.JPEG")
-    return root
+    return write_pictures(tmp_path_factory.mktemp("images"), TRAIN_IMAGES, EVAL_IMAGES)
 
 
 def planned(directory: Path, images: Path, **fields: Any) -> Path:
@@ -149,31 +142,30 @@ def installed(strategy: str) -> str:
     return strategy
 
 
+# docs/method.md says what lies below and above these.
+STATE_TOLERANCE = 1e-4
+LOSS_TOLERANCE = 1e-5
+
+
 def assert_same_training(got: Result, want: Result) -> None:
     """Compare the state after the last step, and the way there."""
-    for name, tensor in want.state["model"].items():
-        if not tensor.is_floating_point():
-            continue  # num_batches_tracked counts the forward passes of one rank
-        torch.testing.assert_close(got.state["model"][name], tensor, **TOLERANCE, msg=said(name))
-    momenta, expected = (momentum(one) for one in (got, want))
-    assert len(momenta) == len(expected) > 0
-    for index, (own, other) in enumerate(zip(momenta, expected, strict=True)):
-        torch.testing.assert_close(own, other, **TOLERANCE, msg=said(f"momentum {index}"))
+    assert_near(numbers(got), numbers(want), STATE_TOLERANCE)
     assert rates(got) == rates(want)
 
 
-# Reductions add in another order, and training magnifies that: 1e-7 after 5 steps is up to 1e-4
-# after 20. A learning rate 1 % higher makes a difference of 0.2.
-TOLERANCE: dict[str, Any] = {"rtol": 2e-3, "atol": 5e-4}
-
-
-def said(name: str):
-    return lambda text: f"{name}: {text}"
-
-
-def momentum(of: Result) -> list[torch.Tensor]:
+def numbers(of: Result) -> dict[str, torch.Tensor]:
+    """Return parameters, statistics and momenta."""
+    # num_batches_tracked counts the forward passes of one rank.
+    model = {
+        name: tensor for name, tensor in of.state["model"].items() if tensor.is_floating_point()
+    }
     state = of.state["optimizer"]["state"]
-    return [state[index]["momentum_buffer"] for index in sorted(state)]
+    assert len(state) > 0
+    return model | {f"momentum {index}": state[index]["momentum_buffer"] for index in state}
+
+
+def losses(of: Result) -> list[float]:
+    return [row.loss for row in of.train + of.evaluation]
 
 
 def rates(of: Result) -> tuple:
@@ -181,6 +173,7 @@ def rates(of: Result) -> tuple:
     return [group["lr"] for group in groups], [row.lr for row in of.train]
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(("strategy", "spread"), PAIRS)
 def test_twenty_steps_equal_those_of_one_process(run, strategy, spread):
     got = run(installed(strategy), **SPREADS[spread])
@@ -191,14 +184,16 @@ def test_twenty_steps_equal_those_of_one_process(run, strategy, spread):
     assert rates(got)[0] == [last]
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(("strategy", "spread"), PAIRS)
 def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
     got = run(installed(strategy), **SPREADS[spread])
     want = reference(run, got)
+    assert_near(losses(got), losses(want), LOSS_TOLERANCE)
+    assert falls([row.loss for row in want.train])
     assert sum(row.steps for row in got.train) == 20
     for own, other in zip(got.train + got.evaluation, want.train + want.evaluation, strict=True):
         assert (own.samples, own.ids_sha256) == (other.samples, other.ids_sha256)
-        assert own.loss == pytest.approx(other.loss, rel=1e-5)
         assert (own.top1, own.top5) == (other.top1, other.top5)
     assert len({row.ids_sha256 for row in got.train}) == len(got.train)  # every epoch its own
     assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
@@ -207,6 +202,7 @@ def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
 LARS = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("strategy", [name for name in CONTESTANTS if name != "manual"])
 def test_lars_and_undecayed_biases_equal_those_of_one_process(run, strategy):
     if find_spec("timm") is None and not os.environ.get("CI"):
@@ -237,7 +233,18 @@ def test_an_unfair_run_fails_and_names_the_rule(images, tmp_path, strategy, faul
     assert record.error.kind == "FairnessError"
 
 
-def test_a_fault_that_no_single_run_shows_is_seen_by_comparison(run):
-    summed = run("ddp_gradients_summed", gpus_per_node=2)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_same_training(summed, reference(run, summed))
+# What no single run shows: its rules are kept, and its loss falls.
+UNFAIR = {
+    "gradients summed": {"strategy": "ddp_gradients_summed"},
+    "gradients 1 % larger": {"strategy": "ddp_gradients_larger"},
+    "rate 1 % higher": {"strategy": "ddp", "base_lr": 1.01 * TINY["base_lr"]},
+}
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("name", UNFAIR)
+def test_a_fault_that_no_single_run_shows_is_seen_by_comparison(run, name):
+    got = run(**UNFAIR[name], gpus_per_node=2)
+    want = reference(run, got)
+    assert_far(numbers(got), numbers(want), STATE_TOLERANCE)
+    assert_far(losses(got), losses(want), LOSS_TOLERANCE)

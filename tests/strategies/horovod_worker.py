@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ddl_core import worker
+from ddl_core import registry, worker
 from ddl_core.records import read_record, write_record
 
 FAULT_STEP = 13  # in the second epoch of ten steps
@@ -77,6 +77,7 @@ def let_rank_1_ask_late() -> None:
 
 if __name__ == "__main__":
     logging.basicConfig()
+    registry.MODELS["tiny"] = "tests.planted:tiny"
     fault = os.environ["DDL_TEST_FAULT"]
     if fault == "late":
         let_rank_1_ask_late()

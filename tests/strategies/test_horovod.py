@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,27 +21,52 @@ from ddl_core.paths import RunFiles
 from ddl_core.provenance import available_cores
 from ddl_core.records import Attempt, RunRecord, now, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
+from tests import planted
+from tests.closeness import assert_far, assert_near, falls
 from tests.launchers.running import processes_of
+from tests.pictures import write_pictures
 from tests.strategies.horovod_worker import PLANTED
 
-# Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay. The
-# rate is small: statistics over four images of noise let rounding grow from step to step.
+# Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay.
 RUN: dict[str, Any] = {
-    "loader": "synthetic",
-    "model": "resnet18",
+    "model": "tiny",
     "device": "cpu",
-    "image_size": 32,
-    "classes": 10,
-    "train_images": 160,
-    "eval_images": 10,
+    "image_size": 16,
+    "classes": 4,
     "local_batch_size": 4,
     "epochs": 2,
     "warmup_epochs": 1,
+    "schedule": "constant",
     "warmup_steps": 0,
-    "base_lr": 1e-4,
+    "base_lr": 0.01,
     "loader_workers": 0,
 }
 HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
+
+# docs/method.md says what lies below and above these.
+STATE_TOLERANCE = 1e-4
+LOSS_TOLERANCE = 1e-5
+COMPRESSION_TOLERANCE = 5e-5  # of the loss
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _names() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        planted.teach(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory) -> Callable[..., Path]:
+    """Return a function that plans a run on pictures of ten steps."""
+    images = write_pictures(tmp_path_factory.mktemp("images"), 160, 10)
+
+    def planned(directory: Path, **fields: Any) -> Path:
+        spec = RunSpec(**{**RUN, **HOROVOD, **fields})
+        write_record(directory, RunRecord.plan("test", spec, str(images)))
+        return directory
+
+    return planned
 
 
 def test_without_horovod_its_arm_says_what_to_run(monkeypatch, tmp_path):
@@ -68,17 +94,8 @@ def with_horovod(test: Any) -> Any:
     return test
 
 
-def planned(directory: Path, **fields: Any) -> Path:
-    write_record(directory, RunRecord.plan("test", RunSpec(**{**RUN, **fields})))
-    return directory
-
-
 def losses(directory: Path) -> list[float]:
     return [row.loss for row in read_epochs(directory) if row.phase == "train"]
-
-
-def checkpoint(directory: Path) -> dict[str, Any]:
-    return torch.load(RunFiles(directory).checkpoint, weights_only=True)
 
 
 def timeline(directory: Path) -> list[dict[str, Any]]:
@@ -94,11 +111,11 @@ def cycle_ms(directory: Path) -> float:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory) -> dict[str, Path]:
+def pair(plan, tmp_path_factory) -> dict[str, Path]:
     """The same work by two ranks of Horovod and of DDP."""
     done = {}
-    for name, fields in (("horovod", HOROVOD), ("ddp", {**HOROVOD, "strategy": "ddp"})):
-        done[name] = planned(tmp_path_factory.mktemp(name), **fields)
+    for name in ("horovod", "ddp"):
+        done[name] = plan(tmp_path_factory.mktemp(name), strategy=name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOROVOD_TIMELINE", str(done[name] / "timeline.json"))
             patch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
@@ -106,17 +123,19 @@ def pair(tmp_path_factory) -> dict[str, Path]:
     return done
 
 
+def state(directory: Path) -> dict[str, torch.Tensor]:
+    """Return parameters, statistics and momenta after the last step."""
+    saved = torch.load(RunFiles(directory).checkpoint, weights_only=True)
+    momenta = saved["optimizer"]["state"]
+    return saved["model"] | {f"momentum {i}": momenta[i]["momentum_buffer"] for i in momenta}
+
+
+@pytest.mark.numeric
 @with_horovod
 def test_two_ranks_train_like_those_of_ddp(pair):
-    # tests/test_equality.py compares with one process, on a network that keeps rounding small.
-    assert losses(pair["horovod"]) == pytest.approx(losses(pair["ddp"]), rel=1e-6)
-    got, want = checkpoint(pair["horovod"]), checkpoint(pair["ddp"])
-    assert got["model"].keys() == want["model"].keys()
-    for name, tensor in want["model"].items():
-        torch.testing.assert_close(got["model"][name], tensor, rtol=1e-5, atol=1e-6, msg=name)
-    for number, state in want["optimizer"]["state"].items():
-        momentum = got["optimizer"]["state"][number]["momentum_buffer"]
-        torch.testing.assert_close(momentum, state["momentum_buffer"], rtol=1e-4, atol=1e-5)
+    assert falls(losses(pair["ddp"]))
+    assert_near(losses(pair["horovod"]), losses(pair["ddp"]), LOSS_TOLERANCE)
+    assert_near(state(pair["horovod"]), state(pair["ddp"]), STATE_TOLERANCE)
 
 
 def free_port() -> int:
@@ -126,9 +145,9 @@ def free_port() -> int:
 
 
 @with_horovod
-def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(tmp_path):
+def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_path):
     """As under srun, where rank 0 itself keeps what the others read."""
-    run = planned(tmp_path / "run", **HOROVOD)
+    run = plan(tmp_path / "run")
     record = read_record(run)
     record.attempts.append(Attempt(started_utc=now()))
     write_record(run, record)
@@ -150,8 +169,8 @@ def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(tmp_path):
 
 
 @with_horovod
-def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, tmp_path, monkeypatch):
-    run = planned(tmp_path / "run", **HOROVOD, horovod_fusion_mb=0, horovod_cycle_ms=25)
+def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_path, monkeypatch):
+    run = plan(tmp_path / "run", horovod_fusion_mb=0, horovod_cycle_ms=25)
     monkeypatch.setenv("HOROVOD_TIMELINE", str(run / "timeline.json"))
     monkeypatch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # the run decides, not the environment
@@ -167,11 +186,22 @@ def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, tmp_path, 
     assert cycle_ms(run) >= 20 > cycle_ms(pair["horovod"])
 
 
+@pytest.mark.numeric
 @with_horovod
-def test_compression_changes_the_result_a_little(pair, tmp_path):
-    run = planned(tmp_path / "run", **HOROVOD, horovod_compression="fp16")
+def test_compression_changes_the_result_a_little(pair, plan, tmp_path):
+    run = plan(tmp_path / "run", horovod_compression="fp16")
     assert run_ranks(run).weights_sha256 != read_record(pair["horovod"]).weights_sha256
-    assert losses(run) == pytest.approx(losses(pair["horovod"]), rel=1e-2)
+    assert_near(losses(run), losses(pair["horovod"]), COMPRESSION_TOLERANCE)
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_a_rate_one_percent_higher_changes_it_more_than_compression_may(pair, plan, tmp_path):
+    run = plan(tmp_path / "run", horovod_compression="fp16", base_lr=1.01 * RUN["base_lr"])
+    run_ranks(run)
+    assert_far(losses(run), losses(pair["horovod"]), COMPRESSION_TOLERANCE)
+    assert_far(losses(run), losses(pair["ddp"]), LOSS_TOLERANCE)
+    assert_far(state(run), state(pair["ddp"]), STATE_TOLERANCE)
 
 
 @pytest.fixture
@@ -186,16 +216,16 @@ def faulty(monkeypatch):
 
 
 @with_horovod
-def test_reductions_work_in_place_for_all_types(faulty, tmp_path):
+def test_reductions_work_in_place_for_all_types(faulty, plan, tmp_path):
     faulty("collectives")
-    assert run_ranks(planned(tmp_path / "run", **HOROVOD)).status == "completed"
+    assert run_ranks(plan(tmp_path / "run")).status == "completed"
 
 
 @with_horovod
 def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
-    pair, faulty, monkeypatch, tmp_path
+    pair, faulty, monkeypatch, plan, tmp_path
 ):
-    run = planned(tmp_path / "run", **HOROVOD)
+    run = plan(tmp_path / "run")
     faulty("kill")
     with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
         run_ranks(run)
@@ -203,15 +233,15 @@ def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
     assert error is not None
     assert (error.kind, error.rank) == ("Killed", 1)
     assert processes_of(run) == []
-    monkeypatch.setattr(ranks, "WORKER", "ddl_core.worker")
+    monkeypatch.setattr(ranks, "WORKER", "tests.planted")
     record = run_ranks(run)
     assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
     assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
 
 
 @with_horovod
-def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, tmp_path):
-    run = planned(tmp_path / "run", **HOROVOD, checkpoint_every=0)
+def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, plan, tmp_path):
+    run = plan(tmp_path / "run", checkpoint_every=0)
     faulty("raise")
     with pytest.raises(LaunchError, match=PLANTED):
         run_ranks(run)
@@ -222,8 +252,8 @@ def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, tmp_path):
 
 
 @with_horovod
-def test_a_hanging_rank_is_named(faulty, tmp_path):
-    run = planned(tmp_path / "run", **HOROVOD, checkpoint_every=0)
+def test_a_hanging_rank_is_named(faulty, plan, tmp_path):
+    run = plan(tmp_path / "run", checkpoint_every=0)
     faulty("hang")
     with pytest.raises(LaunchError, match="the others wait for rank 1"):
         run_ranks(run, stall_timeout=20)
