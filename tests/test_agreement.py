@@ -78,7 +78,6 @@ def test_a_title_names_what_tells_groups_apart(tmp_path: Path) -> None:
         {"horovod_compression": "fp16"},
         {"strategy": "deepspeed", "deepspeed_zero_stage": 1},
         {"profile_steps": 5},
-        {"weights": None, "work": "load"},
         {"strategy": "ddp", "ddp_bucket_mb": 1},  # of one framework: it has nobody to agree with
     ],
     ids=str,
@@ -107,7 +106,13 @@ def test_a_package_that_computes_nothing_divides_no_group() -> None:
 
 def test_settings_that_only_cut_messages_leave_the_weights() -> None:
     knobs = run(strategy="horovod", horovod_fusion_mb=1, weights=OTHERS)
-    assert [one.agrees for one in groups([run(ddp_bucket_mb=1), run(), knobs])] == [False]
+    (group,) = groups([run(ddp_bucket_mb=1), run(), knobs])
+    assert (group.agrees, len(group.records)) == (False, 3)
+
+
+def test_runs_that_trained_nothing_hold_nothing_to_compare() -> None:
+    loading = [run(strategy=name, weights=None, work="load") for name in ("ddp", "horovod")]
+    assert groups(loading) == []
 
 
 @pytest.mark.parametrize(
