@@ -29,6 +29,7 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 	$(BIN)/ddl figures
 	$(BIN)/ddl figures --results "$${DDL_RESULTS:-results}"
 	@echo
+	@$(BIN)/ddl study status studies/laptop.yaml | grep "^same weights" || true
 	@echo "Done. Look at:"
 	@echo "  figures/            the published runs beside the paper's numbers"
 	@echo "  $${DDL_RESULTS:-results}/figures/    the same figures from this machine's runs"

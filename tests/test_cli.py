@@ -175,6 +175,41 @@ def test_watching_ends_when_all_runs_have_ended(
     assert "1 runs: 1 completed" in result.output
 
 
+def completed_study(tmp_path: Path, **weights: str) -> Path:
+    """Plan a study of one run per strategy, with these letters for the hashes of its weights."""
+    path = study_file(tmp_path, strategy=list(weights), gpus_per_node=2)
+    ddl("study", "plan", path)
+    for item in ledger(Study.load(path), results()):
+        digest = weights[item.spec.strategy] * 64
+        update = {"status": "completed", "weights_sha256": digest, "system": {"device": "cpu"}}
+        write_record(item.directory, read_record(item.directory).model_copy(update=update))
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "status"])
+def test_a_study_ends_with_whether_the_frameworks_agree(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    result = ddl("study", command, completed_study(tmp_path, ddp="a", horovod="a"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith("\nsame weights under all frameworks: 1 of 1 groups\n")
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", 1), ("resume", 1), ("status", 0)])
+def test_frameworks_that_disagree_are_told_loudly(
+    command: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    path = completed_study(tmp_path, ddp="a", horovod="b")
+    result = CliRunner().invoke(main, ["study", command, str(path)], color=True)
+    assert result.exit_code == status
+    assert result.stdout.endswith("\nsame weights under all frameworks: 0 of 1 groups\n")
+    assert "\x1b[31m" in result.stderr  # red
+    assert "DIFFERENT WEIGHTS in 1 of 1 groups" in result.stderr
+    assert "horovod    bbbbbbbb" in result.stderr
+
+
 def test_a_study_at_work_elsewhere_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import click
 
-from ddl_core.cli.options import dry_run_option, results_option, show_entries, tree_of
+from ddl_core.cli.options import (
+    dry_run_option,
+    results_option,
+    show_entries,
+    tree_of,
+    warn_of_disagreement,
+)
 from ddl_core.cli.submit import submit
 from ddl_core.errors import STOPPED, DDLError, LaunchError
 from ddl_core.ledger import Entry, ledger
@@ -44,6 +50,7 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
     _through_slurm(name, asked, tree, nodes)
     entries = ledger(asked, tree)
     click.echo(summary(entries))
+    warn_of_disagreement(entries)
     _draw(tree)
     if unfinished := sum(item.state != "completed" for item in entries):
         raise LaunchError(

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
+from ddl_core.agreement import alarm
 from ddl_core.ledger import Entry
 from ddl_core.paths import Tree, results
 from ddl_core.registry import REGISTRIES
@@ -93,3 +94,17 @@ def show_entries(entries: list[Entry]) -> str:
         reason = f"  [{item.category}]{reason}" if item.category else reason
         lines.append(f"{item.state:<12}{item.spec.run_id}{reason}")
     return "\n".join(lines)
+
+
+def warn_of_disagreement(entries: list[Entry]) -> bool:
+    """Say loudly, where nothing else is said, which frameworks hold other weights than they must.
+
+    Returns
+    -------
+    bool
+        Whether there was something to say.
+    """
+    text = alarm(entries)
+    if text:
+        click.secho(text, fg="red", bold=True, err=True)
+    return bool(text)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddl_core.agreement import statements
 from ddl_core.cli.cancel import cancel
 from ddl_core.cli.options import (
     data_option,
@@ -13,9 +14,10 @@ from ddl_core.cli.options import (
     results_option,
     show_entries,
     tree_of,
+    warn_of_disagreement,
 )
 from ddl_core.cli.submit import submit
-from ddl_core.errors import LaunchError
+from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.ledger import Entry, counts, ledger, remedies
 from ddl_core.paths import RunFiles, committed
 
@@ -80,7 +82,8 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or still to come.
 
     What ended badly has its class of failure in brackets; below is what to do about each class. A
-    run whose job was killed before it could say so gets, in its record, what SLURM says of it.
+    run whose job was killed before it could say so gets, in its record, what SLURM says of it. The
+    last line says whether the frameworks hold the same weights.
     """
     from ddl_core.launchers.study import find_study, live
 
@@ -91,7 +94,8 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
         if watch:
             click.clear()
-        click.echo("\n".join(parts))
+        click.echo("\n".join([*parts, *statements(entries)]))
+        warn_of_disagreement(entries)
         if not watch or all(item.state in ENDED for item in entries):
             return
         time.sleep(WATCH_EVERY_S)
@@ -156,12 +160,17 @@ def _start(
         click.echo(f"stopped; go on with: ddl study {again} {name}{where}", err=True)
         raise
     click.echo(summary(entries))
+    disagree = warn_of_disagreement(entries)
     open_runs = sum(item.state != "completed" for item in entries)
     if open_runs:
         raise LaunchError(
             f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
             f"logs/ of the run's folder below {tree.study(asked.name)}; "
             f"try them again with: ddl study resume {name}"
+        )
+    if disagree:
+        raise FairnessError(
+            "the weights of some frameworks differ, see above: these runs are not comparable"
         )
 
 

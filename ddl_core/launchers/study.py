@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from ddl_core import agreement
 from ddl_core.errors import DDLError, RecordError, SpecError
 from ddl_core.launchers import Job, Launcher, fork_server, preflight, slurm
 from ddl_core.launchers.local import Local
@@ -133,10 +134,10 @@ def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
 
 
 def summary(entries: list[Entry]) -> str:
-    """Return the counts, each run that ended badly with its reason's first line, the remedies."""
+    """Return the counts, each bad end with its reason's first line, the remedies, the agreement."""
     failed = [item for item in entries if item.state in ("failed", "interrupted", "unreadable")]
     lines = [f"  {item.spec.run_id}: {item.reason.splitlines()[0]}" for item in failed]
-    return "\n".join([counts(entries), *lines, *remedies(failed)])
+    return "\n".join([counts(entries), *lines, *remedies(failed), *agreement.statements(entries)])
 
 
 def live(entries: list[Entry]) -> list[str]:
