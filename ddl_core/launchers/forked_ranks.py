@@ -103,7 +103,7 @@ class Leader:
             return 1
         _show(self.shown[TOKEN], self.request["token"])
         self.client.send(os.getpid())
-        store, port = _open_store()
+        store, port = self._open_store()
         noticed = _notice_children()
         for rank in range(self.request["ranks"]):
             pid = os.fork()
@@ -117,6 +117,21 @@ class Leader:
         with suppress(OSError):
             self.client.send(code)
         return code
+
+    def _open_store(self) -> tuple[int, int]:
+        """Fork a process that keeps the store of torch's ranks; return its id and the store's port.
+
+        A process of its own: it has threads, and the leader is still to fork.
+        """
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self.client.close()
+            _exit(partial(_keep_store, writing))
+        os.close(writing)
+        with open(reading, "rb") as pipe:  # noqa: PTH123
+            port = pipe.read()
+        return pid, int(port or 0)  # 0: torch is not there, as every rank will say
 
     def _watch(self, noticed: socket.socket) -> int:
         """Wait for all ranks; once one has failed, or nobody waits for them any more, end them."""
@@ -152,6 +167,8 @@ class Leader:
 
     def _become(self, rank: int, port: int) -> int:
         """Be one rank; return its exit status."""
+        die_with_parent()
+        self.client.close()  # its end is to say that the leader is gone
         _show(self.shown[PLACE] - len(f"{PLACE}="), RANK.format(rank))
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
@@ -235,21 +252,6 @@ def _notice_children() -> socket.socket:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing.detach())
     return reading
-
-
-def _open_store() -> tuple[int, int]:
-    """Fork a process that keeps the store of torch's ranks; return its id and the store's port.
-
-    A process of its own: it has threads, and the leader is still to fork.
-    """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _exit(partial(_keep_store, writing))
-    os.close(writing)
-    with open(reading, "rb") as pipe:  # noqa: PTH123
-        port = pipe.read()
-    return pid, int(port or 0)  # 0: torch is not there, as every rank will say
 
 
 def _keep_store(writing: int) -> int:
