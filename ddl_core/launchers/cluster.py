@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -55,11 +55,9 @@ class Cluster:
         self._holder = _shared_folder() if self._allocation else processes.private_folder()
         self._folder = Path(self._holder.name)
         self._client: Any = None
-        # By rank here; inside a SLURM job a single one, the step of all ranks.
-        self._processes: list[Popen[bytes]] = []
-        self._started: list[Popen[bytes]] = []
+        self._started: list[step.Launcher] = []
         try:
-            self._start("controller", *self._controller_options())
+            self._start_controller()
             for who in ("client", "engine"):
                 self._wait(partial(_is_whole, self._connection(who)), "the controller")
             self._start_engines()
@@ -80,10 +78,7 @@ class Cluster:
 
     def ended(self) -> list[tuple[int, int]]:
         """Return rank and exit code of the engines that have ended."""
-        if self._allocation:
-            return failure.ended_ranks(self._folder)
-        codes = [(rank, process.poll()) for rank, process in enumerate(self._processes)]
-        return [(rank, code) for rank, code in codes if code is not None]
+        return failure.ended_ranks(self._folder)
 
     def close(self) -> None:
         """End everything at once: an engine in a hung collective answers no message or Ctrl-C."""
@@ -91,9 +86,8 @@ class Cluster:
             if self._client is not None:
                 self._client.close()
                 self._client = None
-            if self._allocation:
-                for process in self._processes:
-                    step.end_step(process)
+            for process in self._started[1:]:
+                step.end_step(process)
             processes.end_all(self.token)
             for process in self._started:
                 with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
@@ -113,34 +107,30 @@ class Cluster:
         folder = f"--profile-dir={self._folder}"
         return [sys.executable, "-m", f"ipyparallel.{program}", folder, *options]
 
-    def _start(self, program: str, *options: str, rank: int | None = None) -> Popen[bytes]:
-        name = program if rank is None else f"{program}_{rank}"
-        return self._begin(self._command(program, *options), self._folder / f"{name}.log", rank)
-
-    def _begin(self, command: list[str], log: Path, rank: int | None = None) -> Popen[bytes]:
-        environment = {**ranks.environment(self._spec), "IPYTHONDIR": str(self._folder)}
-        if rank is not None:
-            # One machine, so a rank's number on it is its number among all.
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._spec.world_size}
-            environment |= {name: str(value) for name, value in place.items()}
-        try:
-            process = processes.start(command, token=self.token, log=log, environment=environment)
-        except OSError as error:
-            raise LaunchError(f"cannot start {command[0]}: {error.strerror}") from None
-        self._started.append(process)
-        return process
+    def _start_controller(self) -> None:
+        command = self._command("controller", *self._controller_options())
+        log = self._folder / "controller.log"
+        self._started.append(
+            processes.start(command, token=self.token, log=log, environment=self._environment())
+        )
 
     def _start_engines(self) -> None:
-        options = [f"--file={self._connection('engine')}", f"--timeout={START_S}"]
+        engine = f"--file={self._connection('engine')}", f"--timeout={START_S}"
+        rank = self._command("engine", *engine)
+        words: list[str] = []
         if self._allocation:
             # Always a task per rank, also where a site's runs have one torchrun per node.
             by_rank = replace(self._allocation, launcher="srun")
-            program = self._command("engine", *options)
-            command = commands.step(self._spec, program, self._folder, by_rank)
-            self._processes = [self._begin(command, failure.launcher_log(self._folder))]
-            return
-        for rank in range(self._spec.world_size):
-            self._processes.append(self._start("engine", *options, rank=rank))
+            words = commands.step(self._spec, rank, self._folder, by_rank)
+        command = commands.Command(tuple(rank), self._spec.gpus_per_node, tuple(words))
+        try:
+            begun = step.start(command, self._folder, self._environment(), self.token)
+        except OSError as error:
+            raise LaunchError(f"the engines cannot be started: {error}") from None
+        self._started.append(begun)
+
+    def _environment(self) -> dict[str, str]:
+        return {**ranks.environment(self._spec), "IPYTHONDIR": str(self._folder)}
 
     def _connected(self) -> Any:
         client = ipyparallel.Client(str(self._connection("client")), timeout=START_S)

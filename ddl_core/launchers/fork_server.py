@@ -142,15 +142,10 @@ class Ranks:
                 self.returncode = self._connection.recv()
             except (EOFError, OSError):
                 self.returncode = -signal.SIGKILL  # nothing else keeps it from telling
+            self._connection.close()
+            if self._own:
+                self._own.close()
         return self.returncode
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._connection.close()
-        if self._own:
-            self._own.close()
 
 
 def _ask(address: str, request: Mapping[str, Any]) -> tuple[Connection, int] | None:

@@ -146,7 +146,9 @@ class Engines:
         """Return where the ranks of the next run meet: a new port, the last may be in use."""
         self._runs += 1
         if Allocation.current() is None:
-            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+            # The store that these ranks began with would keep what the last run left in it.
+            own = {"TORCHELASTIC_USE_AGENT_STORE": "False"}
+            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), **own}
         port = int(os.environ["MASTER_PORT"]) + self._runs
         return {"MASTER_ADDR": os.environ["MASTER_ADDR"], "MASTER_PORT": str(port)}
 

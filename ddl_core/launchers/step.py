@@ -46,23 +46,28 @@ def execute(
     """
     token = uuid.uuid4().hex
     try:
-        launcher = _start(command, logs, environment, token)
+        launcher = start(command, logs, environment, token)
     except OSError as error:
         return Failure.of("NotStarted", f"the ranks cannot be started: {error}"), -1
-    with launcher:
-        try:
-            stalled = watch(launcher)
-            cause = hang.diagnose(logs, token, stalled) if stalled else None
-        finally:
-            with processes.undisturbed():
-                if isinstance(launcher, Popen):
-                    end_step(launcher)
-                left = processes.end_all(token)
-                exit_code = launcher.wait() if launcher.pid not in left else -1
+    try:
+        stalled = watch(launcher)
+        cause = hang.diagnose(logs, token, stalled) if stalled else None
+    finally:
+        with processes.undisturbed():
+            end_step(launcher)
+            left = processes.end_all(token)
+            exit_code = launcher.wait() if launcher.pid not in left else None
     return cause, -1 if exit_code is None else exit_code
 
 
-def _start(command: Command, logs: Path, environment: Mapping[str, str], token: str) -> Launcher:
+def start(command: Command, logs: Path, environment: Mapping[str, str], token: str) -> Launcher:
+    """Start ranks, all of whose processes carry `token`.
+
+    Raises
+    ------
+    OSError
+        If they cannot be started.
+    """
     if command.step:
         log = failure.launcher_log(logs)
         return processes.start(command.step, token=token, log=log, environment=environment)
@@ -71,9 +76,9 @@ def _start(command: Command, logs: Path, environment: Mapping[str, str], token: 
     return fork_server.Ranks(request)
 
 
-def end_step(step: Popen[bytes]) -> None:
+def end_step(step: Launcher) -> None:
     """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
-    if step.poll() is not None:
+    if not isinstance(step, Popen) or step.poll() is not None:
         return
     step.terminate()
     with suppress(TimeoutExpired):  # then the end of the job ends what is left

@@ -39,8 +39,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_each_rank_is_at_its_place_with_the_variables_of_its_run(ask, tmp_path) -> None:
-    with ask(DDL_COLOUR="red") as ranks:
-        assert ranks.wait(60) == 0
+    assert ask(DDL_COLOUR="red").wait(60) == 0
     first, second = told(tmp_path)
     assert (first["LOCAL_RANK"], second["LOCAL_RANK"]) == ("0", "1")
     assert first["WORLD_SIZE"] == "2"
@@ -51,43 +50,42 @@ def test_each_rank_is_at_its_place_with_the_variables_of_its_run(ask, tmp_path) 
 def test_one_server_serves_many_runs_and_has_no_threads(ask) -> None:
     leaders = []
     for _ in range(2):
-        with ask("0") as ranks:
-            assert ranks._own is None
-            leaders.append(psutil.Process(ranks.pid).parent())
-            os.kill(ranks.pid, 9)
+        ranks = ask("0")
+        assert ranks._own is None
+        leaders.append(psutil.Process(ranks.pid).parent())
+        os.kill(ranks.pid, 9)
+        assert ranks.wait(10) == -9
     assert leaders[0] == leaders[1]
     assert leaders[0].num_threads() == 1  # else a fork might inherit a lock that nobody opens
 
 
 def test_ranks_that_are_to_load_torch_otherwise_have_a_server_of_their_own(ask, tmp_path) -> None:
-    with ask(ATEN_CPU_CAPABILITY="default") as ranks:
-        assert ranks._own is not None
-        assert ranks.wait(120) == 0
+    ranks = ask(ATEN_CPU_CAPABILITY="default")
+    assert ranks._own is not None
+    assert ranks.wait(120) == 0
     assert [one["capability"] for one in told(tmp_path)] == ["DEFAULT", "DEFAULT"]
 
 
 def test_a_rank_that_fails_ends_the_others_and_is_named(ask, tmp_path) -> None:
     begun = time.monotonic()
-    with ask("3") as ranks:
-        assert ranks.wait(60) == 1
+    assert ask("3").wait(60) == 1
     assert time.monotonic() - begun < 50  # the other one would sleep for a minute
     assert (tmp_path / "logs" / "launcher.log").read_text() == "rank 1 ended with 3\n"
 
 
 def test_a_server_that_is_gone_is_replaced(ask, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(fork_server.ADDRESS, str(tmp_path / "nobody"))
-    with ask() as ranks:
-        assert ranks.wait(120) == 0
+    assert ask().wait(120) == 0
 
 
 def test_a_leader_that_is_killed_takes_its_ranks_along(ask, tmp_path) -> None:
-    with ask("0") as ranks:
-        leader = psutil.Process(ranks.pid)
-        while len(family := leader.children(recursive=True)) < 3:  # the store, two ranks
-            time.sleep(0.01)
-        leader.kill()
-        assert ranks.wait(10) == -9
-        assert psutil.wait_procs(family, timeout=20)[1] == []
+    ranks = ask("0")
+    leader = psutil.Process(ranks.pid)
+    while len(family := leader.children(recursive=True)) < 3:  # the store, two ranks
+        time.sleep(0.01)
+    leader.kill()
+    assert ranks.wait(10) == -9
+    assert psutil.wait_procs(family, timeout=20)[1] == []
 
 
 def test_a_closed_server_leaves_nothing(ask) -> None:
