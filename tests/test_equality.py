@@ -199,16 +199,33 @@ def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
     assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
 
 
-LARS = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}
+LARS: dict[str, Any] = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}
+
+
+with_lars = pytest.mark.skipif(
+    find_spec("timm") is None and not os.environ.get("CI"),
+    reason="timm is not installed; run `make env`",
+)
 
 
 @pytest.mark.numeric
+@with_lars
 @pytest.mark.parametrize("strategy", [name for name in CONTESTANTS if name != "manual"])
 def test_lars_and_undecayed_biases_equal_those_of_one_process(run, strategy):
-    if find_spec("timm") is None and not os.environ.get("CI"):
-        pytest.skip("timm is not installed; run `make env`")
-    got = run(installed(strategy), gpus_per_node=2, **LARS)
-    assert_same_training(got, run("single", accumulation=2, **LARS))
+    got, want = run(installed(strategy), gpus_per_node=2, **LARS), lars_alone(run)
+    assert falls([row.loss for row in want.train])
+    assert_same_training(got, want)
+
+
+@pytest.mark.numeric
+@with_lars
+def test_a_rate_of_lars_one_percent_higher_is_seen(run):
+    got = run("ddp", gpus_per_node=2, **{**LARS, "base_lr": 1.01 * LARS["base_lr"]})
+    assert_far(numbers(got), numbers(lars_alone(run)), STATE_TOLERANCE)
+
+
+def lars_alone(run) -> Result:
+    return run("single", accumulation=2, **LARS)
 
 
 PLANTED = [

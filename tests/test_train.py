@@ -13,7 +13,9 @@ from ddl_core.schedules import learning_rate
 from ddl_core.spec import RunSpec
 from ddl_core.strategies.single import Single
 from ddl_core.train import Trainee, average_batch_statistics, evaluate, train_one_epoch
+from tests.closeness import assert_far, assert_near, falls
 from tests.groups import ThreadGroup
+from tests.planted import tiny
 
 
 class ListLoader:
@@ -65,14 +67,20 @@ def ignore(done: int, steps: int) -> None:
     """Progress nobody looks at."""
 
 
+# docs/method.md says what lies below and above these.
+TOLERANCE = 1e-5
+
+
+@pytest.mark.numeric
 def test_an_epoch_reports_the_images_it_consumed_and_its_loss():
     data = batches(6)
     outcome = train_one_epoch(trainee(base_lr=1e-9), ListLoader(data), 0, ignore)
     model = network().train()
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    expected = sum(criterion(model(x), y).item() for x, y in data) / 6
+    expected = [criterion(model(x), y).item() for x, y in data]
     assert (outcome.steps, outcome.samples, outcome.corrupt_images) == (6, 24, 0)
-    assert outcome.loss == pytest.approx(expected, rel=1e-5)
+    assert_near([outcome.loss], [sum(expected) / 6], TOLERANCE)
+    assert_far([outcome.loss], [sum(expected[:-1]) / 5], TOLERANCE)  # without the last batch
 
 
 def test_every_step_has_the_rate_of_the_images_seen():
@@ -87,8 +95,9 @@ def test_every_step_has_the_rate_of_the_images_seen():
     assert rates == [learning_rate(subject.spec, step * 4, 20) for step in range(10)]
 
 
+@pytest.mark.numeric
 def test_accumulating_equals_one_large_batch_where_no_statistics_are_involved():
-    def after(accumulation: int, size: int):
+    def after(accumulation: int, size: int, peak: float = 0.1):
         torch.manual_seed(3)
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
         images = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -99,33 +108,38 @@ def test_accumulating_equals_one_large_batch_where_no_statistics_are_involved():
             model,
             accumulation=accumulation,
             local_batch_size=size,
-            base_lr=0.1 / accumulation,
+            base_lr=peak / accumulation,
             warmup_epochs=0,
         )
         train_one_epoch(subject, ListLoader(data), 0, ignore)
-        return model[1].weight
+        return model.state_dict()
 
-    torch.testing.assert_close(after(4, 4), after(1, 16))
+    assert_near(after(4, 4), after(1, 16), TOLERANCE)
+    assert_far(after(4, 4, peak=0.101), after(1, 16), TOLERANCE)  # a rate 1 % higher
 
 
+@pytest.mark.numeric
 def test_virtual_workers_leave_the_statistics_that_real_workers_average():
     data = batches(8, seed=5)
     virtual = network()
     frozen = {"base_lr": 1e-12, "weight_decay": 0.0}  # statistics alone are compared
     train_one_epoch(trainee(virtual, accumulation=2, **frozen), ListLoader(data), 0, ignore)
 
+    def statistics(model):
+        return {"mean": model[1].running_mean.clone(), "variance": model[1].running_var.clone()}
+
     def worker(rank):
         model = copy.deepcopy(start)
         for images, _ in data[rank.rank :: 2]:
             model.train()(images)
+        own = statistics(model)
         average_batch_statistics(SimpleNamespace(strategy=rank, network=model))
-        return model
+        return own, statistics(model)
 
     start = network()
-    real = ThreadGroup(2).run(worker)
-    for model in real:
-        torch.testing.assert_close(virtual[1].running_mean, model[1].running_mean)
-        torch.testing.assert_close(virtual[1].running_var, model[1].running_var)
+    for own, mean in ThreadGroup(2).run(worker):
+        assert_near(mean, statistics(virtual), TOLERANCE)
+        assert_far(own, statistics(virtual), TOLERANCE)  # those of one worker alone
 
 
 def test_evaluation_counts_by_image_and_leaves_the_network_alone():
@@ -161,15 +175,37 @@ def test_a_few_unreadable_images_are_counted_and_many_end_the_run(corrupt, fails
         assert train_one_epoch(trainee(), loader, 0, ignore).corrupt_images == corrupt
 
 
+def learning(**fields) -> list[float]:
+    """Return the losses of two epochs in which a network learns colours."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for _ in range(8):
+        images = torch.randn(4, 3, 16, 16, generator=generator)
+        labels = torch.randint(3, (4,), generator=generator)
+        images[torch.arange(4), labels] += 1
+        data.append((images, labels))
+    settings = {"base_lr": 0.01, "warmup_epochs": 0, "schedule": "constant"}
+    subject = trainee(tiny(3), **{**settings, **fields})
+    losses = [train_one_epoch(subject, ListLoader(data), epoch, ignore).loss for epoch in (0, 1)]
+    assert falls(losses)
+    return losses
+
+
+@pytest.mark.numeric
 @pytest.mark.parametrize(
-    "fields", [{"precision": "bf16"}, {"precision": "fp16"}, {"channels_last": True}]
+    ("fields", "tolerance", "unfair"),
+    [
+        ({"precision": "bf16"}, 2e-3, 1.1),  # 8 bits of a number hide a rate 1 % higher
+        ({"precision": "fp16"}, 1e-4, 1.01),
+        ({"channels_last": True}, TOLERANCE, 1.01),
+    ],
+    ids=["bf16", "fp16", "channels_last"],
 )
-def test_options_of_speed_change_the_result_only_a_little(fields):
-    reference, subject = trainee(), trainee(**fields)
-    loss = train_one_epoch(reference, ListLoader(batches(4)), 0, ignore).loss
-    other = train_one_epoch(subject, ListLoader(batches(4)), 0, ignore).loss
-    assert other == pytest.approx(loss, rel=0.02)
-    assert all(torch.isfinite(p).all() for p in subject.network.parameters())
+def test_options_of_speed_change_the_result_only_a_little(fields, tolerance, unfair):
+    wanted = learning()
+    assert_near(learning(**fields), wanted, tolerance)
+    assert_far(learning(**fields, base_lr=unfair * 0.01), wanted, tolerance)
 
 
 def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
@@ -181,6 +217,4 @@ def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
             train_one_epoch(subject, ListLoader(batches(3)), 0, ignore)
         return train_one_epoch(subject, ListLoader(batches(3)), 1, ignore).loss
 
-    assert loss_of_epoch_1(skip_epoch_0=True) == pytest.approx(
-        loss_of_epoch_1(skip_epoch_0=False), rel=1e-9
-    )
+    assert loss_of_epoch_1(skip_epoch_0=True) == loss_of_epoch_1(skip_epoch_0=False)

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ddl_core.launchers.ranks import run_ranks
+from ddl_core.paths import RunFiles
 from ddl_core.provenance import available_cores
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
@@ -20,7 +22,7 @@ pytestmark = [
 ]
 
 # Decoders and resizers round differently; docs/method.md says what lies below and above this.
-TOLERANCE = 1e-4
+TOLERANCE = 4e-3
 
 PATHS = [
     ("native", "tfrecord"),
@@ -29,8 +31,8 @@ PATHS = [
 ]
 
 
-def run(folder: Path, data: Path, **fields: Any) -> list[EpochRecord]:
-    """Run two ranks for two epochs of 48 of 51 images; return the rows of training."""
+def run(folder: Path, data: Path, **fields: Any) -> Path:
+    """Run two ranks for two epochs of 48 of 51 images; return `folder`."""
     values = {
         "strategy": "ddp",
         "gpus_per_node": 2,
@@ -40,17 +42,22 @@ def run(folder: Path, data: Path, **fields: Any) -> list[EpochRecord]:
         "classes": 16,
         "train_images": 51,
         "eval_images": 15,
-        "local_batch_size": 4,
+        "local_batch_size": 8,
         "epochs": 2,
         "warmup_epochs": 1,
         "schedule": "constant",
         "warmup_steps": 0,
         "loader_workers": 1,
-        "checkpoint_every": 0,
+        "base_lr": 0.02,
     }
     spec = RunSpec(**{**values, **fields})
     write_record(folder, RunRecord.plan("test", spec, str(data)))
     run_ranks(folder)
+    return folder
+
+
+def rows_of(folder: Path) -> list[EpochRecord]:
+    """Return the rows of training."""
     return [row for row in read_epochs(folder) if row.phase == "train"]
 
 
@@ -61,41 +68,45 @@ def _names() -> Iterator[None]:
         yield
 
 
-def losses(rows: list[EpochRecord]) -> list[float]:
-    return [row.loss for row in rows]
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    """Return parameters and statistics after the last step."""
+    model = torch.load(RunFiles(folder).checkpoint, weights_only=True)["model"]
+    return {name: tensor for name, tensor in model.items() if tensor.is_floating_point()}
 
 
 @pytest.fixture(scope="module")
-def native(data, tmp_path_factory) -> list[EpochRecord]:
+def native(data, tmp_path_factory) -> Path:
     return run(tmp_path_factory.mktemp("native"), data, loader="native")
 
 
 @pytest.mark.parametrize(("loader", "data_format"), PATHS)
 def test_two_ranks_train_on_every_path(loader, data_format, data, native, tmp_path):
-    rows = run(tmp_path / "run", data, loader=loader, data_format=data_format)
+    done = run(tmp_path / "run", data, loader=loader, data_format=data_format)
+    rows, wanted = rows_of(done), rows_of(native)
     assert [row.samples for row in rows] == [48, 48]
-    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in native]
+    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in wanted]
     assert rows[0].ids_sha256 != rows[1].ids_sha256
     assert [row.corrupt_images for row in rows] == [0, 0]
     if data_format == "folder":  # the same images under the same numbers
-        assert_near(losses(rows), losses(native), TOLERANCE)
-        assert falls(losses(native))
+        assert_near(state(done), state(native), TOLERANCE)
+        assert falls([row.loss for row in wanted])
 
 
 @pytest.mark.numeric
 def test_crops_one_pixel_off_are_seen_in_the_training(data, native, tmp_path):
-    rows = run(tmp_path / "run", data, loader="turbo_crop_shifted")
-    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in native]
-    assert_far(losses(rows), losses(native), TOLERANCE)
+    shifted = run(tmp_path / "run", data, loader="turbo_crop_shifted")
+    wanted = [row.ids_sha256 for row in rows_of(native)]
+    assert [row.ids_sha256 for row in rows_of(shifted)] == wanted
+    assert_far(state(shifted), state(native), TOLERANCE)
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_loading_alone_is_timed_like_training(strategy, data, native, tmp_path):
     ranks = {"single": 1, "ddp": 2}[strategy]
     fields = {"strategy": strategy, "gpus_per_node": ranks, "accumulation": 3 - ranks}
-    rows = run(tmp_path / "run", data, work="load", **fields)
-    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in native]
-    assert [(row.steps, row.samples, row.loss, row.lr) for row in rows] == [(6, 48, None, None)] * 2
+    rows = rows_of(run(tmp_path / "run", data, work="load", **fields))
+    assert [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in rows_of(native)]
+    assert [(row.steps, row.samples, row.loss, row.lr) for row in rows] == [(3, 48, None, None)] * 2
     assert [row.cold for row in rows] == [True, False]
     record = read_record(tmp_path / "run")
     assert record.status == "completed"

@@ -14,9 +14,11 @@ from ddl_core.optim import make_optimizer
 from ddl_core.spec import RunSpec
 from ddl_core.strategies.deepspeed import DeepSpeed, configuration
 from ddl_core.train import Trainee, train_one_epoch
+from tests.planted import tiny
 
 STEPS = 10  # of each of two epochs
 BATCH = 4
+BASE_LR = 0.01  # at which it learns: what rounding does stays as small as it is
 
 
 class Batches:
@@ -42,20 +44,21 @@ class Batches:
     def __iter__(self):
         for number in self._mine:
             generator = torch.Generator().manual_seed(1000 * self._epoch + number)
-            images = torch.randn(BATCH, 3, 8, 8, generator=generator)
-            yield images, torch.randint(3, (BATCH,), generator=generator)
+            images = torch.randn(BATCH, 3, 16, 16, generator=generator)
+            labels = torch.randint(3, (BATCH,), generator=generator)
+            images[torch.arange(BATCH), labels] += 1  # a colour to learn
+            yield images, labels
 
 
 def network() -> nn.Module:
     """Make a network with batch statistics, and an odd number of parameters to share."""
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7), nn.ReLU(), nn.Flatten(), nn.Linear(252, 3)
-    )
+    return tiny(3)
 
 
 def spec(strategy: str, **fields) -> RunSpec:
     common = {"classes": 3, "local_batch_size": BATCH, "epochs": 2, "warmup_epochs": 0.5}
+    common |= {"base_lr": BASE_LR, "schedule": "constant"}
     return RunSpec(
         **{**common, "strategy": strategy, "weight_decay": 0.01, "device": "cpu", **fields}
     )
