@@ -17,6 +17,8 @@ DALIS := cuda130 cuda110
 $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
+PYTEST := $(BIN)/python -m pytest
+AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
 PIP_LOG := .venv/pip.log
 HOROVOD_LOG := .venv/horovod.log
 
@@ -39,13 +41,19 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
 
-test: env ## run all tests, on up to four cores
+test: env ## run all tests, on up to four cores; those that compare numbers on less of a processor too
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	@bash requirements/browser.sh || echo "going on: the tests in a browser are skipped (in CI they fail)"
-	@# Tests spend much of their time waiting (for ranks, a scheduler, a hang to be noticed), so
-	@# several run at once; then, whatever came out, those that measure time.
-	@$(BIN)/python -m pytest -m "not alone" -n auto --maxprocesses 4 --dist loadfile --durations=25; \
-	status=$$?; $(BIN)/python -m pytest -m alone && exit $$status
+	@# Whatever comes out of one round, all are made. Tests spend much of their time waiting (for
+	@# ranks, a scheduler, a hang to be noticed), so several run at once; then those that measure time.
+	@status=0; \
+	$(PYTEST) -m "not alone" $(AT_ONCE) --durations=25 || status=1; \
+	for most in AVX2:avx2 SSE41:default; do \
+	  echo "== again, with the instruction set $$most"; \
+	  ONEDNN_MAX_CPU_ISA=$${most%:*} ATEN_CPU_CAPABILITY=$${most#*:} \
+	    $(PYTEST) -m numeric $(AT_ONCE) || status=1; \
+	done; \
+	$(PYTEST) -m alone || status=1; exit $$status
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
