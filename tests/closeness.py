@@ -28,7 +28,8 @@ def apart(got: Numbers, want: Numbers) -> float:
         )
     assert isinstance(got, Mapping)
     assert got.keys() == want.keys()
-    return max(_apart(got[name].double(), want[name].double()) for name in want)
+    distances = [_apart(got[name].double(), want[name].double()) for name in want]
+    return float(torch.tensor(distances).max())  # NaN if one is, which `max` of Python may miss
 
 
 def _apart(got: Tensor, want: Tensor) -> float:
