@@ -28,7 +28,8 @@ def apart(got: Numbers, want: Numbers) -> float:
         )
     assert isinstance(got, Mapping)
     assert got.keys() == want.keys()
-    return max(_apart(got[name].double(), want[name].double()) for name in want)
+    distances = [_apart(got[name].double(), want[name].double()) for name in want]
+    return float(torch.tensor(distances).max())  # NaN if one is, which `max` of Python may miss
 
 
 def _apart(got: Tensor, want: Tensor) -> float:
@@ -52,4 +53,4 @@ def assert_far(got: Numbers, want: Numbers, tolerance: float) -> None:
 
 def falls(losses: Sequence[float]) -> bool:
     """Say whether the last of `losses` is clearly below the first, so that something is learned."""
-    return losses[-1] < 0.95 * losses[0]
+    return losses[-1] < 0.97 * losses[0]
