@@ -64,10 +64,11 @@ ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDI
 .PHONY: .venv/.packages
 endif
 .venv/.packages: $(PINS)
-	@python=$$(bash requirements/bootstrap.sh) || exit 1; \
+	@python=$$(DALI=$(DALI) bash requirements/bootstrap.sh) || exit 1; \
 	echo "building .venv with $$python: about 2 minutes, once"; \
-	echo "(1.5 GB; longer and 5 GB where torch comes with CUDA; progress is in $(PIP_LOG))"; \
+	echo "(1.5 GB; progress is in $(PIP_LOG))"; \
 	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
+	$(BIN)/python requirements/torch_cost.py || true; \
 	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install the pinned packages; all of its output: $(PIP_LOG)"; exit 1; }
@@ -84,6 +85,9 @@ endif
 
 # The packages cannot share an environment, so the one that is there goes.
 .venv/.dali-$(DALI): .venv/.packages requirements/dali_$(DALI).txt
+	@[ $(DALI) != cuda110 ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info > (3, 13))' || { \
+	  echo "error: DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one; run:"; \
+	  echo "  rm -r .venv && make env DALI=cuda110"; exit 1; }
 	@echo "installing DALI for $(DALI): 600 to 900 MB"
 	@rm -f .venv/.dali-*
 	@$(BIN)/python -m pip uninstall --yes $(DALIS:%=nvidia-dali-%) >>$(PIP_LOG) 2>&1 || true

@@ -15,8 +15,13 @@ apt_install() {
         sudo -n true 2>/dev/null || return 1
         sudo="sudo -n"
     fi
+    if [ -z "${apt_updated:-}" ]; then
+        $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
+        apt_updated=yes
+    fi
+    # Which Python a release has is found out by asking for each: no error of apt's for those.
+    apt-cache show "$@" >/dev/null 2>&1 || return 1
     echo "installing system packages: $*" >&2
-    $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
     $sudo env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
