@@ -43,24 +43,15 @@ def chosen_file(pin: str) -> str | None:
     command = [sys.executable, "-u", "-m", "pip", "install", "--dry-run", "--ignore-installed"]
     options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     with tempfile.TemporaryDirectory() as folder:  # what pip leaves when it is ended
-        process = subprocess.Popen(
-            [*command, *options, pin],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "TMPDIR": folder},
-        )
-        timer = threading.Timer(PATIENCE, process.kill)
-        timer.start()
-        try:
-            for line in process.stdout or ():
-                if found := WHEEL.search(line):
-                    return found[0].replace("%2B", "+")
-            return None
-        finally:
+        environment = {**os.environ, "TMPDIR": folder}
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        with subprocess.Popen([*command, *options, pin], env=environment, **output) as process:
+            timer = threading.Timer(PATIENCE, process.kill)
+            timer.start()
+            found = next(filter(None, map(WHEEL.search, process.stdout or ())), None)
             timer.cancel()
             process.kill()
-            process.wait()
+    return found[0].replace("%2B", "+") if found else None
 
 
 def main() -> None:
