@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test cluster-demo lint env horovod clean clean-results
+.PHONY: help reproduce figures test cluster-demo pythons lint env horovod clean clean-results
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -59,6 +59,9 @@ cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on thi
 	@bash requirements/slurm.sh
 	$(BIN)/python -m ddl_core.cli.cluster_demo
 
+pythons: ## try the other Pythons of this machine: pins, and the tests that need no torch
+	@bash requirements/pythons.sh build/pythons
+
 lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -73,10 +76,11 @@ ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDI
 .PHONY: .venv/.packages
 endif
 .venv/.packages: $(PINS)
-	@python=$$(bash requirements/bootstrap.sh) || exit 1; \
+	@python=$$(DALI=$(DALI) bash requirements/bootstrap.sh) || exit 1; \
 	echo "building .venv with $$python: about 2 minutes, once"; \
-	echo "(1.5 GB; longer and 5 GB where torch comes with CUDA; progress is in $(PIP_LOG))"; \
+	echo "(1.5 GB; progress is in $(PIP_LOG))"; \
 	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
+	$(BIN)/python requirements/torch_cost.py || true; \
 	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install the pinned packages; all of its output: $(PIP_LOG)"; exit 1; }
@@ -93,6 +97,9 @@ endif
 
 # The packages cannot share an environment, so the one that is there goes.
 .venv/.dali-$(DALI): .venv/.packages requirements/dali_$(DALI).txt
+	@[ $(DALI) != cuda110 ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info > (3, 13))' || { \
+	  echo "error: DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one; run:"; \
+	  echo "  rm -r .venv && make env DALI=cuda110"; exit 1; }
 	@echo "installing DALI for $(DALI): 600 to 900 MB"
 	@rm -f .venv/.dali-*
 	@$(BIN)/python -m pip uninstall --yes $(DALIS:%=nvidia-dali-%) >>$(PIP_LOG) 2>&1 || true

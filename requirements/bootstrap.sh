@@ -4,9 +4,15 @@
 # Prints the Python to use; messages go to stderr.
 set -euo pipefail
 
-versions="3.11 3.12" # the range of requires-python in pyproject.toml, the preferred one first
-
 . "$(dirname "${BASH_SOURCE[0]}")/system.sh"
+
+versions=$python_versions
+whatfor=""
+if [ "${DALI:-}" = cuda110 ]; then
+    versions="3.11 3.12" # NVIDIA's last wheel of that name refuses later ones
+    whatfor=" for DALI=cuda110"
+fi
+allowed="${versions%% *} to ${versions##* }"
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 fits() { case " $versions " in *" $(version_of "$1") "*) ;; *) return 1 ;; esac; }
@@ -16,7 +22,7 @@ makes_environments() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 find_python() {
     local candidate
     python=""
-    for candidate in ${PYTHON:-python3.11 python3.12 python3 python /usr/bin/python3}; do
+    for candidate in ${PYTHON:-${versions//3./python3.} python3 python /usr/bin/python3}; do
         fits "$candidate" || continue
         if makes_environments "$candidate"; then
             python=$candidate
@@ -42,13 +48,15 @@ command -v git >/dev/null || apt_install git ||
 
 find_python
 if [ -z "$python" ] && [ -z "${PYTHON:-}" ]; then
-    apt_install python3.11-venv || apt_install python3.12-venv || true
+    for version in $versions; do
+        if apt_install "python$version-venv"; then break; fi
+    done
     find_python
 fi
-[ -n "$python" ] || fail "Python 3.11 or 3.12 is needed, and here $(found_pythons)" \
-    "install one: apt-get install python3.11-venv, a module of the cluster, or" \
-    "conda env create -f environment.yml && conda activate ddl" \
-    "or name one: make env PYTHON=/path/to/python3.11"
+[ -n "$python" ] || fail "Python $allowed is needed$whatfor, and here $(found_pythons)" \
+    "install one: apt-get install python3-venv (Debian 12 and 13, Ubuntu 24.04 and newer), a module" \
+    "of the cluster, or conda env create -f environment.yml && conda activate ddl" \
+    "or name one: make env PYTHON=/path/to/python${versions##* }"
 
 if ! makes_environments "$python"; then
     package="python$(version_of "$python")-venv"

@@ -1,4 +1,9 @@
-# What bootstrap.sh, slurm.sh and browser.sh share, to be sourced: errors, and packages of the system.
+# What the other scripts share, to be sourced: errors, and packages of the system.
+
+# The range of requires-python in pyproject.toml, in the order of preference: what was run on each
+# says README.md beside this file.
+# shellcheck disable=SC2034 # for those that source this
+python_versions="3.11 3.12 3.13 3.14"
 
 fail() {
     printf 'error: %s\n' "$1" >&2
@@ -15,8 +20,13 @@ apt_install() {
         sudo -n true 2>/dev/null || return 1
         sudo="sudo -n"
     fi
+    if [ -z "${apt_updated:-}" ]; then
+        $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
+        apt_updated=yes
+    fi
+    # Which Python a release has is found out by asking for each: no error of apt's for those.
+    apt-cache show "$@" >/dev/null 2>&1 || return 1
     echo "installing system packages: $*" >&2
-    $sudo apt-get update -qq >/dev/null 2>&1 || true # the next line tells whether it mattered
     $sudo env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
