@@ -106,9 +106,10 @@ def test_four_processes_train_like_one_with_four_virtual_workers(arms):
 
 
 @pytest.mark.numeric
-def test_a_rate_one_percent_higher_is_seen_in_the_training(arms):
-    got = losses(arms["rate 1 % higher"], "train")
-    assert_far(got, losses(arms["1 x 4 virtual"], "train"), TOLERANCE)
+def test_a_rate_one_percent_higher_is_seen_in_training_and_evaluation(arms):
+    for phase in ("train", "eval"):
+        got = losses(arms["rate 1 % higher"], phase)
+        assert_far(got, losses(arms["1 x 4 virtual"], phase), TOLERANCE)
 
 
 @pytest.mark.numeric
