@@ -18,6 +18,7 @@ $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
 PYTEST := $(BIN)/python -m pytest
+NUMERIC = $(shell grep -rl mark.numeric tests --include='test_*.py') # importing all would take longer
 AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
 PIP_LOG := .venv/pip.log
 HOROVOD_LOG := .venv/horovod.log
@@ -51,7 +52,7 @@ test: env ## run all tests, on up to four cores; those that compare numbers on l
 	for most in AVX2:avx2 SSE41:default; do \
 	  echo "== again, with the instruction set $$most"; \
 	  ONEDNN_MAX_CPU_ISA=$${most%:*} ATEN_CPU_CAPABILITY=$${most#*:} \
-	    $(PYTEST) -m numeric $(AT_ONCE) || status=1; \
+	    $(PYTEST) -m numeric $(AT_ONCE) $(NUMERIC) || status=1; \
 	done; \
 	$(PYTEST) -m alone || status=1; exit $$status
 
