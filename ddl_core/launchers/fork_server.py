@@ -47,6 +47,9 @@ class ForkServer:
         self._log = Path(self._folder.name) / "log"
         own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it must not have threads
         own |= {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
+        own |= {
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1"
+        }  # any other look for a GPU spoils CUDA in forks
         self._process = processes.start(
             [sys.executable, "-m", PROGRAM, self.address],
             token=self._token,

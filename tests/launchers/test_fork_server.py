@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 import uuid
@@ -64,6 +65,28 @@ def test_ranks_that_are_to_load_torch_otherwise_have_a_server_of_their_own(ask, 
     assert ranks._own is not None
     assert ranks.wait(120) == 0
     assert [one["capability"] for one in told(tmp_path)] == ["DEFAULT", "DEFAULT"]
+
+
+LOOKS_FOR_GPUS = """
+import sys, torch
+from importlib import import_module
+from ddl_core.launchers.forked_ranks import PRELOADED
+for name in ("is_available", "device_count", "init"):
+    setattr(torch.cuda, name, lambda: sys.exit("looked for a GPU"))
+for name in PRELOADED:
+    import_module(name)
+"""
+
+
+def test_loading_looks_for_no_gpu_which_would_spoil_cuda_in_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS_FOR_GPUS],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_rank_that_fails_ends_the_others_and_is_named(ask, tmp_path) -> None:
