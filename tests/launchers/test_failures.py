@@ -20,7 +20,7 @@ import torch
 from ddl_core import worker
 from ddl_core.errors import LaunchError
 from ddl_core.failures import REMEDIES, Category, classify, remedy
-from ddl_core.launchers import failure, ranks
+from ddl_core.launchers import failure, fork_server, ranks
 from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
 from ddl_core.records import Failure, read_record, write_record
@@ -107,9 +107,11 @@ def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path)
     run_dir = planned(local_batch_size=512, train_images=512, image_size=224)
     code = "import sys; from ddl_core.launchers.ranks import run_ranks; run_ranks(sys.argv[1])"
     begin = f'echo $$ >{small_memory} && exec "$@"'
+    # The ranks have to come from a server that is in this group as well.
+    alone = {name: value for name, value in os.environ.items() if name != fork_server.ADDRESS}
     done = subprocess.run(
         ["sh", "-c", begin, "sh", sys.executable, "-c", code, str(run_dir)],
-        env={**os.environ, "PYTHONPATH": ranks.import_path()},
+        env={**alone, "PYTHONPATH": ranks.import_path()},
         capture_output=True,
         text=True,
         timeout=240,
