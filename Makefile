@@ -19,7 +19,7 @@ PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
 PYTEST := $(BIN)/python -m pytest
 NUMERIC = $(shell grep -rl mark.numeric tests --include='test_*.py') # importing all would take longer
-AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
+AT_ONCE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP_LOG := .venv/pip.log
 HOROVOD_LOG := .venv/horovod.log
 

@@ -13,19 +13,19 @@ os.environ["MPLBACKEND"] = "Agg"
 # A shell lets what it starts with & ignore interrupts, and children inherit that; tests send some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SLOW_LAST = ("slow", "multiprocess", "notebook")
+# After the plain tests those that mostly wait, so that others fill the time and none of them is
+# left at the end, when the other cores have nothing to do any more.
+PLAIN_FIRST = ("browser", "slurm", "notebook", "multiprocess", "slow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run plain tests first, so that a simple mistake shows within seconds."""
-    items.sort(key=_cost)
+    items.sort(key=_turn)
 
 
-def _cost(item: pytest.Item) -> int:
-    return max(
-        (SLOW_LAST.index(mark.name) + 1 for mark in item.iter_markers() if mark.name in SLOW_LAST),
-        default=0,
-    )
+def _turn(item: pytest.Item) -> int:
+    marks = {mark.name for mark in item.iter_markers()}
+    return next((turn for turn, name in enumerate(PLAIN_FIRST, start=1) if name in marks), 0)
 
 
 @pytest.fixture(scope="session", autouse=True)
