@@ -109,7 +109,8 @@ class Ranks:
     ----------
     request
         ``rank``, the words of a rank's command; ``ranks``, how many; ``logs``, folder of their
-        output; ``environment``; ``token``, which all their processes carry.
+        output; ``environment``; ``folder``, where they are to be at work; ``token``, which all
+        their processes carry.
 
     Raises
     ------

@@ -102,7 +102,8 @@ class Leader:
             self.client.send(f"{self.logs}: {error.strerror}")
             return 1
         _show(self.shown[TOKEN], self.request["token"])
-        self.client.send(os.getpid())
+        self.pid = os.getpid()
+        self.client.send(self.pid)
         store, port = self._open_store()
         noticed = _notice_children()
         for rank in range(self.request["ranks"]):
@@ -167,13 +168,14 @@ class Leader:
 
     def _become(self, rank: int, port: int) -> int:
         """Be one rank; return its exit status."""
-        die_with_parent()
+        die_with_parent(self.pid)
         self.client.close()  # its end is to say that the leader is gone
         _show(self.shown[PLACE] - len(f"{PLACE}="), RANK.format(rank))
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.request["ranks"]}
         place |= {"LOCAL_WORLD_SIZE": self.request["ranks"], "MASTER_PORT": port}
+        os.chdir(self.request["folder"])
         os.environ.clear()
         os.environ.update(self.request["environment"])
         os.environ.update({name: str(value) for name, value in place.items()})

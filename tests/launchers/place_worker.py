@@ -12,7 +12,8 @@ rank = os.environ["RANK"]
 place = {
     **{name: os.environ.get(name) for name in ("WORLD_SIZE", "LOCAL_RANK", "DDL_COLOUR")},
     "capability": torch.backends.cpu.get_cpu_capability(),
-    "modules": sys.modules["__main__"].__spec__.name,
+    "main": sys.modules["__main__"].__spec__.name,
+    "folder": str(Path.cwd()),
 }
 (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(place))
 if rank == "1" and len(sys.argv) > 2:

@@ -30,6 +30,7 @@ def ask(tmp_path: Path) -> Ask:
         words = [sys.executable, "-m", "tests.launchers.place_worker", str(tmp_path), *arguments]
         environment = {**os.environ, "PYTHONPATH": import_path(), **variables}
         request = {"rank": words, "ranks": 2, "logs": str(tmp_path / "logs")}
+        request["folder"] = str(tmp_path)
         return Ranks({**request, "environment": environment, "token": uuid.uuid4().hex})
 
     return start
@@ -45,7 +46,8 @@ def test_each_rank_is_at_its_place_with_the_variables_of_its_run(ask, tmp_path) 
     assert (first["LOCAL_RANK"], second["LOCAL_RANK"]) == ("0", "1")
     assert first["WORLD_SIZE"] == "2"
     assert first["DDL_COLOUR"] == "red"
-    assert first["modules"] == "tests.launchers.place_worker"
+    assert first["main"] == "tests.launchers.place_worker"
+    assert first["folder"] == str(tmp_path)
 
 
 def test_one_server_serves_many_runs_and_has_no_threads(ask) -> None:
