@@ -19,7 +19,7 @@ PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
 PYTEST := $(BIN)/python -m pytest
 NUMERIC = $(shell grep -rl mark.numeric tests --include='test_*.py') # importing all would take longer
-AT_ONCE := -n $(shell test $$(nproc) -gt 2 && echo 4 || echo 3) --dist loadfile --no-loadscope-reorder
+AT_ONCE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP_LOG := .venv/pip.log
 HOROVOD_LOG := .venv/horovod.log
 
@@ -42,7 +42,7 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
 
-test: env ## run all tests, three or four at once; those that compare numbers on less of a processor too
+test: env ## run all tests, on up to four cores; those that compare numbers on less of a processor too
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	@bash requirements/browser.sh || echo "going on: the tests in a browser are skipped (in CI they fail)"
 	@# Whatever comes out of one round, all are made. Tests spend much of their time waiting (for
