@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test cluster-demo lint env horovod clean clean-results
+.PHONY: help reproduce figures test cluster-demo pythons lint env horovod clean clean-results
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -49,6 +49,9 @@ test: env ## run all tests, on up to four cores
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
 	$(BIN)/python -m ddl_core.cli.cluster_demo
+
+pythons: ## try the other Pythons of this machine: pins, and the tests that need no torch
+	@bash requirements/pythons.sh build/pythons
 
 lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/ruff check

@@ -4,17 +4,15 @@
 # Prints the Python to use; messages go to stderr.
 set -euo pipefail
 
-# The range of requires-python in pyproject.toml, in the order of preference: how much of what is
-# here was run on each, see requirements/README.md.
-versions="3.11 3.12 3.13 3.14"
+. "$(dirname "${BASH_SOURCE[0]}")/system.sh"
+
+versions=$python_versions
 whatfor=""
 if [ "${DALI:-}" = cuda110 ]; then
     versions="3.11 3.12" # NVIDIA's last wheel of that name refuses later ones
     whatfor=" for DALI=cuda110"
 fi
 allowed="${versions%% *} to ${versions##* }"
-
-. "$(dirname "${BASH_SOURCE[0]}")/system.sh"
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 fits() { case " $versions " in *" $(version_of "$1") "*) ;; *) return 1 ;; esac; }

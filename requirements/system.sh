@@ -1,4 +1,9 @@
-# What bootstrap.sh, slurm.sh and browser.sh share, to be sourced: errors, and packages of the system.
+# What the other scripts share, to be sourced: errors, and packages of the system.
+
+# The range of requires-python in pyproject.toml, in the order of preference: what was run on each
+# says README.md beside this file.
+# shellcheck disable=SC2034 # for those that source this
+python_versions="3.11 3.12 3.13 3.14"
 
 fail() {
     printf 'error: %s\n' "$1" >&2

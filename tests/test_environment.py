@@ -73,9 +73,18 @@ def test_pyproject_reads_the_same_files() -> None:
 def test_python_range_is_the_same_everywhere() -> None:
     allowed = SpecifierSet(PYPROJECT["project"]["requires-python"])
     minors = [f"3.{minor}" for minor in range(30) if f"3.{minor}" in allowed]
-    script = (REQUIREMENTS / "bootstrap.sh").read_text()
-    assert re.findall(r'^versions="([^"]*)"', script, re.MULTILINE) == [" ".join(minors)]
+    script = (REQUIREMENTS / "system.sh").read_text()
+    assert re.findall(r'^python_versions="([^"]*)"', script, re.MULTILINE) == [" ".join(minors)]
     assert f"python={minors[0]}" in CONDA["dependencies"]
+    # What is checked is written for the oldest.
+    assert PYPROJECT["tool"]["mypy"]["python_version"] == minors[0]
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + minors[0].replace(".", "")
+
+
+def test_setuptools_is_the_one_that_builds() -> None:
+    """From Python 3.12 on an environment starts without it; torch and Horovod's build need it."""
+    (build,) = PYPROJECT["build-system"]["requires"]
+    assert f"setuptools{CONSTRAINTS['setuptools']}" == build
 
 
 def test_a_missing_slurm_is_told_as_it_is_installed() -> None:

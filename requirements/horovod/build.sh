@@ -40,11 +40,19 @@ else
     export HOROVOD_WITHOUT_MPI=1
 fi
 
+# A machine without a GPU where none of Horovod's settings speaks of one.
+cuda=found
+if ! env | grep -qE '^HOROVOD_(GPU|CUDA|NCCL)' && [ ! -e /dev/nvidiactl ] &&
+    ! command -v nvidia-smi >/dev/null; then
+    cuda=none
+    export DDL_HOROVOD_NO_CUDA=1
+fi
+
 torch=$(ask 'from importlib.metadata import version; print(version("torch"))')
 settings=$(env | grep -E '^(HOROVOD_|CXX=|CXXFLAGS=|CUDA_HOME=|NCCL_HOME=)' | sort || true)
-key=$( (cd "$here" && cat -- *.txt *.cmake build.sh
+key=$( (cd "$here" && cat -- *.txt *.cmake *.py build.sh
     "${CXX:-g++}" --version | head -n 1
-    echo "$version $torch $mpi $(uname -m) $settings") | sha256sum | cut -c 1-12)
+    echo "$version $torch $mpi $cuda $(uname -m) $settings") | sha256sum | cut -c 1-12)
 folder=$cache/$key
 
 export CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" CMAKE_POLICY_VERSION_MINIMUM=3.5

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Try the supported Pythons that this machine has beside the one of .venv:
+#   pythons.sh FOLDER
+# For each, pip resolves all pins (it downloads what the packages say of themselves, not the
+# packages), and the tests that need no torch run in a small environment in FOLDER. A machine with
+# no other Python has nothing to try, which is no error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. requirements/system.sh
+
+folder=$1
+# A framework that is missing is an error in CI; here it is missing on purpose.
+unset CI
+# Else every process would compile the packages again.
+unset PYTHONDONTWRITEBYTECODE
+marks="not slow and not multiprocess and not notebook and not slurm and not browser and not alone"
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+
+# Prints a Python of version $1: of PATH, else of pyenv, whose versions are not on PATH.
+python_of() {
+    local candidate
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+        if [ "$(version_of "$candidate")" = "$1" ] &&
+            "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+}
+
+# The packages of all sets and of DALI, as `make env` would install them.
+resolve() {
+    "$1" -m pip install --disable-pip-version-check --no-input --dry-run --ignore-installed \
+        -c requirements/constraints.txt -r requirements/analysis.txt -r requirements/train.txt \
+        -r requirements/notebooks.txt -r requirements/test.txt -r requirements/dali_cuda130.txt
+}
+
+install() {
+    local pip=(-m pip install --disable-pip-version-check --no-input --no-compile)
+    rm -rf "$2" && "$1" -m venv "$2"
+    # Older ones download every package in order to resolve.
+    "$2/bin/python" "${pip[@]}" "pip>=24.1"
+    "$2/bin/python" "${pip[@]}" -c requirements/constraints.txt -r requirements/analysis.txt \
+        -r requirements/notebooks.txt -r requirements/test.txt
+    "$2/bin/python" "${pip[@]}" --no-deps --editable .
+}
+
+run_tests() {
+    "$1" -m pytest -p tests.without_torch -p no:cacheprovider -q -n auto --maxprocesses 4 \
+        --dist loadfile -m "$marks"
+}
+
+# Runs a step into the log; says what it was that failed.
+step() {
+    local what=$1
+    shift
+    "$@" >>"$log" 2>&1 && return
+    grep -v ^WARNING "$log" | tail -n 30
+    echo "Python $version: $what FAILED; all of the output: $log"
+    return 1
+}
+
+mkdir -p "$folder"
+tried="" failed=""
+for version in $python_versions; do
+    [ "$(version_of .venv/bin/python)" != "$version" ] || continue
+    python=$(python_of "$version")
+    [ -n "$python" ] || continue
+    tried="$tried $version"
+    log=$folder/$version.log environment=$folder/$version
+    : >"$log"
+    SECONDS=0
+    if step "installing without torch" install "$python" "$environment" && installed=$SECONDS &&
+        step "resolving the pins" resolve "$environment/bin/python" && resolved=$SECONDS &&
+        step "tests without torch" run_tests "$environment/bin/python"; then
+        echo "Python $version ($python): installed without torch in $installed s," \
+            "all pins resolved in $((resolved - installed)) s, tests: $(tail -n 1 "$log")"
+    else
+        failed="$failed $version"
+    fi
+    rm -rf "$environment"
+done
+[ -n "$tried" ] || echo "no other Python of $python_versions on this machine: nothing to try"
+[ -z "$failed" ] || fail "failed on Python$failed"

@@ -1,0 +1,225 @@
+"""Which Python `make env` takes, what it says before a large download, and `make pythons`."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+TOOLS = "bash cat command dirname env git grep mkdir printf rm sed tail cp chmod"
+
+# Stands in for a Python of the version that its file name or STUB_VERSION says.
+STUB = """#!/bin/bash
+version=${STUB_VERSION:-$(basename "$0" | sed 's/python//')}
+case "$*" in
+    *version_info*) echo "$version" ;;
+    *"sys.executable"*) echo "$0" ;;
+    --version) echo "Python $version.4" ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *--dry-run*) echo resolving; exit "${STUB_RESOLVES:-0}" ;;
+    *"-m pytest"*) echo "7 passed in 1.00s"; exit "${STUB_TESTS:-0}" ;;
+esac
+"""
+
+
+def stub(file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(STUB)
+    file.chmod(0o755)
+    return file
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A PATH without any Python, and without apt-get."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name in (*TOOLS.split(), "basename", "g++"):
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+    return folder
+
+
+def call(script: str, *arguments: str, cwd: Path = PROJECT, **variables: str):
+    return subprocess.run(
+        ["bash", f"requirements/{script}", *arguments],
+        cwd=cwd,
+        env={"HOME": "/nonexistent", **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_each_supported_python_is_taken(tools: Path, version: str) -> None:
+    python = stub(tools / f"python{version}")
+    done = call("bootstrap.sh", PATH=str(tools))
+    assert (done.returncode, done.stdout) == (0, f"{python}\n"), done.stderr
+
+
+def test_the_python_that_most_was_run_on_is_preferred(tools: Path) -> None:
+    for version in ("3.14", "3.13", "3.12"):
+        stub(tools / f"python{version}")
+    assert call("bootstrap.sh", PATH=str(tools)).stdout.endswith("python3.12\n")
+
+
+def test_a_python_that_is_too_old_is_named_with_the_range(tools: Path) -> None:
+    stub(tools / "python3")
+    done = call("bootstrap.sh", PATH=str(tools), PYTHON="python3", STUB_VERSION="3.10")
+    assert done.returncode != 0
+    assert "Python 3.11 to 3.14 is needed, and here python3 is Python 3.10.4" in done.stderr
+
+
+def test_dali_for_cuda_11_stops_at_3_12(tools: Path) -> None:
+    stub(tools / "python3.13")
+    done = call("bootstrap.sh", PATH=str(tools), DALI="cuda110", PYTHON="python3.13")
+    assert done.returncode != 0
+    assert "Python 3.11 to 3.12 is needed for DALI=cuda110" in done.stderr
+    python = stub(tools / "python3.12")
+    assert call("bootstrap.sh", PATH=str(tools), DALI="cuda110").stdout == f"{python}\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    shutil.copytree(PROJECT / "requirements", root / "requirements")
+    shutil.copy(PROJECT / "Makefile", root)
+    return root
+
+
+def test_an_environment_of_a_later_python_refuses_dali_for_cuda_11(checkout: Path) -> None:
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 1\n")  # to the one question that is asked
+    python.chmod(0o755)
+    (checkout / ".venv" / ".packages").write_text(f"{checkout}\n")
+    done = subprocess.run(
+        ["make", ".venv/.dali-cuda110", "DALI=cuda110"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one" in done.stdout
+    assert "installing" not in done.stdout
+
+
+def test_a_machine_with_no_other_python_has_nothing_to_try(checkout: Path, tools: Path) -> None:
+    stub(checkout / ".venv" / "bin" / "python")
+    stub(tools / "python3.12")  # the one of .venv
+    done = call("pythons.sh", "logs", cwd=checkout, PATH=str(tools), STUB_VERSION="3.12")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no other Python" in done.stdout
+
+
+def test_each_other_python_gets_one_line(checkout: Path, tools: Path, tmp_path: Path) -> None:
+    stub(tools / "python3.13")
+    inside = stub(tmp_path / "pyenv" / "versions" / "3.14.1" / "bin" / "python")
+    inside.write_text(STUB.replace("version=", "version=3.14 #"))
+    settings = {"PATH": str(tools), "PYENV_ROOT": str(tmp_path / "pyenv")}
+    inside.parent.joinpath("python3.14").symlink_to(inside)
+    # The stub of an environment does not know its version; only that of the folder is asked.
+    done = call("pythons.sh", "logs", cwd=checkout, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" (")[0] for line in lines] == ["Python 3.13", "Python 3.14"]
+    assert all("all pins resolved" in line and "7 passed" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("variable", "what"), [("STUB_RESOLVES", "resolving the pins"), ("STUB_TESTS", "tests")]
+)
+def test_what_failed_is_named(checkout: Path, tools: Path, variable: str, what: str) -> None:
+    stub(tools / "python3.13")
+    done = call("pythons.sh", "logs", cwd=checkout, PATH=str(tools), **{variable: "1"})
+    assert done.returncode != 0
+    assert f"Python 3.13: {what}" in done.stdout
+    assert "FAILED; all of the output: logs/3.13.log" in done.stdout
+    assert "failed on Python 3.13" in done.stderr
+
+
+WITHOUT_TORCH = """
+import pytest
+from ddl_core.errors import NotInstalledError
+
+def test_runs(): pass
+def test_fails(): assert False
+def test_needs_torch(): raise NotInstalledError("training needs the package 'torch'")
+def test_imports_torch(): raise ModuleNotFoundError("No module named 'torch'")
+@pytest.fixture
+def images(): raise ModuleNotFoundError("No module named 'skimage.data'")
+def test_uses_images(images): pass
+"""
+
+
+def test_without_torch_only_what_needs_it_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(WITHOUT_TORCH)
+    (tmp_path / "test_none.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    command = ["-m", "pytest", "-p", "tests.without_torch", "-p", "no:cacheprovider", "-c"]
+    done = subprocess.run(
+        [sys.executable, *command, "/dev/null", "-q", "--rootdir", tmp_path, tmp_path],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert "1 failed, 1 passed, 4 skipped" in done.stdout, done.stdout
+    assert "test_some.py::test_fails\n1 failed" in done.stdout
+
+
+@pytest.fixture
+def cost():
+    spec = importlib.util.spec_from_file_location(
+        "torch_cost", PROJECT / "requirements" / "torch_cost.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CUDA = "torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl"
+CPU = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("file", "gpu", "said"), [(CUDA, False, True), (CUDA, True, False), (CPU, False, False)]
+)
+def test_the_cost_of_cuda_is_said_where_nothing_uses_it(
+    cost, file: str, gpu: bool, said: bool, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(cost, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
+    cost.main()
+    output = capsys.readouterr().out
+    assert ("GB" in output and "PIP_EXTRA_INDEX_URL" in output and CUDA in output) is said
+    assert bool(output) is said
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        (f"  Downloading {CUDA} (526.6 MB)", CUDA),
+        (f"  Downloading {CUDA}.metadata (30 kB)", CUDA),
+        (f"Processing /some/folder/{CPU}", CPU),
+        (f"  Downloading {CPU.replace('+', '%2B')} (191 MB)", CPU),
+        ("ERROR: No matching distribution found", None),
+    ],
+)
+def test_pip_is_ended_as_soon_as_it_names_the_file(
+    cost, line: str, file: str | None, tmp_path: Path, monkeypatch
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text(f"#!/bin/sh\necho '{line}'\n" + ("exec sleep 60\n" if file else ""))
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", os.fspath(pip))
+    start = time.monotonic()
+    assert cost.chosen_file("torch==2.13.0") == file
+    assert time.monotonic() - start < 30
+
+
+def test_the_pin_of_torch_is_read(cost) -> None:
+    assert cost.pinned(PROJECT / "requirements" / "train.txt").startswith("torch==")
