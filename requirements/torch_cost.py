@@ -24,7 +24,8 @@ note: pip takes torch with CUDA here ({file}),
   and this machine shows no GPU. That works, but is 2.7 GB to download instead of 0.2, and makes
   .venv 6.3 GB instead of 2.6. For a CPU build: stop this (Ctrl-C), put the index that
   pytorch.org/get-started names for "CPU" into PIP_EXTRA_INDEX_URL (or a folder with the wheels of
-  torch and torchvision for the CPU into PIP_FIND_LINKS), and call make again. Going on with CUDA."""
+  torch and torchvision for the CPU into PIP_FIND_LINKS), and call make again.
+"""
 
 
 def has_gpu() -> bool:
@@ -61,7 +62,7 @@ def main() -> None:
     file = chosen_file(pinned(Path(__file__).parent / "train.txt"))
     # An index without a build for the CPU serves the one with CUDA under the plain version.
     if file is not None and "+cpu" not in file:
-        print(NOTE.format(file=file), flush=True)
+        sys.stdout.write(NOTE.format(file=file))
 
 
 if __name__ == "__main__":

@@ -216,7 +216,8 @@ def test_verifying_a_damaged_folder_fails(tmp_path: Path) -> None:
 
 def test_converting_there_and_back(tmp_path: Path) -> None:
     images = results().dataset("sample")
-    assert ddl("data", "sample", "--classes", 1, "--train-per-class", 2).exit_code == 0
+    made = ddl("data", "sample", "--classes", 1, "--train-per-class", 2)
+    assert made.exit_code == 0, made.output
     folder = images / "tfrecord"
     dry = ddl("data", "convert", "--dry-run", "--train-shards", 2)
     assert "train: 2 images" in dry.stdout

@@ -18,7 +18,7 @@ RECIPE = PROJECT / "requirements" / "horovod"
 STUB = """#!/bin/sh
 case "$*" in
     *"pip "*" wheel "*)
-        echo wheel >>"$STUB_LOG"
+        echo wheel ${DDL_HOROVOD_NO_CUDA:+no-cuda} >>"$STUB_LOG"
         [ -z "${STUB_FAILS:-}" ] || exit 1
         for last; do :; done
         touch "$last/horovod-0.28.1-stub.whl" ;;
@@ -92,7 +92,8 @@ def wheels(checkout: Path) -> list[Path]:
 
 def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     for _ in range(2):
-        assert call(checkout, "make", "horovod").returncode == 0
+        done = call(checkout, "make", "horovod")
+        assert done.returncode == 0, done.stdout
     assert (builds(checkout), len(wheels(checkout))) == (1, 1)
     done = call(checkout, "make", "horovod", HOROVOD_GPU_OPERATIONS="NCCL")
     assert done.returncode == 0
@@ -117,6 +118,29 @@ def test_without_a_compiler_the_environment_is_complete_but_for_horovod(checkout
     assert "only strategy 'horovod' is missing; to try again, run: make horovod" in done.stdout
     again = call(checkout, "make", ".venv/.horovod", CXX="/no/such/c++")
     assert "Horovod" not in again.stdout  # told once
+
+
+def test_cuda_is_left_out_where_nothing_would_use_it(checkout: Path) -> None:
+    """Else an nvcc without the rest of its toolkit, beside a torch with CUDA, ends the build."""
+    here = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+    for asked in ({}, {"HOROVOD_GPU_OPERATIONS": "NCCL"}, {"HOROVOD_CUDA_HOME": "/opt/cuda"}):
+        done = call(checkout, "make", "horovod", **asked)
+        assert done.returncode == 0, done.stdout
+        log = (checkout / "log").read_text().splitlines()
+        last = [line for line in log if line.startswith("wheel")][-1]
+        assert ("no-cuda" in last) is not (bool(asked) or here)
+
+
+def test_without_cuda_torch_says_so() -> None:
+    pytest.importorskip("torch")
+    code = "import torch; from torch.utils.cpp_extension import CUDA_HOME as home"
+    done = subprocess.run(
+        [sys.executable, RECIPE / "no_cuda.py", "-c", f"{code}; print(torch.version.cuda, home)"],
+        env={**os.environ, "CUDA_HOME": "/usr"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "None None\n", done.stderr
 
 
 def test_mpi_that_is_asked_for_and_missing_is_an_error(checkout: Path) -> None:

@@ -1,4 +1,4 @@
-"""For an environment without requirements/train.txt: what needs its packages is skipped, not failed.
+"""Where requirements/train.txt is not installed: what needs its packages is skipped, not failed.
 
 `make pythons` runs the tests with ``-p tests.without_torch``. There is no list of the tests that
 need no torch: a test file that cannot be imported because a package of train.txt is missing, and a
@@ -14,8 +14,8 @@ PACKAGES = (
 )
 # How Python, the errors of this project and importlib.metadata tell it.
 MISSING = re.compile(
-    rf"^E .*(No module named '(?:{PACKAGES})\w*|needs? the package '\w+|NotInstalledError"
-    rf"|No package metadata was found for (?:{PACKAGES}))",
+    rf"^E .*(No module named '(?:{PACKAGES})\w*|needs? the package '\w+|is not installed"
+    rf"|NotInstalledError|No package metadata was found for (?:{PACKAGES}))",
     re.MULTILINE,
 )
 
