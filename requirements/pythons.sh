@@ -47,7 +47,7 @@ install() {
 }
 
 run_tests() {
-    "$1" -m pytest -p tests.without_torch -p no:cacheprovider -q -n auto --maxprocesses 4 \
+    "$1" -m pytest -p tests.without_torch -p no:cacheprovider -q -rfE -n auto --maxprocesses 4 \
         --dist loadfile -m "$marks"
 }
 
