@@ -54,8 +54,9 @@ if [ -z "$python" ] && [ -z "${PYTHON:-}" ]; then
     find_python
 fi
 [ -n "$python" ] || fail "Python $allowed is needed$whatfor, and here $(found_pythons)" \
-    "install one: apt-get install python3-venv (Debian 12 and 13, Ubuntu 24.04 and newer), a module" \
-    "of the cluster, or conda env create -f environment.yml && conda activate ddl" \
+    "install one: a package (Debian 12 has python3.11-venv, Ubuntu 24.04 python3.12-venv, Debian 13" \
+    "python3.13-venv), a module of the cluster, or" \
+    "conda env create -f environment.yml && conda activate ddl" \
     "or name one: make env PYTHON=/path/to/python${versions##* }"
 
 if ! makes_environments "$python"; then
