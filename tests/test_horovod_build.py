@@ -126,6 +126,20 @@ def test_without_a_compiler_the_environment_is_complete_but_for_horovod(checkout
     assert "Horovod" not in again.stdout  # told once
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_a_compiler_takes_what_later_ones_refuse(tmp_path: Path) -> None:
+    """GCC 13 and later: Gloo uses uint8_t and Horovod std::logic_error without their headers."""
+    (options,) = re.findall(
+        r'^export CXXFLAGS="\$\{CXXFLAGS:-\} (.*)"$',
+        (RECIPE / "build.sh").read_text(),
+        re.MULTILINE,
+    )
+    source = tmp_path / "x.cc"
+    source.write_text('uint8_t x = 1;\nvoid f() { throw std::logic_error("no"); }\n')
+    command = ["g++", "-std=c++17", "-Werror", *options.split(), "-c", source]
+    subprocess.run([*command, "-o", tmp_path / "x.o"], check=True)
+
+
 @needs_torch
 def test_cuda_is_left_out_where_nothing_would_use_it(checkout: Path) -> None:
     """Else an nvcc without the rest of its toolkit, beside a torch with CUDA, ends the build."""

@@ -58,6 +58,9 @@ folder=$cache/$key
 export CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" CMAKE_POLICY_VERSION_MINIMUM=3.5
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_WITH_GLOO=1
+# What the source relies on and later compilers refuse: headers that it does not include (GCC 13),
+# a template, never used, that assigns to a constant (GCC 15; older ones ignore the name).
+export CXXFLAGS="${CXXFLAGS:-} -include cstdint -include stdexcept -Wno-template-body"
 # Without debugging symbols: 1 MB instead of 18.
 export LDFLAGS="${LDFLAGS:-} -s"
 # A surrounding make's own flags would say otherwise.
