@@ -50,7 +50,7 @@ RANK = "RANK={:06d}"
 READ_LATER = (
     *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONPATH"),
     *("JPY_", "IPYTHONDIR", "MPLBACKEND", "TERM", "CLICOLOR", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
-    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYTEST_"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_"),
 )
 
 
@@ -90,7 +90,7 @@ class Leader:
         """Execute the ranks of one request; return 0 if all ended well."""
         die_with_parent()
         self.request = self.client.recv()
-        if _early(self.request["environment"]) != _early(self.environment):
+        if read_early(self.request["environment"]) != read_early(self.environment):
             self.client.send(None)
             return 0
         os.setsid()
@@ -222,7 +222,7 @@ def _exit(work: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-def _early(environment: dict[str, str]) -> dict[str, str]:
+def read_early(environment: dict[str, str]) -> dict[str, str]:
     """Return the variables that had their effect when this process began."""
     return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
 

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 import pytest
 
-from ddl_core.launchers import fork_server, processes
+from ddl_core.launchers import fork_server, lab_book, processes
 from ddl_core.launchers.fork_server import ForkServer, Ranks
+from ddl_core.launchers.forked_ranks import read_early
 from ddl_core.launchers.processes import import_path
 
 pytestmark = [pytest.mark.multiprocess]
@@ -67,6 +69,20 @@ def test_ranks_that_are_to_load_torch_otherwise_have_a_server_of_their_own(ask, 
     assert ranks._own is not None
     assert ranks.wait(120) == 0
     assert [one["capability"] for one in told(tmp_path)] == ["DEFAULT", "DEFAULT"]
+
+
+@pytest.mark.notebook
+def test_the_ranks_of_a_notebook_come_from_the_server_that_its_study_has(tmp_path) -> None:
+    """Its kernel sets variables of its own, none of which is read when torch is loaded."""
+    cells = ["target = ''", "import json, os; json.dump(dict(os.environ), open(target, 'w'))"]
+    found = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    found[0].metadata["tags"] = ["parameters"]
+    kernel = {"name": "python3", "display_name": "", "language": "python"}
+    notebook = nbformat.v4.new_notebook(cells=found, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "a.ipynb")
+    target = tmp_path / "environment.json"
+    lab_book.execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", {"target": str(target)})
+    assert read_early(json.loads(target.read_text())) == read_early(dict(os.environ))
 
 
 LOOKS_FOR_GPUS = """
