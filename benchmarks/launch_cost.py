@@ -1,15 +1,13 @@
 """What one run costs besides training: papermill, the kernel, imports and ends, in seconds.
 
 Executes small runs as a study does, and divides the wall time of each at the marks that papermill,
-the ranks' leader and rank 0 leave behind. On a busy machine wall time grows;
-the processor time, of all processes together, does so much less.
+the ranks' leader and rank 0 leave behind.
 
     python benchmarks/launch_cost.py [REPEATS]
 """
 
 import itertools
 import json
-import resource
 import statistics
 import sys
 import tempfile
@@ -26,13 +24,12 @@ from ddl_core.launchers.progress import read_progress
 from ddl_core.launchers.study import plan_run
 from ddl_core.paths import PROJECT, RunFiles, Tree
 from ddl_core.provenance import host, provenance
-from ddl_core.records import read_epochs, write_atomically
+from ddl_core.records import write_atomically
 from ddl_core.spec import RunSpec
 
 RESULT = PROJECT / "benchmarks" / "results" / "launch_cost.json"
 POLL_S = 0.01
 TRAINING = "training and evaluation"
-CPU = "processor time besides training"
 PARTS = (
     "kernel start",
     "imports of the notebook",
@@ -59,7 +56,7 @@ def main() -> None:
             for ranks in (1, 2)
         }
     medians = {
-        ranks: {part: statistics.median(run[part] for run in rows) for part in (*PARTS, CPU)}
+        ranks: {part: statistics.median(run[part] for run in rows) for part in PARTS}
         for ranks, rows in runs.items()
     }
     cost = {
@@ -101,7 +98,7 @@ def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
     )
     run_dir = plan_run(spec, "launch_cost", tree)
     files = RunFiles(run_dir)
-    begun, used = time.time(), _cpu_s()
+    begun = time.time()
     job = Local().submit(run_dir)
     marks: dict[str, float] = {}
     while not job.ended:
@@ -112,7 +109,6 @@ def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
         time.sleep(POLL_S)
     ended = time.time()
     job.wait()
-    training = sum(row.cpu_s for row in read_epochs(run_dir))
     cells = _cells(files.notebook)
     ranks_cell = next(cell for cell in cells if "run_ranks(" in cell.source)
     times = [
@@ -126,25 +122,16 @@ def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
         _time(cells[-1], "end_time"),
         ended,
     ]
-    parts = dict(zip(PARTS, (b - a for a, b in itertools.pairwise(times)), strict=True))
-    return {**parts, CPU: _cpu_s() - used - training}
+    return dict(zip(PARTS, (b - a for a, b in itertools.pairwise(times)), strict=True))
 
 
 def show(medians: dict[int, dict[str, float]], cost: dict[int, float], once: float) -> None:
     """Print a table: a row per part, a column per number of ranks."""
     print(f"{'seconds, median':<34}" + "".join(f"{ranks:>6} rank(s)" for ranks in medians))
-    for part in (*PARTS, CPU):
+    for part in PARTS:
         print(f"{part:<34}" + "".join(f"{row[part]:>14.2f}" for row in medians.values()))
     print(f"{'cost of a run besides training':<34}" + "".join(f"{c:>14.2f}" for c in cost.values()))
     print(f"once per session: import papermill {once:.2f}")
-
-
-def _cpu_s() -> float:
-    """Return the processor time of this process and of all that it has started and seen end."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
 
 
 def _cells(path: Path) -> list[Any]:
