@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from ddl_core.ledger import Entry
-from ddl_core.records import RunRecord, read_record
+from ddl_core.records import RunRecord
 
 # All that may differ within a group: the framework, and how it cuts and times its messages. Every
 # other field, and any that RunSpec may get later, divides groups. So do the knobs that are left:
@@ -82,7 +82,7 @@ def _key(record: RunRecord) -> str:
 
 def completed(entries: list[Entry]) -> list[RunRecord]:
     """Return the records of the runs that completed."""
-    return [read_record(item.directory) for item in entries if item.state == "completed"]
+    return [item.record for item in entries if item.record and item.state == "completed"]
 
 
 def statements(entries: list[Entry]) -> list[str]:

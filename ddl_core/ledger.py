@@ -32,6 +32,7 @@ class Entry:
     reason: str = ""
     job_id: str | None = None  # of the scheduler that it was last handed to
     category: Category | None = None  # of what ended it badly
+    record: RunRecord | None = None  # where there is one that can be read
 
 
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
@@ -72,13 +73,14 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     except RecordError as error:
         return Entry(spec, directory, "unreadable", str(error))
     if record.status == "running" and not is_locked(directory):
-        return Entry(spec, directory, "interrupted", "its process is gone", record.job_id)
+        gone = "its process is gone"
+        return Entry(spec, directory, "interrupted", gone, record.job_id, record=record)
     cause = record.error
     if cause is None:
-        return Entry(spec, directory, record.status, job_id=record.job_id)
+        return Entry(spec, directory, record.status, job_id=record.job_id, record=record)
     state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
     reason = f"{cause.kind}: {cause.message}"
-    return Entry(spec, directory, state, reason, record.job_id, cause.told)
+    return Entry(spec, directory, state, reason, record.job_id, cause.told, record)
 
 
 def counts(entries: list[Entry]) -> str:

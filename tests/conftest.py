@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,19 +38,24 @@ def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[None]:
-    """Let the ranks of all tests come from one process that has imported torch."""
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let all ranks, those of fixtures too, come from one process that has imported torch."""
     from ddl_core.launchers.fork_server import shared
 
-    with shared():
+    starts_ranks = any(item.get_closest_marker("multiprocess") for item in request.session.items)
+    with shared() if starts_ranks else nullcontext():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _warm_ranks(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("multiprocess"):
-        request.getfixturevalue("fork_server")
+@pytest.fixture(scope="module")
+def planted_names() -> Iterator[None]:
+    """Let the tests of a module and their ranks know the names of `tests.planted`."""
+    from tests import planted
+
+    with pytest.MonkeyPatch.context() as patch:
+        planted.teach(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,12 +16,15 @@ from ddl_core.launchers.ranks import run_ranks
 from ddl_core.paths import RunFiles
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
-from tests import planted
 from tests.closeness import assert_far, assert_near, falls
 from tests.launchers.running import processes_of
 from tests.pictures import write_pictures
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("planted_names"),
+]
 
 TINY = {
     "model": "resnet18",
@@ -37,13 +39,6 @@ TINY = {
     "base_lr": 0.01,
     "device": "cpu",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _names() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        planted.teach(patch)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import json
 import sys
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -110,23 +111,23 @@ class Cluster:
     def _start_controller(self) -> None:
         command = self._command("controller", *self._controller_options())
         log = self._folder / "controller.log"
-        self._started.append(
-            processes.start(command, token=self.token, log=log, environment=self._environment())
-        )
+        with _named("the controller"):
+            begun = processes.start(
+                command, token=self.token, log=log, environment=self._environment()
+            )
+        self._started.append(begun)
 
     def _start_engines(self) -> None:
-        engine = f"--file={self._connection('engine')}", f"--timeout={START_S}"
-        rank = self._command("engine", *engine)
+        options = [f"--file={self._connection('engine')}", f"--timeout={START_S}"]
+        rank = self._command("engine", *options)
         words: list[str] = []
         if self._allocation:
             # Always a task per rank, also where a site's runs have one torchrun per node.
             by_rank = replace(self._allocation, launcher="srun")
             words = commands.step(self._spec, rank, self._folder, by_rank)
         command = commands.Command(tuple(rank), self._spec.gpus_per_node, tuple(words))
-        try:
+        with _named("the engines"):
             begun = step.start(command, self._folder, self._environment(), self.token)
-        except OSError as error:
-            raise LaunchError(f"the engines cannot be started: {error}") from None
         self._started.append(begun)
 
     def _environment(self) -> dict[str, str]:
@@ -169,6 +170,15 @@ class Cluster:
                 said = "".join(failure.tail(log) for log in logs)
                 raise LaunchError(f"{what}: a process of the ipyparallel cluster {reason}{said}")
             time.sleep(POLL_S)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say of an error of the system what it kept from starting."""
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(f"{what} cannot be started: {error}") from None
 
 
 def _is_whole(path: Path) -> bool:

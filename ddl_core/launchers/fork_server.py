@@ -6,13 +6,12 @@ Outside a study, a run has a server of its own.
 
 import os
 import signal
-import socket
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,11 +44,10 @@ class ForkServer:
         self._folder = processes.private_folder()
         self.address = str(Path(self._folder.name) / "socket")
         self._log = Path(self._folder.name) / "log"
-        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it must not have threads
-        own |= {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
-        own |= {
-            "PYTORCH_NVML_BASED_CUDA_CHECK": "1"
-        }  # any other look for a GPU spoils CUDA in forks
+        own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
+        own |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it must not have threads
+        # Any other look for a GPU spoils CUDA in forks.
+        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         self._process = processes.start(
             [sys.executable, "-m", PROGRAM, self.address],
             token=self._token,
@@ -122,18 +120,20 @@ class Ranks:
         self.returncode: int | None = None
         self._own: ForkServer | None = None
         address = os.environ.get(ADDRESS)
-        found = _ask(address, request) if address else None
-        if found is None:
-            self._own = ForkServer(request["environment"])
-            try:
-                self._own.wait()
-                found = _ask(self._own.address, request)
-            finally:
-                if found is None:
-                    self._own.close()
-        if found is None:
-            raise OSError("the process that is to fork the ranks has ended")
+        found = (_ask(address, request) if address else None) or self._ask_own(request)
         self._connection, self.pid = found
+
+    def _ask_own(self, request: Mapping[str, Any]) -> tuple[Connection, int]:
+        """Start a server for these ranks alone."""
+        self._own = ForkServer(request["environment"])
+        try:
+            self._own.wait()
+            if found := _ask(self._own.address, request):
+                return found
+            raise OSError("the process that is to fork the ranks has ended")
+        except BaseException:
+            self._own.close()
+            raise
 
     def poll(self) -> int | None:
         """Return the exit status, 0 if all ranks ended well; None while there are some."""
@@ -162,15 +162,16 @@ def _ask(address: str, request: Mapping[str, Any]) -> tuple[Connection, int] | N
     OSError
         If the leader cannot write its log, or does not answer.
     """
-    one = socket.socket(socket.AF_UNIX)
-    connection = Connection(one.detach()) if _connected(one, address) else None
-    if connection is None:
+    try:
+        connection = Client(address)
+    except OSError:
         return None
     try:
         connection.send(request)
-        if not connection.poll(START_S):
-            raise OSError(f"the process that is to fork the ranks is silent for {START_S:.0f} s")
-        answer = connection.recv()
+        if connection.poll(START_S):
+            answer = connection.recv()
+        else:
+            answer = f"the process that is to fork the ranks is silent for {START_S:.0f} s"
     except (EOFError, ConnectionError):
         answer = None
     if isinstance(answer, int):
@@ -179,12 +180,3 @@ def _ask(address: str, request: Mapping[str, Any]) -> tuple[Connection, int] | N
     if answer:
         raise OSError(answer)
     return None
-
-
-def _connected(one: socket.socket, address: str) -> bool:
-    try:
-        one.connect(address)
-    except OSError:
-        one.close()
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 It imports torch once, then waits for requests. Each is served by a fork of its own, the leader of
 one run's ranks, which does what torchrun does: it keeps the store where they meet, forks them, and
-ends the others when one fails. Nothing here is imported by whoever asks: see `fork_server`.
+ends the others when one fails. `fork_server` starts this process and asks it.
 """
 
 import ctypes
@@ -24,6 +24,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
+from ddl_core.launchers.failure import launcher_log
+from ddl_core.launchers.processes import TOKEN
 from ddl_core.parent import die_with_parent
 
 # What every rank needs, whatever it trains and on what device. The frameworks themselves are not
@@ -40,7 +42,6 @@ SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
 
 # The system shows the environment that a process began with. So a place is kept in it, here of
 # equal length, into which a fork writes what it is: `processes.carrying` and `hang` look there.
-TOKEN = "DDL_RUN_TOKEN"
 PLACE, PLACE_VALUE = "DDL_R", "00000"
 RANK = "RANK={:06d}"
 
@@ -97,7 +98,7 @@ class Leader:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.logs = Path(self.request["logs"])
         try:
-            _write_output(self.logs / "launcher.log", self.logs / "launcher.log")
+            _write_output(launcher_log(self.logs), launcher_log(self.logs))
         except OSError as error:
             self.client.send(f"{self.logs}: {error.strerror}")
             return 1
@@ -137,11 +138,13 @@ class Leader:
     def _watch(self, noticed: socket.socket) -> int:
         """Wait for all ranks; once one has failed, or nobody waits for them any more, end them."""
         failed, deadline = False, None
+        awaited: list[socket.socket | Connection] = [noticed, self.client]
         while self.ranks:
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = wait([noticed, self.client], patience)
-            if self.client in ready or (deadline and time.monotonic() >= deadline):
+            ready = wait(awaited, patience)
+            if self.client in ready or not ready:
                 self._end(signal.SIGKILL)
+                awaited, deadline = [noticed], None
             if noticed in ready:
                 noticed.recv(4096)
             bad = [code for code in self._collect(told=not failed) if code]

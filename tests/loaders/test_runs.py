@@ -1,6 +1,5 @@
 """Whole runs on every data path: ranks, worker, record."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from ddl_core.paths import RunFiles
 from ddl_core.provenance import available_cores
 from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
-from tests import planted
 from tests.closeness import assert_far, assert_near, falls
 from tests.loaders.paths import with_dali
 
 pytestmark = [
     pytest.mark.multiprocess,
+    pytest.mark.usefixtures("planted_names"),
     pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
 ]
 
@@ -59,13 +58,6 @@ def run(folder: Path, data: Path, **fields: Any) -> Path:
 def rows_of(folder: Path) -> list[EpochRecord]:
     """Return the rows of training."""
     return [row for row in read_epochs(folder) if row.phase == "train"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _names() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        planted.teach(patch)
-        yield
 
 
 def state(folder: Path) -> dict[str, torch.Tensor]:

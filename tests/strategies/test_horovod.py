@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from ddl_core.paths import RunFiles
 from ddl_core.provenance import available_cores
 from ddl_core.records import Attempt, RunRecord, now, read_epochs, read_record, write_record
 from ddl_core.spec import RunSpec
-from tests import planted
 from tests.closeness import assert_far, assert_near, falls
 from tests.launchers.running import processes_of
 from tests.pictures import write_pictures
 from tests.strategies.horovod_worker import PLANTED
+
+pytestmark = pytest.mark.usefixtures("planted_names")
 
 # Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay.
 RUN: dict[str, Any] = {
@@ -47,13 +48,6 @@ HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
 STATE_TOLERANCE = 1e-4
 LOSS_TOLERANCE = 1e-5
 COMPRESSION_TOLERANCE = 2e-5  # of the loss
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _names() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        planted.teach(patch)
-        yield
 
 
 @pytest.fixture(scope="module")
