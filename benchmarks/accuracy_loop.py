@@ -12,8 +12,8 @@ from pathlib import Path
 
 from loop_overhead import compare
 
-from ddl_core.provenance import host, provenance
-from ddl_core.spec import Study
+from ddl_core.records.provenance import host, provenance
+from ddl_core.spec.run import Study
 
 STUDY = Path(__file__).parent.parent / "studies" / "accuracy_laptop.yaml"
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddl_core.paths import PROJECT, RunFiles, Tree
-from ddl_core.provenance import host, provenance
-from ddl_core.records import Attempt, EpochRecord, RunRecord, write_atomically
-from ddl_core.spec import RunSpec
+from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import Attempt, EpochRecord, RunRecord, write_atomically
+from ddl_core.spec.run import RunSpec
 
 RESULT = PROJECT / "benchmarks" / "results" / "figures_10k.json"
 STUDIES = 50
@@ -31,7 +31,7 @@ REDRAW = """
 import sys
 from pathlib import Path
 from ddl_core.analysis import redraw
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 tree = Tree(Path(sys.argv[1]))
 redraw(tree, figures=tree.figures)
 """

@@ -18,14 +18,14 @@ from typing import Any
 
 import nbformat
 
-from ddl_core.launchers import fork_server
-from ddl_core.launchers.local import Local
-from ddl_core.launchers.progress import read_progress
-from ddl_core.launchers.study import plan_run
-from ddl_core.paths import PROJECT, RunFiles, Tree
-from ddl_core.provenance import host, provenance
-from ddl_core.records import write_atomically
-from ddl_core.spec import RunSpec
+from ddl_core.launch import fork_server
+from ddl_core.launch.local import Local
+from ddl_core.launch.screen import read_progress
+from ddl_core.launch.study import plan_run
+from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import write_atomically
+from ddl_core.spec.run import RunSpec
 
 RESULT = PROJECT / "benchmarks" / "results" / "launch_cost.json"
 POLL_S = 0.01

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from ddl_core.datasets.folder import ImageList
-from ddl_core.provenance import host, provenance
+from ddl_core.records.provenance import host, provenance
 
 IMAGES, CLASSES, WORKERS = 1_281_167, 1000, 8
 

@@ -27,15 +27,15 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.utils.data import DataLoader
 
-from ddl_core.bench import exhaust, open_loader, stages
 from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.folder import list_images
-from ddl_core.loaders.files import FileLoader
-from ddl_core.loaders.views import MEAN, STD, Training
-from ddl_core.paths import results, shards_folder
-from ddl_core.provenance import host, provenance
-from ddl_core.spec import RunSpec
-from ddl_core.vision import torchvision, transforms
+from ddl_core.records.paths import results, shards_folder
+from ddl_core.records.provenance import host, provenance
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.bench import exhaust, open_loader, stages
+from ddl_core.train.loaders.files import FileLoader
+from ddl_core.train.loaders.image import MEAN, STD, Training
+from ddl_core.train.vision import torchvision, transforms
 
 ROUNDS = 21
 BATCH, BATCHES, SIZE = 64, 3, 224

@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ddl_core import accelerator
-from ddl_core.loaders.synthetic import Synthetic
-from ddl_core.optim import make_optimizer
-from ddl_core.provenance import host, provenance
-from ddl_core.registry import resolve
-from ddl_core.spec import RunSpec
-from ddl_core.strategies.single import Single
-from ddl_core.train import Trainee, train_one_epoch
+from ddl_core.records.provenance import host, provenance
+from ddl_core.spec.registry import resolve
+from ddl_core.spec.run import RunSpec
+from ddl_core.train import device
+from ddl_core.train.loaders.synthetic import Synthetic
+from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies.single import Single
 
 ROUNDS = 7
 SHORT_STEPS = RunSpec(
@@ -64,7 +64,7 @@ def seconds(work: Callable[[], object]) -> tuple[float, float]:
 
 def compare(spec: RunSpec) -> dict[str, float]:
     """Return the ratios of one case."""
-    accelerator.configure(spec)
+    device.configure(spec)
     group = Single(spec)
     network = resolve("model", spec.model)(spec.classes)
     trainee = Trainee.build(spec, group, network, make_optimizer(spec, network))

@@ -20,14 +20,14 @@ import torch
 from loop_overhead import SHORT_STEPS, in_turns, throughput_ratios
 from torch import nn
 
-from ddl_core import accelerator, train
-from ddl_core.loaders.synthetic import Synthetic
-from ddl_core.optim import make_optimizer
-from ddl_core.provenance import host, provenance
-from ddl_core.registry import resolve
-from ddl_core.spent import Phase
-from ddl_core.strategies.single import Single
-from ddl_core.timing import Clock
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.spent import Phase
+from ddl_core.spec.registry import resolve
+from ddl_core.train import device, loop
+from ddl_core.train.clock import Clock
+from ddl_core.train.loaders.synthetic import Synthetic
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies.single import Single
 
 ROUNDS = 201
 SPEC = SHORT_STEPS.model_copy(update={"train_images": 32})
@@ -49,16 +49,16 @@ class PlainClock(Clock):
 
 def compare() -> dict[str, float]:
     """Return the ratios, and a mark's part of a step."""
-    accelerator.configure(SPEC)
+    device.configure(SPEC)
     group = Single(SPEC)
     network = resolve("model", SPEC.model)(SPEC.classes)
-    trainee = train.Trainee.build(SPEC, group, network, make_optimizer(SPEC, network))
+    trainee = loop.Trainee.build(SPEC, group, network, make_optimizer(SPEC, network))
     loader = Synthetic(SPEC, None, "train", 0, 1, group.device)
 
     def epoch(clock: type[Clock]) -> Callable[[], object]:
         def work() -> object:
-            train.Clock = clock  # type: ignore[misc]
-            return train.train_one_epoch(trainee, loader, 0, lambda done, steps: None)
+            loop.Clock = clock  # type: ignore[misc]
+            return loop.train_one_epoch(trainee, loader, 0, lambda done, steps: None)
 
         return work
 

@@ -26,15 +26,16 @@ import yaml
 
 from ddl_core.cli import main as ddl
 from ddl_core.errors import LaunchError
-from ddl_core.launchers import local_faults, slurm
-from ddl_core.launchers.local_slurm import Cluster, running
-from ddl_core.launchers.processes import stoppable
-from ddl_core.launchers.progress import read_progress
-from ddl_core.ledger import Entry, ledger
-from ddl_core.paths import PROJECT, RunFiles, Tree
-from ddl_core.provenance import host, provenance
-from ddl_core.records import now, read_epochs, read_record, write_atomically
-from ddl_core.spec import Study
+from ddl_core.launch import local_faults
+from ddl_core.launch.screen import read_progress
+from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.emulated import Cluster, running
+from ddl_core.processes import stoppable
+from ddl_core.records.ledger import Entry, ledger
+from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import now, read_epochs, read_record, write_atomically
+from ddl_core.spec.run import Study
 
 RESULT = PROJECT / "benchmarks" / "results" / "slurm_faults.json"
 REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait
@@ -181,7 +182,7 @@ def play(
     next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
     mend_at = 0.0
     while True:
-        entries = slurm.joined(ledger(asked, tree), slurm.queue())
+        entries = scheduler.joined(ledger(asked, tree), scheduler.queue())
         watch_completed(entries, outcome)
         if all(item.state == "completed" for item in entries):
             local_faults.mend(cluster)
@@ -196,7 +197,7 @@ def play(
             local_faults.mend(cluster)
             mend_at = 0.0
         if any(
-            item.state not in ("completed", "running", "submitted") or slurm.HELD in item.reason
+            item.state not in ("completed", "running", "submitted") or scheduler.HELD in item.reason
             for item in entries
         ):
             _submit(path, tree)

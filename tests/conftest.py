@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.launch.fixtures"]
+
 # Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
@@ -41,7 +43,7 @@ def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let all ranks, those of fixtures too, come from one process that has imported torch."""
-    from ddl_core.launchers.fork_server import shared
+    from ddl_core.launch.fork_server import shared
 
     starts_ranks = any(item.get_closest_marker("multiprocess") for item in request.session.items)
     with shared() if starts_ranks else nullcontext():

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddl_core import registry, worker
-from ddl_core.loaders.views import Training
+from ddl_core.spec import registry
+from ddl_core.train import worker
+from ddl_core.train.loaders.image import Training
 
 
 def tiny(classes: int) -> nn.Module:
@@ -241,7 +242,7 @@ def teach(patch: Any) -> None:
     """Let this process, and the ranks it starts, know the additional names."""
     for table, name, place in names():
         patch.setitem(table, name, place)
-    patch.setattr("ddl_core.launchers.ranks.WORKER", "tests.planted")
+    patch.setattr("ddl_core.launch.ranks.WORKER", "tests.planted")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ddl_core.launchers import local_slurm
+from ddl_core.launch.slurm import emulated
 
 PROJECT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = PROJECT / "requirements"
@@ -90,7 +90,7 @@ def test_setuptools_is_the_one_that_builds() -> None:
 def test_a_missing_slurm_is_told_as_it_is_installed() -> None:
     script = (REQUIREMENTS / "slurm.sh").read_text()
     (packages,) = re.findall(r'^packages="([^"]*)"', script, re.MULTILINE)
-    assert packages == local_slurm.PACKAGES
+    assert packages == emulated.PACKAGES
 
 
 def test_hooks_have_the_pinned_revisions() -> None:

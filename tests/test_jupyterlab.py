@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.launchers.ranks import import_path
-from ddl_core.launchers.study import find_study
-from ddl_core.ledger import ledger
-from ddl_core.paths import NOTEBOOKS, Tree
-from tests.launchers.running import study_file, wait_for
+from ddl_core.launch.ranks import import_path
+from ddl_core.launch.study import find_study
+from ddl_core.records.ledger import ledger
+from ddl_core.records.paths import NOTEBOOKS, Tree
+from tests.launch.running import study_file, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.notebook, pytest.mark.multiprocess]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddl_core.launchers import lab_book
-from ddl_core.paths import NOTEBOOKS, Tree
+from ddl_core.launch import lab_book
+from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"

@@ -7,12 +7,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddl_core.launchers import lab_book
-from ddl_core.ledger import ledger
-from ddl_core.paths import NOTEBOOKS, results
-from ddl_core.records import read_record
-from ddl_core.spec import Study
-from tests.launchers.running import planned, study_file
+from ddl_core.launch import lab_book
+from ddl_core.records.ledger import ledger
+from ddl_core.records.paths import NOTEBOOKS, results
+from ddl_core.records.run import read_record
+from ddl_core.spec.run import Study
+from tests.launch.running import planned, study_file
 
 RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"
 INTERACTIVE = NOTEBOOKS / "03_interactive.ipynb"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_core.analysis import network, time_shares
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.energy import WORLD_G_PER_KWH
+from ddl_core.analysis.figures import all_reduce, time_shares
 from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.plot.save import save_figure
 from ddl_core.analysis.profiles import profiles_table
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.save import save_figure
 from ddl_core.analysis.tables import empty_table, read_table, studies_with_runs, write_table
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 
 
 def redraw(tree: Tree, *, figures: Path, carbon_g_per_kwh: float = WORLD_G_PER_KWH) -> list[Path]:
@@ -61,10 +61,10 @@ def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     RecordError
         If a record cannot be read, or something cannot be written.
     """
-    table = network.all_reduce_table(tree)
+    table = all_reduce.all_reduce_table(tree)
     if table.empty:
         return []
-    return save_figure(network.all_reduce(table), table, figures / network.NAME)
+    return save_figure(all_reduce.all_reduce(table), table, figures / all_reduce.NAME)
 
 
 def pictures(drawn: list[Path], study: str) -> list[Path]:

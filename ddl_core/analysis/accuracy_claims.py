@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddl_core.analysis import style
 from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.plot import style
 
 SAME, OPPOSITE, ALIKE = "the same here", "the opposite here", "no difference seen here"
 NOT_RUN = "not run here"

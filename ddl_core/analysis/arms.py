@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import metrics
-from ddl_core.analysis.accuracy import asks_for_accuracy
+from ddl_core.analysis.figures.accuracy import asks_for_accuracy
 from ddl_core.analysis.settings import ARM, with_settings
 
 VALUE = "throughput_samples_per_s"

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import paper as published
-from ddl_core.analysis import style
 from ddl_core.analysis.paper import BASE_WORLD_SIZE, Paper, covers
+from ddl_core.analysis.plot import style
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "cannot say"
 # "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).

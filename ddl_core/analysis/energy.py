@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record
+from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, read_record
 
 J_PER_KWH = 3.6e6
 # World, 2025, life cycle, all greenhouse gases: 458.29 g CO2e for each kWh generated. Ember, Yearly

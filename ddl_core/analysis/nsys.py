@@ -15,11 +15,11 @@ from ddl_core.analysis.nsys_csv import REPORTS, read_csv
 from ddl_core.analysis.nsys_sqlite import read_sqlite
 from ddl_core.analysis.recorded import Recorded
 from ddl_core.errors import DataError
-from ddl_core.intervals import length
-from ddl_core.kernel_names import Kind
-from ddl_core.paths import RunFiles
-from ddl_core.records import read_record
-from ddl_core.time_shares import PARTS, Seconds, transfer_and_waiting
+from ddl_core.records.intervals import length
+from ddl_core.records.kernel_names import Kind
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.run import read_record
+from ddl_core.records.timeline import PARTS, Seconds, transfer_and_waiting
 
 COLUMNS = {**profiles.COLUMNS, "file": "string", "pid": "Int64", "gpu": "string", "note": "string"}
 ALONE = (

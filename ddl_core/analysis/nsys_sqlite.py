@@ -13,8 +13,8 @@ import pandas as pd
 
 from ddl_core.analysis.recorded import Marks, Recorded, nothing
 from ddl_core.errors import DataError
-from ddl_core.intervals import Spans
-from ddl_core.spent import MARK, OURS, WINDOW
+from ddl_core.records.intervals import Spans
+from ddl_core.records.spent import MARK, OURS, WINDOW
 
 # A thread's id is its process's, with the thread's own number in the lowest 24 bits.
 _PID_BITS = 24

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.errors import DataError
-from ddl_core.paths import PAPER, PUBLISHED
+from ddl_core.records.paths import PAPER, PUBLISHED
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"

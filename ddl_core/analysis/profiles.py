@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_core.paths import RunFiles, Tree
-from ddl_core.profile_record import ProfileRecord, RankProfile, read_profile
-from ddl_core.records import RunRecord, read_record
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
+from ddl_core.records.run import RunRecord, read_record
 
 WINDOW = "window"
 KERNELS = "kernel time"

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import (
+from ddl_core.analysis.figures import (
     accuracy,
     accuracy_figures,
-    bounds,
-    budget,
     bullets,
-    dots,
-    figures,
+    by_arm,
     kernel_shares,
+    loader_bound,
+    over_workers,
     points,
+    time_budget,
 )
 from ddl_core.analysis.paper import Paper
 
@@ -38,38 +38,38 @@ _ALL = [("native", "turbo", "dali_cpu", "dali_gpu", "synthetic")]
 
 QUESTIONS = {
     "throughput_vs_workers": Question(
-        lambda runs, arms, paper: points.throughput(arms, paper), figures.throughput_vs_workers
+        lambda runs, arms, paper: points.throughput(arms, paper), over_workers.throughput_vs_workers
     ),
     "throughput_by_arm": Question(
-        lambda runs, arms, paper: points.repeats(runs, arms), dots.throughput_by_arm
+        lambda runs, arms, paper: points.repeats(runs, arms), by_arm.throughput_by_arm
     ),
     "loader_bound": Question(
-        lambda runs, arms, paper: bounds.loader_bound(runs), bullets.loader_bound
+        lambda runs, arms, paper: loader_bound.loader_bound(runs), bullets.loader_bound
     ),
     "efficiency_native": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _NATIVE, models=["resnet50"]),
-        figures.efficiency_native,
+        over_workers.efficiency_native,
     ),
     "efficiency_dali": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _DALI, models=["resnet50"]),
-        figures.efficiency_dali,
+        over_workers.efficiency_dali,
     ),
     "efficiency_by_model": Question(
         lambda runs, arms, paper: points.efficiency(
             arms, paper, [("dali_cpu",), ("native",)], strategies=["ddp"], compare="model"
         ),
-        figures.efficiency_by_model,
+        over_workers.efficiency_by_model,
     ),
     "efficiency_by_loader": Question(
         lambda runs, arms, paper: points.efficiency(arms, paper, _ALL, models=["resnet101"]),
-        figures.efficiency_by_loader,
+        over_workers.efficiency_by_loader,
     ),
     "kernel_shares": Question(
         lambda runs, arms, paper: kernel_shares.kernel_shares(paper),
         kernel_shares.draw_kernel_shares,
     ),
     "time_budget": Question(
-        lambda runs, arms, paper: budget.time_budget(runs), budget.draw_time_budget
+        lambda runs, arms, paper: time_budget.time_budget(runs), time_budget.draw_time_budget
     ),
     "schedules": Question(
         lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules

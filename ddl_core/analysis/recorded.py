@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddl_core.intervals import Spans
-from ddl_core.kernel_names import KINDS, Kind, kind
-from ddl_core.time_shares import Timeline, device_steps
+from ddl_core.records.intervals import Spans
+from ddl_core.records.kernel_names import KINDS, Kind, kind
+from ddl_core.records.timeline import Timeline, device_steps
 
 NS_PER_S = 1e9
 
@@ -24,8 +24,8 @@ def nothing() -> Spans:
 class Marks:
     """What the training loop said of itself; spans in nanoseconds.
 
-    `data` and `waits` are as in `ddl_core.time_shares.Timeline`; `window` (1, 2) is the epoch that
-    is looked at, or empty; `updates` (n,) are the times at which the host ended each step.
+    `data` and `waits` are as in `ddl_core.records.timeline.Timeline`; `window` (1, 2) is the epoch
+    that is looked at, or empty; `updates` (n,) are the times at which the host ended each step.
     """
 
     data: Spans

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ddl_core.analysis import style
-from ddl_core.records import read_epochs, read_record
+from ddl_core.analysis.plot import style
+from ddl_core.records.run import read_epochs, read_record
 
 COLUMNS = {
     "epoch": "epoch",

@@ -6,7 +6,7 @@ or a line. The format is the arm's: the paper's loaders read different ones and 
 
 import pandas as pd
 
-from ddl_core.spec import KNOB_OWNERS, RunSpec
+from ddl_core.spec.run import KNOB_OWNERS, RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]
 

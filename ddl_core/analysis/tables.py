@@ -9,10 +9,10 @@ import pandas as pd
 
 from ddl_core.analysis import energy, metrics
 from ddl_core.errors import RecordError
-from ddl_core.paths import RunFiles, Tree
-from ddl_core.records import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
-from ddl_core.spec import RunSpec
-from ddl_core.spent import Spent
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
+from ddl_core.records.spent import Spent
+from ddl_core.spec.run import RunSpec
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 

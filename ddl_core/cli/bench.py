@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from ddl_core.cli.options import data_option
 from ddl_core.errors import NotInstalledError
-from ddl_core.paths import results
-from ddl_core.registry import LOADERS
-from ddl_core.spec import RunSpec
+from ddl_core.records.paths import results
+from ddl_core.spec.registry import LOADERS
+from ddl_core.spec.run import RunSpec
 
 READERS = sorted(name for name in LOADERS if name != "synthetic")
 
@@ -73,7 +73,7 @@ def loader_command(
 def _measure(
     loader: str, form: str, folder: Path, threads: int, images: int | None, epochs: int, **rest: int
 ) -> dict[str, Any]:
-    from ddl_core import bench as core
+    from ddl_core.train import bench as core
 
     arm = {"loader": loader, "data_format": form}
     limit = {"train_images": images} if images else {}

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ddl_core.cli.options import dry_run_option, results_option, tree_of
-from ddl_core.ledger import ledger
+from ddl_core.records.ledger import ledger
 
 
 @click.command()
@@ -21,8 +21,8 @@ def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool
     What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
     was started.
     """
-    from ddl_core.launchers import cancel as core
-    from ddl_core.launchers.study import find_study
+    from ddl_core.launch.slurm import cancel as core
+    from ddl_core.launch.study import find_study
 
     asked, tree = find_study(name), tree_of(root)
     found = core.jobs_of(ledger(asked, tree), run_ids)

@@ -21,9 +21,9 @@ from ddl_core.cli.options import (
 )
 from ddl_core.cli.submit import submit
 from ddl_core.errors import STOPPED, DDLError, LaunchError
-from ddl_core.ledger import Entry, ledger
-from ddl_core.paths import Tree
-from ddl_core.spec import Study
+from ddl_core.records.ledger import Entry, ledger
+from ddl_core.records.paths import Tree
+from ddl_core.spec.run import Study
 
 SITE = "localtest"
 STUDY = "cluster_demo"
@@ -40,7 +40,7 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
 
     The default is studies/cluster_demo.yaml. Nothing on this machine is changed but the results.
     """
-    from ddl_core.launchers.study import find_study, summary
+    from ddl_core.launch.study import find_study, summary
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
@@ -61,7 +61,7 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
 
 
 def _through_slurm(name: str, study: Study, tree: Tree, nodes: int) -> None:
-    from ddl_core.launchers.local_slurm import running
+    from ddl_core.launch.slurm.emulated import running
 
     click.echo(f"starting a SLURM of {nodes} emulated nodes")
     with running(nodes) as cluster:
@@ -78,12 +78,12 @@ def _through_slurm(name: str, study: Study, tree: Tree, nodes: int) -> None:
 
 def follow(study: Study, tree: Tree) -> Iterator[str]:
     """Yield a line whenever a run has another state or another phase, until no job is left."""
-    from ddl_core.launchers import slurm
+    from ddl_core.launch.slurm import scheduler
 
     shown: dict[str, str] = {}
     while True:
-        queue = slurm.queue()
-        for item in slurm.joined(ledger(study, tree), queue):
+        queue = scheduler.queue()
+        for item in scheduler.joined(ledger(study, tree), queue):
             key, line = _line(item)
             if shown.get(item.spec.run_id) != key:
                 shown[item.spec.run_id] = key
@@ -95,7 +95,7 @@ def follow(study: Study, tree: Tree) -> Iterator[str]:
 
 def _line(item: Entry) -> tuple[str, str]:
     """Return what has to change for a run to be shown again, and what is then shown."""
-    from ddl_core.launchers.progress import describe, read_progress
+    from ddl_core.launch.screen import describe, read_progress
 
     key: str = item.state
     text = item.reason.partition("\n")[0]
@@ -115,7 +115,7 @@ def _draw(tree: Tree) -> None:
 
 def main() -> None:
     """Execute the command; Ctrl-C and a request to end stop it in order."""
-    from ddl_core.launchers.processes import stoppable
+    from ddl_core.processes import stoppable
 
     try:
         with stoppable():

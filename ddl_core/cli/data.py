@@ -8,7 +8,7 @@ import click
 from ddl_core.cli.options import FOLDER
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.errors import DataError
-from ddl_core.paths import results
+from ddl_core.records.paths import results
 
 
 @click.group()

@@ -12,10 +12,10 @@ import click
 from tqdm import tqdm
 
 from ddl_core.cli.options import FOLDER, data_option, dry_run_option, results_option, tree_of
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 
 if TYPE_CHECKING:
-    from ddl_core.launchers.doctor.examination import Report
+    from ddl_core.doctor.examination import Report
 
 NOT_READY = 1
 SECONDS_PER_MINUTE = 60
@@ -57,7 +57,7 @@ def doctor(
     modules, data, caches; then a short job whose ranks look at their cores, devices, interfaces and
     data, and time the all-reduce between them. Exit code 1 if something is bad.
     """
-    from ddl_core.launchers.doctor import examination
+    from ddl_core.doctor import examination
 
     tree = tree_of(root)
     if show:
@@ -82,8 +82,8 @@ def _request(
     wait_min: float,
     **rest: Any,
 ) -> Any:
-    from ddl_core.launchers.doctor.examination import JOB_TIME, Request
-    from ddl_core.launchers.sbatch import Options
+    from ddl_core.doctor.examination import JOB_TIME, Request
+    from ddl_core.launch.slurm.script import Options
 
     return Request(
         site_name=site_name,
@@ -102,7 +102,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _print(report: "Report", as_json: bool, ready: str | None, show: Path | None) -> None:
-    from ddl_core.launchers.doctor.finding import subjects, text
+    from ddl_core.doctor.finding import subjects, text
 
     lacking = subjects(report.findings, "bad")
     if as_json:
@@ -121,7 +121,7 @@ def _print(report: "Report", as_json: bool, ready: str | None, show: Path | None
 
 def _draw(tree: Tree, directory: Path, as_json: bool) -> None:
     from ddl_core.analysis import redraw_probes
-    from ddl_core.paths import ProbeFiles
+    from ddl_core.records.paths import ProbeFiles
 
     drawn = redraw_probes(tree, figures=tree.figures)
     if not as_json:

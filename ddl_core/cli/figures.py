@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ddl_core.cli.options import FOLDER, tree_of
-from ddl_core.paths import committed
+from ddl_core.records.paths import committed
 
 
 @click.command()

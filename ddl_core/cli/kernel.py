@@ -47,7 +47,7 @@ def _checked_place(user: bool, prefix: Path | None) -> Path | None:
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 def install(name: str, site: str | None, user: bool, prefix: Path | None, dry_run: bool) -> None:
     """Install the kernel, in the place of an older one that this command has made."""
-    from ddl_core.launchers.kernelspec import Kernel
+    from ddl_core.launch.kernelspec import Kernel
 
     new = Kernel(name, site, _checked_place(user, prefix))
     if dry_run:
@@ -63,6 +63,6 @@ def install(name: str, site: str | None, user: bool, prefix: Path | None, dry_ru
 @_place_options
 def uninstall(name: str, user: bool, prefix: Path | None) -> None:
     """Remove a kernel that `ddl kernel install` has made."""
-    from ddl_core.launchers.kernelspec import Kernel
+    from ddl_core.launch.kernelspec import Kernel
 
     click.echo(f"removed {Kernel(name, prefix=_checked_place(user, prefix)).uninstall()}")

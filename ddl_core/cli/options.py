@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from ddl_core.agreement import alarm
-from ddl_core.ledger import Entry
-from ddl_core.paths import Tree, results
-from ddl_core.registry import REGISTRIES
-from ddl_core.spec import RunSpec
+from ddl_core.records.agreement import alarm
+from ddl_core.records.ledger import Entry
+from ddl_core.records.paths import Tree, results
+from ddl_core.spec.registry import REGISTRIES
+from ddl_core.spec.run import RunSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -9,8 +9,8 @@ import click
 from tqdm import tqdm
 
 from ddl_core.cli.options import results_option, spec_options, tree_of
-from ddl_core.paths import RunFiles
-from ddl_core.spec import RunSpec
+from ddl_core.records.paths import RunFiles
+from ddl_core.spec.run import RunSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,8 @@ def command(site_name: str, study_name: str, root: Path | None, **fields: Any) -
 
     The job does this by itself where DDL_NSYS=1 is set, in `ddl run` and in `ddl study submit`.
     """
-    from ddl_core.launchers import nsys, ranks
-    from ddl_core.launchers.site import find_site
+    from ddl_core.launch import nsys, ranks
+    from ddl_core.launch.slurm.site import find_site
 
     spec, site = RunSpec.parse(fields), find_site(site_name)
     files = RunFiles(tree_of(root).study(study_name) / spec.run_id)

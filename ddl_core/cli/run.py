@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from ddl_core.cli.options import data_option, dry_run_option, results_option, spec_options, tree_of
-from ddl_core.ledger import entry
-from ddl_core.paths import RunFiles
-from ddl_core.spec import RunSpec
+from ddl_core.records.ledger import entry
+from ddl_core.records.paths import RunFiles
+from ddl_core.spec.run import RunSpec
 
 STUDY_NAME = r"[a-z0-9_]+"  # becomes a folder
 
@@ -42,7 +42,7 @@ def run(
     For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
-    from ddl_core.launchers import preflight, ranks, study
+    from ddl_core.launch import preflight, ranks, study
 
     spec = RunSpec.parse(fields)
     tree = tree_of(root)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddl_core.agreement import statements
 from ddl_core.cli.cancel import cancel
 from ddl_core.cli.options import (
     data_option,
@@ -18,11 +17,12 @@ from ddl_core.cli.options import (
 )
 from ddl_core.cli.submit import submit
 from ddl_core.errors import FairnessError, LaunchError
-from ddl_core.ledger import Entry, counts, ledger, remedies
-from ddl_core.paths import RunFiles, committed
+from ddl_core.records.agreement import statements
+from ddl_core.records.ledger import Entry, counts, ledger, remedies
+from ddl_core.records.paths import RunFiles, committed
 
 if TYPE_CHECKING:
-    from ddl_core.launchers.slurm import Queue
+    from ddl_core.launch.slurm.scheduler import Queue
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
@@ -45,8 +45,8 @@ def study() -> None:
 @dry_run_option
 def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
     """Write down all runs of a study, without starting any."""
-    from ddl_core.launchers.study import find_study
-    from ddl_core.ledger import plan
+    from ddl_core.launch.study import find_study
+    from ddl_core.records.ledger import plan
 
     asked, tree = find_study(name), tree_of(root)
     entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
@@ -85,7 +85,7 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     run whose job was killed before it could say so gets, in its record, what SLURM says of it. The
     last line says whether the frameworks hold the same weights.
     """
-    from ddl_core.launchers.study import find_study, live
+    from ddl_core.launch.study import find_study, live
 
     asked, tree = find_study(name), tree_of(root)
     jobs = _JobStates()
@@ -109,14 +109,14 @@ class _JobStates:
         self._due = 0.0
 
     def join(self, entries: list[Entry]) -> list[Entry]:
-        from ddl_core.launchers import slurm
-        from ddl_core.launchers.settle import settled
+        from ddl_core.launch.slurm import scheduler
+        from ddl_core.launch.slurm.reconcile import settled
 
         if not any(item.job_id for item in entries) or time.monotonic() < self._due:
-            return slurm.joined(entries, self._jobs)
+            return scheduler.joined(entries, self._jobs)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
         try:
-            self._jobs = slurm.queue()
+            self._jobs = scheduler.queue()
         except LaunchError as error:
             self._jobs = None
             click.echo(f"warning: without the state of the jobs: {error}", err=True)
@@ -132,7 +132,7 @@ study.add_command(cancel)
 @results_option
 def publish_command(name: str, root: Path | None) -> None:
     """Copy the records of completed runs to data/runs/, to be committed."""
-    from ddl_core.launchers.publish import publish
+    from ddl_core.records.publish import publish
 
     done = publish(name, tree_of(root), committed())
     for warning in done.warnings:
@@ -145,7 +145,7 @@ def publish_command(name: str, root: Path | None) -> None:
 def _start(
     name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_core.launchers.study import find_study, run_study, summary
+    from ddl_core.launch.study import find_study, run_study, summary
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
@@ -175,8 +175,8 @@ def _start(
 
 
 def _show_start(entries: list[Entry], retry_failed: bool) -> None:
-    from ddl_core.launchers import ranks
-    from ddl_core.launchers.study import pending
+    from ddl_core.launch import ranks
+    from ddl_core.launch.study import pending
 
     click.echo(show_entries(entries))
     click.echo(counts(entries))

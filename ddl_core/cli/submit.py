@@ -7,12 +7,12 @@ import click
 
 from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.ledger import ledger
-from ddl_core.paths import RunFiles, Tree
+from ddl_core.records.ledger import ledger
+from ddl_core.records.paths import RunFiles, Tree
 
 if TYPE_CHECKING:
-    from ddl_core.launchers.slurm import Queue
-    from ddl_core.launchers.submit import Job, Plan
+    from ddl_core.launch.slurm.scheduler import Queue
+    from ddl_core.launch.slurm.submit import Job, Plan
 
 
 @click.command()
@@ -54,11 +54,11 @@ def submit(
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
     most.
     """
-    from ddl_core.launchers import submit as core
-    from ddl_core.launchers.sbatch import Options
-    from ddl_core.launchers.site import find_site
-    from ddl_core.launchers.slurm import joined
-    from ddl_core.launchers.study import find_study
+    from ddl_core.launch.slurm import submit as core
+    from ddl_core.launch.slurm.scheduler import joined
+    from ddl_core.launch.slurm.script import Options
+    from ddl_core.launch.slurm.site import find_site
+    from ddl_core.launch.study import find_study
 
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
@@ -76,7 +76,7 @@ def submit(
 
 
 def _show_plan(plan: "Plan") -> None:
-    from ddl_core.launchers.submit import show_costs
+    from ddl_core.launch.slurm.submit import show_costs
 
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
@@ -91,10 +91,10 @@ def _show_plan(plan: "Plan") -> None:
 
 def _queue() -> "Queue | None":
     """Return SLURM's queue; a look at the scripts does without, where it does not answer."""
-    from ddl_core.launchers import slurm
+    from ddl_core.launch.slurm import scheduler
 
     try:
-        return slurm.queue()
+        return scheduler.queue()
     except LaunchError as error:
         click.echo(f"warning: without the state of the jobs: {error}", err=True)
         return None
@@ -108,7 +108,7 @@ def _show_scripts(jobs: list["Job"]) -> None:
 
 def _warn_of_data(jobs: list["Job"], tree: Tree, data_dir: Path | None) -> None:
     """Say that data are missing: submitting would refuse, but a look at the scripts needs none."""
-    from ddl_core.launchers.study import check_data
+    from ddl_core.launch.study import check_data
 
     try:
         check_data([job.entry for job in jobs], tree, data_dir)

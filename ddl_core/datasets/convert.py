@@ -11,7 +11,7 @@ from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.shard_log import ConvertPlan, SplitPlan, read_shard_log
 from ddl_core.datasets.tasks import SPLITS
 from ddl_core.errors import DataError
-from ddl_core.paths import converted_folder
+from ddl_core.records.paths import converted_folder
 
 # Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
 # system, and ImageNet's 148 GB come close to the 1024 shards that are usual for it.

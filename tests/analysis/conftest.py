@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ddl_core.paths import RunFiles, Tree
-from ddl_core.records import Attempt, EpochRecord, Failure, RunRecord
-from ddl_core.spec import RunSpec
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.run import Attempt, EpochRecord, Failure, RunRecord
+from ddl_core.spec.run import RunSpec
 
 MACHINE = {
     "cpu": "Example(R) CPU @ 2.00GHz",

@@ -6,7 +6,7 @@ import pytest
 
 from ddl_core.analysis.arms import arm_table, made_runs
 from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}

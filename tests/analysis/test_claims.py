@@ -7,7 +7,7 @@ from ddl_core.analysis import claims
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import FORMATS, Paper, read_paper
 from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.paths import PAPER, Tree
+from ddl_core.records.paths import PAPER, Tree
 from tests.analysis.conftest import MACHINE, MakeRun
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.analysis import redraw
-from ddl_core.paths import FIGURES, Tree, committed
+from ddl_core.records.paths import FIGURES, Tree, committed
 
 
 @pytest.mark.slow

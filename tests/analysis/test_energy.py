@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from ddl_core.analysis import energy, tables
 from ddl_core.analysis.run_report import run_table
 from ddl_core.cli import main
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 
 METHOD = "NVML counter, GPU boards"

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ddl_core.analysis import nsys, profiles
 from ddl_core.cli import main
 from ddl_core.errors import DataError
-from ddl_core.spec import RunSpec
+from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MakeRun
 
 SCHEMA = """

@@ -5,21 +5,15 @@ from pathlib import Path
 import pytest
 
 from ddl_core.analysis import redraw
+from ddl_core.analysis.figures.time_shares import draw_time_shares, time_shares
 from ddl_core.analysis.profiles import COLUMNS, KERNELS, WINDOW, profiles_table
 from ddl_core.analysis.tables import runs_table
-from ddl_core.analysis.time_shares import draw_time_shares, time_shares
 from ddl_core.errors import RecordError
-from ddl_core.kernel_names import KINDS
-from ddl_core.paths import RunFiles, Tree
-from ddl_core.profile_record import (
-    ProfileRecord,
-    RankProfile,
-    Shares,
-    read_profile,
-    write_profile,
-)
-from ddl_core.records import RunRecord, write_record
-from ddl_core.spec import RunSpec
+from ddl_core.records.kernel_names import KINDS
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, read_profile, write_profile
+from ddl_core.records.run import RunRecord, write_record
+from ddl_core.spec.run import RunSpec
 
 SHARES = Shares(
     compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15, idle=0.05

@@ -11,16 +11,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import QUESTIONS, redraw
-from ddl_core.analysis.save import save_figure
+from ddl_core.analysis.plot.save import save_figure
 from ddl_core.errors import RecordError
-from ddl_core.paths import PROJECT, Tree
+from ddl_core.records.paths import PROJECT, Tree
 from tests.analysis.conftest import MakeRun
 
 REDRAW = """
 import sys
 from pathlib import Path
 from ddl_core.analysis import redraw
-from ddl_core.paths import Tree
+from ddl_core.records.paths import Tree
 redraw(Tree(Path(sys.argv[1])), figures=Path(sys.argv[2]))
 assert "torch" not in sys.modules
 assert "matplotlib.pyplot" not in sys.modules

@@ -9,8 +9,8 @@ import pytest
 
 from ddl_core.analysis import tables
 from ddl_core.errors import RecordError
-from ddl_core.paths import RunFiles, Tree
-from ddl_core.spec import RunSpec
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MakeRun, epoch_row
 
 

@@ -1,0 +1,1 @@
+"""One question a file: its points, a table, and the figure drawn from them alone."""

@@ -1,0 +1,138 @@
+"""What an all-reduce costs between the ranks of each probe: table and figure."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot.canvas import frame, styled
+from ddl_core.records.paths import Tree
+from ddl_core.records.probe import ProbeRecord, read_probe
+
+NAME = "all_reduce"
+_COLOURS = [style.STRATEGY_COLOURS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
+_MARKERS = [style.STRATEGY_MARKERS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
+_LINES = ["solid", (0, (5, 2)), (0, (1, 1.5))]
+MOST_LINES = len(_COLOURS) * len(_LINES)
+_SIZES = [1024 * 4**power for power in range(10)]
+
+COLUMNS = [
+    *("probe", "nodes", "ranks", "interface", "device", "hardware", "commit"),
+    *("bytes", "operations", "seconds", "seconds_min", "seconds_max"),
+    *("algorithm_bytes_per_s", "bus_bytes_per_s"),
+]
+
+
+def all_reduce_table(tree: Tree) -> pd.DataFrame:
+    """Return a row per message size of each probe in `tree` that came so far, oldest first.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read.
+    """
+    records = [read_probe(path.parent) for path in tree.probes.glob("*/probe.json")]
+    records.sort(key=lambda record: (record.created_utc, record.name))
+    rows = [row for record in records for row in _rows(record)]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _rows(record: ProbeRecord) -> list[dict[str, object]]:
+    if not record.answers or not record.answers[0].all_reduce:
+        return []
+    first, ranks = record.answers[0], record.spec.world_size
+    provenance, system = record.provenance or {}, record.system or {}
+    commit = (provenance.get("git_commit") or "unknown")[:7]
+    used = {name for one in record.answers for name in one.used_interfaces}
+    whole = {
+        "probe": record.name,
+        "nodes": record.spec.nodes,
+        "ranks": ranks,
+        "interface": " ".join(sorted(used)),
+        "device": first.device.get("device", ""),
+        "hardware": first.device.get("accelerator") or system.get("cpu", "unknown"),
+        "commit": commit + ("+" if provenance.get("git_dirty") else ""),
+    }
+    return [
+        {
+            **whole,
+            **size.model_dump(),
+            "algorithm_bytes_per_s": size.algorithm_bytes_per_s,
+            "bus_bytes_per_s": size.bus_bytes_per_s(ranks),
+        }
+        for size in first.all_reduce
+    ]
+
+
+@styled
+def all_reduce(table: pd.DataFrame) -> Figure:
+    """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
+    names = list(table["probe"].unique())
+    drawn = names[-MOST_LINES:]
+    parts = [table[table["probe"] == name] for name in drawn]
+    figure, axes = frame(
+        "What does an all-reduce cost between the ranks?",
+        ["bus bandwidth", "time of one"],
+        [2.6],
+        [_handle(number, part) for number, part in enumerate(parts)],
+        _caption(table, len(names) - len(drawn)),
+    )
+    for number, part in enumerate(parts):
+        axes[0].plot(part["bytes"], part["bus_bytes_per_s"] / 1e9, **_look(number))
+        axes[1].plot(part["bytes"], part["seconds"] * 1e3, **_look(number))
+    for ax, label in zip(axes, ("GB/s", "ms"), strict=True):
+        _axis(ax, table["bytes"])
+        ax.set_ylabel(label)
+    return figure
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _LINES[number // len(_COLOURS)],
+        "markersize": 4.0,
+    }
+
+
+def _handle(number: int, part: pd.DataFrame) -> Line2D:
+    label = part["probe"].iloc[0].rpartition("-")[0]  # its time is in the caption
+    return Line2D([], [], label=f"{number + 1}: {label}", **_look(number))
+
+
+def _axis(ax: Axes, sizes: pd.Series) -> None:
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=10)
+    shown = [size for size in _SIZES if size <= sizes.max()][::3]
+    ax.xaxis.set_major_locator(FixedLocator(shown))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size_text(value)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("message of each rank")
+
+
+def _size_text(value: float) -> str:
+    return f"{value / 2**20:g} MiB" if value >= 2**20 else f"{value / 2**10:g} KiB"
+
+
+def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
+    one = table.drop_duplicates("probe").tail(MOST_LINES)
+    sentences = [
+        "Bus bandwidth = size / time x 2 (n - 1) / n for n ranks, as NCCL-tests define it; "
+        "median of batches, slowest rank, float32.",
+        *(
+            f"{number}: {row.probe}, {row.ranks} ranks on {row.nodes} node(s), {row.device}, over "
+            f"{row.interface or 'an unknown interface'}."
+            for number, row in enumerate(one.itertuples(), start=1)
+        ),
+        f"Hardware: {'; '.join(sorted(set(one['hardware'])))}.",
+        captions.commits(one),
+    ]
+    if left_out:
+        sentences.append(f"Older probes not drawn, see the CSV: {left_out}.")
+    return sentences

@@ -1,0 +1,203 @@
+"""How close each training comes to what its loader alone and training alone allow.
+
+T(real) >= max(T(loader), T(training)), so no throughput exceeds the smaller of the two. Loader
+alone is a run with ``work = "load"``, training alone one on synthetic data. Neither is ever
+estimated.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ddl_core.analysis import metrics
+from ddl_core.analysis.arms import KEYS, made_runs
+from ddl_core.analysis.plot.style import MODEL_NAMES
+from ddl_core.analysis.settings import LOADING, TRAINING
+
+# Medians that differ by less are called alike: the paper's spread of repeats, as in `claims`.
+ALIKE = 0.05
+_MOST_SPAN = 8  # from the fewest to the most workers on one axis
+
+BOUNDS = {
+    "panel": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "data_format": "string",
+    "model": "string",
+    "local_batch_size": "Int64",
+    "loader_workers": "Int64",
+    "world_size": "Int64",
+    "n": "Int64",
+    "failed": "Int64",
+    "value": "float64",
+    "low": "float64",
+    "high": "float64",
+    "loading_n": "Int64",
+    "loading": "float64",
+    "loading_low": "float64",
+    "loading_high": "float64",
+    "training_n": "Int64",
+    "training": "float64",
+    "training_low": "float64",
+    "training_high": "float64",
+    "bound": "float64",
+    "in_turns": "float64",
+    "ratio": "float64",
+    "ratio_low": "float64",
+    "ratio_high": "float64",
+    "limit": "string",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
+_SHARED = [
+    "study",
+    "strategy",
+    "loader",
+    "data_format",
+    "model",
+    "local_batch_size",
+    "loader_workers",
+    "world_size",
+    "hardware",
+    "on_cpu",
+]
+_HALVES = ("loading", "training")
+_MISSING = {"loading": "loader alone", "training": "synthetic"}
+
+
+def loader_bound(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per measured arm that reads data, with its bound: `BOUNDS`.
+
+    loading and training are the medians (images/s) of the loader alone and of training on
+    synthetic data, from runs that agree in everything these depend on; bound is the smaller one,
+    in_turns what is left if both take turns on the same cores, 1 / (1/loading + 1/training).
+    ratio is value / bound with the interval of that ratio. limit says what limits: the smaller
+    half, ``loader`` or ``training`` (``either`` if they are alike), where the interval comes within
+    5 % of the bound; else both of them, or neither alone. Or it says what was not measured: then
+    bound, in_turns and ratio are missing.
+
+    A panel is a setting and model, and where numbers of workers lie far apart, one of these.
+    """
+    both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
+    trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
+    halves = {
+        "loading": (both.groupby(LOADING, dropna=False, sort=False).ngroup(), ~trained),
+        "training": (both.groupby(TRAINING, dropna=False, sort=False).ngroup(), trained & free),
+    }
+    found = {half: _members(numbers, which) for half, (numbers, which) in halves.items()}
+    made = _Made(*(both[name].to_numpy() for name in ("value", "lost", "commit")))
+    arms = both[trained & ~free]
+    shared = arms[[*_SHARED, "setting"]].to_dict("records")
+    rows: list[dict[str, Any]] = []
+    for _, places in sorted(arms.groupby(KEYS).indices.items()):
+        arm = arms.index[places].to_numpy()
+        references = {
+            half: found[half].get(numbers.iloc[arm[0]]) for half, (numbers, _) in halves.items()
+        }
+        rows.append(_row(shared[places[0]], made, arm, references))
+    return _in_panels(pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS))
+
+
+def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
+    """Divide panels that no axis could hold; put first what has a bound: not all may be drawn."""
+    workers = table["world_size"]
+    sizes = workers.groupby(table["panel"])
+    wide = sizes.transform("max") > _MOST_SPAN * sizes.transform("min")
+    known = table["bound"].notna().groupby(table["panel"]).transform("any")
+    order = pd.DataFrame({"known": ~known, "panel": table["panel"], "size": workers.where(wide, 0)})
+    divided = table["panel"] + ", " + workers.astype("string") + " workers"
+    table = table.assign(panel=table["panel"].mask(wide, divided))
+    order = order.sort_values(["known", "panel", "size"], kind="stable")
+    return table.loc[order.index].reset_index(drop=True)
+
+
+class _Made(NamedTuple):
+    """What counts of all runs, by their place in the table."""
+
+    value: np.ndarray
+    lost: np.ndarray
+    commit: np.ndarray
+
+    def values(self, places: np.ndarray | None) -> np.ndarray:
+        """Return the throughputs that count."""
+        if places is None:
+            return np.empty(0)
+        values = self.value[places].astype(float)
+        return values[~np.isnan(values)]
+
+    def commits(self, *groups: np.ndarray | None) -> str:
+        """Return the commits of all runs that count."""
+        known = [places[~self.lost[places]] for places in groups if places is not None]
+        return ";".join(sorted({name for places in known for name in self.commit[places]}))
+
+
+def _members(numbers: pd.Series, which: pd.Series) -> dict[int, np.ndarray]:
+    """Return the places of the rows that are meant, by their number."""
+    meant = numbers[which]
+    return {number: places.to_numpy() for number, places in meant.groupby(meant).groups.items()}
+
+
+def _row(
+    shared: dict[str, Any],
+    made: _Made,
+    arm: np.ndarray,
+    references: dict[str, np.ndarray | None],
+) -> dict[str, Any]:
+    row = {name: shared[name] for name in _SHARED} | {
+        "panel": f"{shared['setting']}, {MODEL_NAMES[shared['model']]}",
+        "failed": int(made.lost[arm].sum()),
+        "commit": made.commits(arm, *references.values()),
+        **_summary(made.values(arm), ""),
+    }
+    halves = {half: made.values(places) for half, places in references.items()}
+    for half, values in halves.items():
+        row |= _summary(values, half)
+    missing = [half for half in _HALVES if not row[f"{half}_n"]]
+    if missing:
+        return row | {"limit": _not_measured(missing, references)}
+    lower = min(_HALVES, key=lambda half: row[half])
+    row |= {
+        "bound": row[lower],
+        "in_turns": 1 / (1 / row["loading"] + 1 / row["training"]),
+    }
+    if not row["n"]:
+        return row | {"limit": "no value of its own"}
+    low, high = metrics.bootstrap_ratio_interval(made.values(arm), halves[lower])
+    row |= {"ratio": row["value"] / row["bound"], "ratio_low": low, "ratio_high": high}
+    return row | {"limit": _limit(row)}
+
+
+def _summary(values: np.ndarray, half: str) -> dict[str, Any]:
+    """Return median and interval, for the arm itself (``""``) or for one half of it."""
+    low, high = metrics.bootstrap_interval(values)
+    stem = f"{half}_" if half else ""
+    return {
+        f"{stem}n": len(values),
+        half or "value": float(np.median(values)) if len(values) else np.nan,
+        f"{stem}low": low,
+        f"{stem}high": high,
+    }
+
+
+def _not_measured(missing: list[str], references: dict[str, np.ndarray | None]) -> str:
+    reasons = {
+        "not measured": [_MISSING[half] for half in missing if references[half] is None],
+        "failed": [_MISSING[half] for half in missing if references[half] is not None],
+    }
+    return "; ".join(f"{why}: {', '.join(names)}" for why, names in reasons.items() if names)
+
+
+def _limit(row: dict[str, Any]) -> str:
+    """Return what limits an arm whose bound is known, as far as the intervals can tell."""
+    ends = [row["ratio_low"], row["ratio_high"]]
+    low, high = [row["ratio"]] * 2 if np.isnan(ends).any() else ends
+    if low > 1 + ALIKE:
+        return "unclear (above it)"
+    if high < 1 - ALIKE:
+        return "both (same cores)" if row["on_cpu"] else "neither alone"
+    if abs(row["loading"] - row["training"]) <= ALIKE * row["bound"]:
+        return "either"
+    return "loader" if row["loading"] < row["training"] else "training"

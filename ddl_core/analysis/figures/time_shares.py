@@ -1,0 +1,91 @@
+"""Where the time of profiled steps went: the table and the figure of it."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.arms import commits
+from ddl_core.analysis.figures.points import SEPARATOR
+from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot.stacks import percent, stacked
+from ddl_core.analysis.profiles import WINDOW
+from ddl_core.analysis.settings import with_settings
+
+NAME = "time_shares"
+POINTS = {
+    "panel": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "data_format": "string",
+    "model": "string",
+    "world_size": "Int64",
+    "n": "Int64",
+    "cause": "string",
+    "value": "float64",
+    "low": "float64",
+    "high": "float64",
+    "overlapped": "float64",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
+_ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
+
+
+def time_shares(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per arm, number of workers and share: `POINTS`.
+
+    value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
+    overlapped, the share of the window in which communication was hidden by compute, is missing
+    if any rank could not tell.
+
+    Parameters
+    ----------
+    profiles
+        See `profiles_table`.
+    runs
+        The same runs, and others.
+    """
+    settings = with_settings(runs.assign(commit=commits(runs)))[
+        ["study", "run_id", "setting", "hardware", "on_cpu", "commit"]
+    ]
+    table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
+    rows: list[dict[str, Any]] = []
+    for key, arm in table.groupby(_ARM):
+        hidden = arm.loc[arm["share"] == "overlapped", "value"]
+        shared = dict(zip(_ARM, key, strict=True)) | {
+            "n": arm["run_id"].nunique(),
+            "overlapped": hidden.mean(skipna=False),
+            "on_cpu": arm["on_cpu"].iloc[0],
+            "commit": ";".join(sorted(set(arm["commit"]))),
+        }
+        for cause, part in arm[arm["share"] != "overlapped"].groupby("share", sort=False):
+            value = {"value": part["value"].mean(), "low": part["value"].min()}
+            rows.append({**shared, "cause": cause, **value, "high": part["value"].max()})
+    return pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
+
+
+def draw_time_shares(points: pd.DataFrame) -> Figure:
+    """Return the shares of the watched steps, and what communication was hidden."""
+    return stacked(
+        points,
+        "What was each worker doing in the steps that a profiler watched?",
+        style.SHARE_LOOKS,
+        _beside,
+        "share of the watched steps, mean over workers",
+        [
+            "torch.profiler; each moment counts once. Transfer and waiting: communication with "
+            "nothing else going on; hidden: the rest of it, a part of compute. On a CPU compute is "
+            "operators of the training thread, and idle is whatever the profiler does not see, "
+            "Python and other programs included.",
+        ],
+    )
+
+
+def _beside(arm: pd.DataFrame) -> list[str]:
+    first = arm.iloc[0]
+    hidden = "unknown" if pd.isna(first["overlapped"]) else percent(first["overlapped"])
+    return [f"n = {first['n']}", f"hidden: {hidden}"]

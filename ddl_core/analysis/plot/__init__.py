@@ -1,0 +1,1 @@
+"""What all figures share: their look, their canvas, their captions."""

@@ -1,0 +1,137 @@
+"""The frame of a figure: title, legend, panels and caption, in inches, so that none overlap."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec
+
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.plot import style
+
+P = ParamSpec("P")
+
+_CAPTION_LINE = style.CAPTION_POINTS * 1.35 / 72
+_TITLE = 0.32
+_LEGEND_ROW = 0.18
+_LEGEND_COLUMNS = 4
+_MARGIN = 0.1
+_PANEL_LINE = 0.16  # of a panel's name
+_ABOVE_AXES = 0.12
+_BELOW_AXES = 0.46  # tick labels and axis label
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Make a function draw in the project's style without changing anybody else's."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with rc_context(style.RC):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def frame(
+    title: str,
+    panels: Sequence[str],
+    heights: Sequence[float],
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    left: float = 0.6,
+    right: Sequence[float] = (),
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and one axes per panel.
+
+    Parameters
+    ----------
+    title
+        The question, one line.
+    panels
+        Names of the panels.
+    heights
+        Inches of each row of axes; with as many rows as panels they stand one below the other,
+        else in two columns, where a last panel without a neighbour takes both.
+    legend
+        Handles, printed above the panels.
+    caption
+        Sentences, printed small below the panels.
+    left
+        Inches kept free left of each axes, for its labels.
+    right
+        Inches kept free right of each axes; empty for none.
+    """
+    columns = 1 if len(heights) == len(panels) else 2
+    cell = (style.WIDTH - 2 * _MARGIN) / columns
+    free = list(right) or [0.0] * len(panels)
+    names = _names(panels, cell - left)
+    name_lines = max(name.count("\n") + 1 for name in names)
+    lines = wrapped(" ".join(caption), style.WIDTH - 2 * _MARGIN, style.CAPTION_POINTS)
+    above = _MARGIN + _TITLE + _LEGEND_ROW * math.ceil(len(legend) / _LEGEND_COLUMNS)
+    over = _ABOVE_AXES + _PANEL_LINE * name_lines
+    below = 2 * _MARGIN + len(lines) * _CAPTION_LINE
+    total = above + below + sum(heights) + len(heights) * (over + _BELOW_AXES)
+    figure = Figure(figsize=(style.WIDTH, total))
+    axes: list[Axes] = []
+    top = total - above
+    for row, height in enumerate(heights):
+        bottom = top - over - height
+        for column in range(min(columns, len(panels) - row * columns)):
+            x = _MARGIN + column * cell + left
+            alone = column == 0 and len(axes) == len(panels) - 1
+            width = cell * (columns if alone else 1) - left - free[len(axes)] - _MARGIN
+            box = (x / style.WIDTH, bottom / total, width / style.WIDTH, height / total)
+            axes.append(figure.add_axes(box))
+            axes[-1].set_title(names[len(axes) - 1], loc="left", y=1.0)
+        top = bottom - _BELOW_AXES
+    _texts(figure, total, title, legend, lines)
+    return figure, axes
+
+
+def _names(panels: Sequence[str], width: float) -> list[str]:
+    letters = [f"({chr(ord('a') + number)}) " for number in range(len(panels))]
+    size = style.RC["axes.titlesize"]
+    return [
+        "\n".join(wrapped((letter if len(panels) > 1 else "") + name, width, size))
+        for letter, name in zip(letters, panels, strict=True)
+    ]
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """Break `text` into lines that fit `width` inches at `size` points."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and style.text_points(longer, size) > width * 72:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def _texts(
+    figure: Figure, total: float, title: str, legend: Sequence[Artist], lines: Sequence[str]
+) -> None:
+    left = _MARGIN / style.WIDTH
+    figure.text(left, 1 - _MARGIN / total, title, va="top", weight="bold", size=9.5)
+    figure.legend(
+        handles=list(legend),
+        loc="upper left",
+        bbox_to_anchor=(left, 1 - (_MARGIN + 0.22) / total),
+        ncols=_LEGEND_COLUMNS,
+        borderaxespad=0,
+        handlelength=2.4,
+        columnspacing=1.4,
+    )
+    figure.text(
+        left,
+        (_MARGIN + len(lines) * _CAPTION_LINE) / total,
+        "\n".join(lines),
+        va="top",
+        size=style.CAPTION_POINTS,
+        linespacing=1.25,
+        color="#333333",
+    )

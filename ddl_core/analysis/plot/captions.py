@@ -1,0 +1,102 @@
+"""What stands under a figure: how often, how sure, on what, which commit, what is not ours."""
+
+import pandas as pd
+
+from ddl_core.analysis.plot import style
+
+METHOD_ONLY = "shows method and overhead, not hardware"
+
+
+def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
+    """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
+
+    `table` has the columns n, failed, study, hardware, on_cpu and commit.
+    """
+    failed = int(table["failed"].sum())
+    lost = [f"Without a value, because failed or diverged: {_runs(failed)}."] if failed else []
+    table = table[table["n"] > 0]
+    if table.empty:
+        return ["Nothing measured here yet.", *lost]
+    sentences = [f"Measured: median of {counted('n', table['n'])} runs, warm epochs only."]
+    if (table["n"] > 1).any():
+        sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
+    return [*sentences, *lost, *machines(table), commits(table)]
+
+
+def scaling(measured: pd.DataFrame) -> str:
+    """Return the sentence that says which kind of scaling this is."""
+    batches = counted("", measured["local_batch_size"].dropna())
+    text = "Strong scaling (same images per epoch) with a fixed batch per worker"
+    return f"{text} ({batches} images; the paper: 64)." if batches else f"{text} (64 images)."
+
+
+def base(measured: pd.DataFrame) -> str:
+    """Return the sentence that defines E and names its base."""
+    text = "E = (throughput / G) / (throughput at G0 / G0); "
+    if measured.empty:
+        return text + "G0 = 4 (the paper)."
+    return text + f"{counted('G0', measured['base_world_size'])} (measured), 4 (the paper)."
+
+
+def statements(paper: pd.DataFrame) -> list[str]:
+    """Return the sentences that explain the paper's marks that are present."""
+    sentences = ["The paper's machine: JUWELS Booster, 4 A100 a node."] if len(paper) else []
+    if (paper["source"] == "stated").any():
+        sentences.append("Open marks: values that it states.")
+    if (paper["bound"] != "value").any():
+        sentences.append("Arrows: its bounds.")
+    if (paper["source"] == "derived").any():
+        sentences.append("Crosses: our arithmetic on its rounded runtimes.")
+    if paper["contradiction"].notna().any():
+        sentences.append("[C...]: the paper contradicts itself, see docs/reading_the_paper.md.")
+    return sentences
+
+
+def formats(ours: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
+    """Return the sentences about what the loaders read, where that is not folders throughout."""
+    if not style.formats_differ(ours):
+        return []
+    sentences = ["Large marks, thick lines: read from TFRecord; small and thin: image folders."]
+    if len(paper):
+        sentences.append("The paper's native loader reads folders, its DALI TFRecord.")
+    return sentences
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'s' if number > 1 else ''}"
+
+
+def _few(n: pd.Series) -> str:
+    return " (with 3 runs or fewer: their range)" if ((n > 1) & (n <= 3)).any() else ""
+
+
+def machines(table: pd.DataFrame) -> list[str]:
+    """Return a sentence on the machines, each after its study where there are several."""
+    machines = table[["study", "hardware", "on_cpu"]].drop_duplicates()
+    several = machines["hardware"].nunique() > 1
+    texts = {
+        (f"{study}: " if several else "") + name + (f" ({METHOD_ONLY})" if on_cpu else "")
+        for study, name, on_cpu in machines.itertuples(index=False)
+    }
+    return [f"Hardware: {'; '.join(_shortened(sorted(texts)))}."]
+
+
+def commits(table: pd.DataFrame) -> str:
+    """Return a sentence on the code that measured."""
+    names = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
+    changed = " (+: with uncommitted changes)" if any("+" in name for name in names) else ""
+    return f"Commit: {', '.join(_shortened(names))}{changed}."
+
+
+def _shortened(texts: list[str], most: int = 4) -> list[str]:
+    rest = len(texts) - most
+    return texts if rest <= 0 else [*texts[:most], f"{rest} more"]
+
+
+def counted(name: str, values: pd.Series) -> str:
+    """Return e.g. ``"n = 3"`` or ``"n = 1 to 3"``; nothing without values."""
+    if values.empty:
+        return ""
+    low, high = int(values.min()), int(values.max())
+    text = str(low) if low == high else f"{low} to {high}"
+    return f"{name} = {text}" if name else text

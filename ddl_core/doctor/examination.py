@@ -1,0 +1,203 @@
+"""The whole examination: what costs nothing here first, then the ranks, where they may run."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddl_core.doctor import job, login_node, machine, packages
+from ddl_core.doctor.finding import Finding, subjects
+from ddl_core.doctor.judge import judge
+from ddl_core.doctor.probe_run import PROGRAM, command, plan_probe, probe_name, run_probe
+from ddl_core.errors import DDLError, SpecError
+from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.slurm.script import Options, Place, render
+from ddl_core.launch.slurm.site import Site, find_site
+from ddl_core.records.paths import PROJECT, STUDIES, Tree, portable
+from ddl_core.records.probe import ProbeRecord, read_probe
+from ddl_core.spec.run import RunSpec, Study
+
+NODES = 2  # of a site: the fewest that have a network between them
+JOB_TIME = "00:10:00"
+LOGIN_NODE = Finding(
+    "login node",
+    "bad",
+    "SLURM answers and this is no job: ranks are not started here",
+    "--site NAME probes in a short job; or start ddl doctor inside an allocation",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for.
+
+    Attributes
+    ----------
+    site_name
+        Machine of slurm/; None for this one.
+    ranks
+        On each node; None: the site's GPUs, or one; without a site no ranks are started.
+    nodes
+        None: two of a site, else one.
+    patience_s
+        How long a job is waited for.
+    """
+
+    site_name: str | None
+    ranks: int | None
+    nodes: int | None
+    loader_workers: int
+    data_format: str
+    data_dir: Path | None
+    options: Options
+    patience_s: float
+    dry_run: bool
+
+
+@dataclass
+class Report:
+    """What came out."""
+
+    findings: list[Finding]
+    would_start: str = ""
+    directory: Path | None = None
+
+
+def examine(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
+    """Return all findings about a site, or about this machine.
+
+    Raises
+    ------
+    SpecError
+        If there is no such site, or the request does not fit together.
+    KeyboardInterrupt
+        If this process was interrupted; no rank and no job is left.
+    """
+    site = find_site(asked.site_name) if asked.site_name else None
+    on_state("packages, folders, scheduler")
+    return _site(asked, site, tree, on_state) if site else _here(asked, tree, on_state)
+
+
+def show(directory: Path) -> Report:
+    """Return the findings of a probe that was made before.
+
+    Raises
+    ------
+    RecordError
+        If there is none.
+    """
+    return Report(judge(read_probe(directory), directory), directory=directory)
+
+
+def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
+    runs = Study.load(STUDIES / "laptop.yaml").expand()
+    folder = asked.data_dir or tree.dataset("sample")
+    data = machine.data(folder, asked.data_format)
+    report = Report(
+        [
+            *packages.examine({run.strategy for run in runs}),
+            *machine.examine(runs),
+            machine.results(tree),
+            data,
+        ]
+    )
+    if asked.ranks is None:
+        return report
+    record = _planned(asked, None, folder if data.state == "ok" else None)
+    if record.spec.nodes > 1 and Allocation.current() is None:
+        raise SpecError(
+            f"nodes = {record.spec.nodes}: this is one machine; name a --site, or start this in "
+            "a job of `ddl`"
+        )
+    if login_node.where() == "login node":
+        report.findings.append(LOGIN_NODE)
+        return report
+    _probe_here(asked, record, tree, on_state, report)
+    return report
+
+
+def _site(asked: Request, site: Site, tree: Tree, on_state: Callable[[str], None]) -> Report:
+    folder = asked.data_dir or tree.dataset("sample")
+    record = _planned(asked, site, folder if asked.data_dir or folder.exists() else None)
+    spec = record.spec
+    report = Report([*packages.examine(()), machine.results(tree)])
+    if record.data_dir is None:
+        report.findings.append(Finding("data", "warn", "none named, so not read", "--data DIR"))
+    else:
+        report.findings.append(machine.data(folder, spec.data_format))
+    report.findings += login_node.examine(site, asked.options, spec, tree)
+    if login_node.where() == "job":
+        _probe_here(asked, record, tree, on_state, report)
+    else:
+        _probe_in_job(asked, site, record, tree, on_state, report)
+    return report
+
+
+def _planned(asked: Request, site: Site | None, data_dir: Path | None) -> ProbeRecord:
+    """Return the record of the probe: its ranks are those that a run would have."""
+    inside = login_node.where() == "job"
+    spec = RunSpec.parse(
+        {
+            "strategy": "ddp",
+            "nodes": asked.nodes or (NODES if site and not inside else 1),
+            "gpus_per_node": asked.ranks or (site.gpus_per_node if site else 0) or 1,
+            "loader_workers": asked.loader_workers,
+            "data_format": asked.data_format,
+            "device": "auto" if site is None else "cuda" if site.gpus_per_node else "cpu",
+            "checkpoint_every": 0,
+        }
+    )
+    name = Path(asked.site_name).stem if asked.site_name else None
+    return ProbeRecord(
+        name=probe_name(spec, name),
+        site=name,
+        spec=spec,
+        cores_per_rank=site.cpus_per_rank if site else None,
+        data_dir=portable(data_dir) if data_dir else None,
+    )
+
+
+def _probe_here(
+    asked: Request, record: ProbeRecord, tree: Tree, on_state: Callable[[str], None], report: Report
+) -> None:
+    directory = tree.probes / record.name
+    if asked.dry_run:
+        report.would_start = str(command(record.spec, directory))
+        return
+    directory = plan_probe(tree, record)
+    report.findings += judge(run_probe(directory, on_state), directory)
+    report.directory = directory
+
+
+def _probe_in_job(
+    asked: Request,
+    site: Site,
+    record: ProbeRecord,
+    tree: Tree,
+    on_state: Callable[[str], None],
+    report: Report,
+) -> None:
+    directory = tree.probes / record.name
+    place = Place(directory.resolve(), PROJECT, sys.executable, PROGRAM)
+    try:
+        script = render(record.spec, site, asked.options, place)
+    except SpecError:  # it is a finding already
+        return
+    if login_node.where() == "login node":
+        report.findings.append(login_node.verdict(script))
+    if asked.dry_run:
+        report.would_start = script
+        return
+    if wrong := subjects(report.findings, "bad"):
+        text = f"not probed, because of: {', '.join(wrong)}"
+        report.findings.append(Finding("ranks", "unknown", text, "put that right first"))
+        return
+    directory = plan_probe(tree, record)
+    try:
+        job_id = job.submit(directory, script)
+    except DDLError as error:
+        report.findings.append(Finding("ranks", "bad", str(error), "see sbatch's own message"))
+        return
+    ended = job.wait(directory, job_id, asked.patience_s, on_state)
+    report.findings += judge(ended, directory)
+    report.directory = directory

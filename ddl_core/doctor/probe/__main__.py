@@ -1,0 +1,95 @@
+"""One rank of a probe: ``python -m ddl_core.doctor.probe PROBE_DIR``, started as a run's are.
+
+Each step is written down before it begins, so that a rank that does not answer is known.
+"""
+
+import faulthandler
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from ddl_core.doctor.probe import collective, place, reading
+from ddl_core.errors import DataError
+from ddl_core.parent import die_with_parent
+from ddl_core.records.probe import Answer, read_probe, write_answer
+from ddl_core.train import device as accelerator
+from ddl_core.train.strategies.group import ProcessGroup
+from ddl_core.train.strategies.rank import Rank
+from ddl_core.train.worker import report
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank; return the exit status."""
+    if len(arguments) != 1:
+        log.error("usage: python -m ddl_core.doctor.probe PROBE_DIR")
+        return 2
+    die_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
+    directory = Path(arguments[0])
+    try:
+        Probe(directory).execute()
+    except Exception as error:
+        report(directory, error)
+        return 1
+    return 0
+
+
+class Probe:
+    """One rank's part of a probe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.record = read_probe(directory)
+        self.spec = self.record.spec
+        self.answer: Answer = place.describe(Rank.from_environment(self.spec))
+        self.step("start")
+
+    def step(self, name: str) -> None:
+        """Write down what is known, and what begins now."""
+        self.answer.step = name
+        write_answer(self.directory, self.answer)
+
+    def execute(self) -> None:
+        """Measure everything; leave the group whatever happens."""
+        accelerator.configure(self.spec)
+        self.step("loader processes")
+        device = Rank.from_environment(self.spec).device(self.spec.device)
+        self.answer.device = accelerator.describe(device)
+        self.answer.device_id = accelerator.identity(device)
+        self.answer.loader_cores = place.loader_cores(self.spec, device)
+        self.step("joining the group")
+        group = ProcessGroup(self.spec)
+        try:
+            self._together(group)
+        finally:
+            group.teardown()
+        self.step("done")
+
+    def _together(self, group: ProcessGroup) -> None:
+        self.step("first all-reduce")
+        self.answer.sum_is_right = collective.sum_is_right(group)
+        self.answer.used_interfaces = place.used_interfaces(self.answer.interfaces)
+        self.step("reading data")
+        self._read(group)
+        if group.world_size > 1:
+            rates, omitted = collective.measure(group, self.record.collective_limit_s, self.step)
+            if group.rank == 0:
+                self.answer.all_reduce, self.answer.omitted_bytes = rates, omitted
+
+    def _read(self, group: ProcessGroup) -> None:
+        """Read while all ranks do; one that cannot says so, and keeps the others' company."""
+        group.barrier()
+        if self.record.data_dir is not None:
+            try:
+                self.answer.reading = reading.measure(self.record, group.rank)
+            except DataError as error:
+                self.answer.reading_error = str(error)
+        group.barrier()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    sys.exit(main(sys.argv[1:]))

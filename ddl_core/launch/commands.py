@@ -1,0 +1,142 @@
+"""How the ranks of a run are started: here as forks of a process, in a SLURM job by `srun`."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launch.allocation import Allocation
+from ddl_core.spec.run import RunSpec
+
+# Give a rank the log files that torchrun would have given it, then become the rank.
+OWN_LOGS = 'mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"'
+
+# srun tells a rank its place in its own variables and passes all output on to its own. This gives
+# it torchrun's names as well.
+TASK_LIKE_TORCHRUN = f"""
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+{OWN_LOGS}
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What starts the ranks of a run.
+
+    Attributes
+    ----------
+    rank
+        Words of each rank's command.
+    ranks
+        How many of them begin on this machine.
+    step
+        Words of the job step that starts them all, inside a SLURM job; else empty.
+    """
+
+    rank: tuple[str, ...]
+    ranks: int
+    step: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.step:
+            return shlex.join(self.step)
+        return f"{self.ranks} x {shlex.join(self.rank)}"
+
+
+def command(
+    spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
+) -> Command:
+    """Return what starts the ranks of a run.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    worker
+        Module that each rank executes, with `run_dir` as its argument.
+    run_dir
+        The run's folder.
+    logs
+        Folder for ``*/attempt_*/RANK/stderr.log`` of each rank.
+    before
+        Words before each rank's own command: a profiler that runs it.
+
+    Raises
+    ------
+    NotInstalledError
+        If the framework is not there.
+    LaunchError
+        If `srun` is not there, inside a SLURM job.
+    """
+    rank = [*before, sys.executable, "-m", worker, str(run_dir)]
+    if spec.strategy == "horovod":
+        _need_horovod()
+    allocation = Allocation.current()
+    words = step(spec, rank, logs, allocation) if allocation else []
+    return Command(tuple(rank), spec.gpus_per_node, tuple(words))
+
+
+def _need_horovod() -> None:
+    if find_spec("horovod") is None:
+        raise NotInstalledError(
+            "strategy 'horovod' needs the package 'horovod', which is not installed; run "
+            "`make horovod`, or choose another strategy"
+        )
+
+
+def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run; see `words_of_step`.
+
+    Raises
+    ------
+    LaunchError
+        If `srun` is not there.
+    """
+    program = shutil.which(allocation.srun[0])
+    if program is None:
+        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
+    return [program, *words_of_step(spec, rank, logs, allocation)[1:]]
+
+
+def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run: one task per rank, or one torchrun per node.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    rank
+        Command of a rank.
+    logs
+        Folder for ``srun/attempt_0/RANK/stderr.log`` of each rank.
+    allocation
+        The job that the step is part of.
+    """
+    by_rank = allocation.launcher == "srun"
+    tasks = spec.gpus_per_node if by_rank else 1
+    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * tasks}"]
+    size.append(f"--ntasks-per-node={tasks}")
+    folder = str(logs / "srun" / "attempt_0")
+    if by_rank:
+        task = ["sh", "-c", TASK_LIKE_TORCHRUN, folder, *rank]
+    else:
+        task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank], logs)
+    return [allocation.srun[0], *size, *allocation.srun[1:], *task]
+
+
+def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
+    """Return what each node executes: torchrun with the places of all nodes fixed beforehand.
+
+    No rendezvous: it compares host names, which differ where the fast network has its own. Its
+    folders of logs have a name per node, so the ranks write their own.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+    torchrun += [f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}"]
+    torchrun += [f"--log-dir={logs / 'torchrun'}"]
+    places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    start = f'exec {shlex.join(torchrun)} {places} "$@"'
+    return ["sh", "-c", start, "torchrun", *rank]

@@ -1,0 +1,80 @@
+"""Execute the run notebook by papermill; the executed copy is the run's lab book."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddl_core import processes
+from ddl_core.errors import LaunchError
+from ddl_core.records.paths import NOTEBOOKS, RunFiles
+
+RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
+KERNEL_START_S = 120
+
+
+def execute(
+    notebook: Path,
+    target: Path,
+    parameters: dict[str, Any],
+    on_kernel: Callable[[Any], None] = lambda manager: None,
+) -> None:
+    """Execute `notebook` with `parameters`; `target` then holds the executed copy.
+
+    Parameters
+    ----------
+    notebook
+        Never changed.
+    target
+        Replaced in one step, also when a cell failed: the error is part of the lab book.
+    parameters
+        Values of variables in the cell tagged ``parameters``.
+    on_kernel
+        Called with the kernel's manager (`kernel.ThisPython`) before it starts.
+
+    Raises
+    ------
+    LaunchError
+        If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
+    """
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    from ddl_core.launch.notebook_kernel import event_loop, manager_class
+
+    _check_parameters(papermill, notebook, parameters)
+    # papermill writes the copy after every cell; until the end that is not yet the lab book.
+    partial = target.with_name(f".{target.stem}.part.ipynb")
+    try:
+        with event_loop(), processes.private_folder() as sockets:
+            papermill.execute_notebook(
+                notebook,
+                partial,
+                parameters=parameters,
+                kernel_manager_class=manager_class(Path(sockets), on_kernel),
+                progress_bar=False,
+                start_timeout=KERNEL_START_S,
+                cwd=notebook.parent,
+            )
+    except PapermillExecutionError as error:
+        raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
+    except (RuntimeError, OSError) as error:
+        raise LaunchError(f"the kernel of {notebook.name} did not survive: {error}") from None
+    finally:
+        if partial.exists():
+            partial.replace(target)
+
+
+def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]) -> None:
+    """Refuse unknown names, about which papermill only warns."""
+    known = papermill.inspect_notebook(notebook)
+    if unknown := sorted(parameters.keys() - known.keys()):
+        raise LaunchError(
+            f"{notebook.name} has no parameter {', '.join(unknown)}; "
+            f"its parameters are: {', '.join(sorted(known)) or 'none'}"
+        )
+
+
+def write_lab_book(run_dir: Path, on_kernel: Callable[[Any], None] = lambda manager: None) -> None:
+    """Execute the run in `run_dir` through its notebook; see `execute`."""
+    target = RunFiles(run_dir).notebook
+    execute(RUN_NOTEBOOK, target, {"run_dir": str(run_dir)}, on_kernel)

@@ -1,0 +1,89 @@
+"""What goes wrong on clusters, done on purpose to a job of a private SLURM.
+
+Every function ends something at once, as a defect would; `mend` makes the nodes usable again.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ddl_core.errors import LaunchError
+from ddl_core.launch.slurm.emulated import Cluster
+
+
+def nodes_of(cluster: Cluster, job_id: str) -> list[str]:
+    """Return the nodes of a job, the one of its script first; none if it has none now."""
+    asked = ("--noheader", f"--jobs={job_id}", "--states=all", "--format=%N")
+    names = cluster.call("squeue", *asked).strip()
+    return cluster.call("scontrol", "show", "hostnames", names).split() if names else []
+
+
+def notice_limit(cluster: Cluster, job_id: str) -> None:
+    """Send the notice of the time limit: SLURM itself looks at the time only every 30 s."""
+    cluster.call("scancel", "--batch", "--signal=USR1", job_id)
+
+
+def take_down(cluster: Cluster, node: str) -> None:
+    """Declare a node broken: SLURM ends or requeues its jobs."""
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=fault")
+
+
+def kill_daemon(cluster: Cluster, node: str) -> None:
+    """Kill the daemon of a node; SLURM gives the node up after `SlurmdTimeout` of ``up.sh``.
+
+    Raises
+    ------
+    LaunchError
+        If it is not running.
+    """
+    cluster.daemon(node).kill()
+
+
+def kill_script(cluster: Cluster, job_id: str) -> None:
+    """Kill the script of a job.
+
+    Raises
+    ------
+    LaunchError
+        If it is not running.
+    """
+    name = f"/job{int(job_id):05d}/slurm_script"
+    for process in cluster.processes():
+        with suppress(psutil.Error):
+            if any(word.endswith(name) for word in process.cmdline()):
+                process.kill()
+                return
+    raise LaunchError(f"the script of job {job_id} is not running")
+
+
+def kill_rank(cluster: Cluster, run_dir: Path, rank: int) -> None:
+    """Kill one rank of a run.
+
+    Raises
+    ------
+    LaunchError
+        If it is not running.
+    """
+    for process in cluster.processes():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            # Its shell carries the same words, and its loader's processes the same environment.
+            if command[-1:] == [str(run_dir)] and command[-3:-1] == ["-m", "ddl_core.train.worker"]:
+                environment = process.environ()
+                if environment.get("RANK") == str(rank):
+                    process.kill()
+                    return
+    raise LaunchError(f"rank {rank} of {run_dir.name} is not running")
+
+
+def mend(cluster: Cluster) -> None:
+    """Start the daemons that are gone and take all nodes into service again."""
+    for number in range(1, cluster.nodes + 1):
+        node = f"node{number}"
+        try:
+            cluster.daemon(node)
+        except LaunchError:
+            cluster.call("slurmd", "-N", node)
+        with suppress(LaunchError):  # it refuses for a node that is in service
+            cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")

@@ -1,0 +1,152 @@
+"""What can be known before anything starts: is there room, data, and a core for every rank."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddl_core.datasets import PUBLIC_SETS
+from ddl_core.datasets.shard_names import shards_in
+from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.launch.allocation import Allocation
+from ddl_core.records.paths import shards_folder
+from ddl_core.records.provenance import available_cores
+from ddl_core.records.run import cannot_write
+from ddl_core.spec.run import RunSpec
+
+# Two checkpoints of the largest model (one being written) are 1 GB.
+MIN_FREE_BYTES = 1_000_000_000
+
+
+def check_run(spec: RunSpec) -> None:
+    """Check that this machine, or the SLURM job around this process, can start the ranks of a run.
+
+    Raises
+    ------
+    SpecError
+        If the run needs more machines, GPUs, cores or images than there are.
+    NotInstalledError
+        If torch is not installed.
+    """
+    if find_spec("torch") is None:
+        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
+    if allocation := Allocation.current():
+        _check_nodes(spec, allocation)
+    else:
+        if spec.nodes > 1:
+            raise SpecError(
+                f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
+                "to 1, or submit the study to SLURM with `ddl study submit`"
+            )
+        _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
+    check_batch(spec)
+
+
+def check_batch(spec: RunSpec) -> None:
+    """Check that one optimiser step has images enough.
+
+    Raises
+    ------
+    SpecError
+        If it has not.
+    """
+    if spec.train_images and spec.global_batch_size > spec.train_images:
+        raise SpecError(
+            f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
+            f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
+            f"larger than train_images = {spec.train_images}; make one of them fit"
+        )
+
+
+def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:
+    """Check the nodes only: their GPUs and cores were asked for, and granted, with the job."""
+    if spec.nodes > allocation.nodes:
+        raise SpecError(
+            f"nodes = {spec.nodes}, but this SLURM job has {allocation.nodes}; "
+            "submit the run with `ddl study submit`, or set nodes to fewer"
+        )
+
+
+def _check_ranks(spec: RunSpec, gpus: int) -> None:
+    ranks = spec.gpus_per_node
+    if spec.device == "cuda" and gpus == 0:
+        raise SpecError("device = 'cuda', but no GPU is visible here; choose 'cpu' or 'auto'")
+    if gpus:
+        if ranks > gpus:
+            raise SpecError(
+                f"gpus_per_node = {ranks}, but this machine shows {gpus} GPU(s); "
+                f"use at most {gpus}, or device 'cpu'"
+            )
+    elif ranks > available_cores():
+        raise SpecError(
+            f"gpus_per_node = {ranks}, but this process may use {available_cores()} core(s); "
+            f"ranks that share a core measure nothing: use at most {available_cores()}"
+        )
+
+
+def gpu_count() -> int:
+    """Return the number of GPUs a rank would see, asked without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.splitlines())
+
+
+def check_data(folder: Path, data_format: str) -> None:
+    """Check that `folder` looks like images in `data_format` and may be read.
+
+    Raises
+    ------
+    DataError
+        Saying how to get the data.
+    """
+    made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
+    what = "it" if folder.name in PUBLIC_SETS else "a sample set"
+    remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist; {remedy}")
+    parts = [folder, folder / "train", folder / "val"]
+    if data_format == "tfrecord":
+        parts = [shards_folder(folder)]
+    for part in parts:
+        try:
+            next(part.iterdir(), None)
+        except OSError as error:
+            raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
+    if data_format == "tfrecord" and not shards_in(parts[0], "train"):
+        raise DataError(
+            f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
+            f"with `ddl data convert {folder}`, or leave data_format out"
+        )
+
+
+def check_room(folder: Path) -> None:
+    """Check that files can be made below `folder`, which need not exist, and that disk is left.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written.
+    LaunchError
+        If too little disk is left.
+    """
+    try:
+        present = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryFile(dir=present) as probe:
+            probe.write(b"0")
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    free = shutil.disk_usage(present).free
+    if free < MIN_FREE_BYTES:
+        raise LaunchError(
+            f"{free / 1e6:.0f} MB are free on the disk of {folder}; a run may need "
+            f"{MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another place with --results DIR"
+        )

@@ -1,0 +1,232 @@
+"""Start the ranks of one run, watch them, and leave a record that tells how they ended.
+
+Whatever happens (a rank is killed, raises or hangs, none can be started, the caller is
+interrupted) no process is left behind and ``run.json`` says why.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from ddl_core import processes
+from ddl_core.errors import DDLError, LaunchError
+from ddl_core.launch import commands, diagnose, nsys, preflight, supervise
+from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.screen import Progress, read_progress
+from ddl_core.processes import import_path
+from ddl_core.records.ending import mark_failed
+from ddl_core.records.ledger import INTERRUPTED, exclusive
+from ddl_core.records.paths import RunFiles, locate
+from ddl_core.records.run import Attempt, Failure, RunRecord, now, read_record, write_record
+from ddl_core.spec.nsys import asked
+from ddl_core.spec.run import RunSpec
+
+WORKER = "ddl_core.train.worker"
+POLL_S = 0.25
+STALL_TIMEOUT_S = 300.0
+# A rank may hang at its end after correct training. Nothing of the result is outstanding once the
+# record says completed.
+EXIT_GRACE_S = 20.0
+
+
+OnProgress = Callable[[Progress], None]
+Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
+"""Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
+
+
+def run_ranks(
+    run_dir: Path | str,
+    on_progress: OnProgress | None = None,
+    stall_timeout: float | None = None,
+    execute: Execute | None = None,
+) -> RunRecord:
+    """Execute a planned, failed or interrupted run; return its completed record.
+
+    Parameters
+    ----------
+    run_dir
+        Folder with the run's ``run.json``.
+    on_progress
+        Called with every new content of ``progress.json``, about once a second.
+    stall_timeout
+        Seconds without a new ``progress.json`` after which the run counts as hanging; by default
+        the environment variable ``DDL_STALL_TIMEOUT``, else 300.
+    execute
+        How the ranks are executed; by default as processes of their own, by the run's launcher.
+
+    Raises
+    ------
+    LaunchError
+        If the run failed: then the record says why. Also, leaving the record alone, if the run is
+        complete or another process executes it.
+    SpecError, DataError, RecordError, NotInstalledError
+        If it could not be started.
+    KeyboardInterrupt
+        If this process was interrupted or told to end, once all ranks are gone.
+    """
+    directory = Path(run_dir).resolve()
+    files = RunFiles(directory)
+    read_record(directory)
+    limit = stall_timeout or stall_limit_s(STALL_TIMEOUT_S)
+    with exclusive(files.lock, f"run {directory.name}"), processes.stoppable():
+        record = read_record(directory)
+        if record.status == "completed":
+            raise LaunchError(complete_text(record, directory))
+        with _recorded(directory):
+            _check(record, directory)
+            logs = _begin(record, files)
+            (execute or _execute)(record.spec, files, logs, on_progress, limit)
+        return read_record(directory)
+
+
+def complete_text(record: RunRecord, directory: Path) -> str:
+    """Return why a complete run is refused, and what to do instead."""
+    return (
+        f"run {record.run_id} is complete and will not be run again; "
+        f"to measure anew, choose another `repeat`, or remove its folder {directory}"
+    )
+
+
+def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
+    """Return what starts the ranks of a run."""
+    return commands.command(spec, WORKER, run_dir, logs, before=nsys.words(spec, logs))
+
+
+def environment(spec: RunSpec) -> Mapping[str, str]:
+    """Return the environment of the ranks: this package importable, threads as the run says."""
+    return {
+        **os.environ,
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": str(spec.cpu_threads),
+    }
+
+
+def stall_limit_s(default: float) -> float:
+    """Return how long ranks may show no progress: ``DDL_STALL_TIMEOUT``, else `default`."""
+    return float(os.environ.get("DDL_STALL_TIMEOUT") or default)
+
+
+def _check(record: RunRecord, directory: Path) -> None:
+    preflight.check_room(directory)
+    preflight.check_run(record.spec)
+    if record.data_dir is not None:
+        preflight.check_data(locate(record.data_dir), record.spec.data_format)
+
+
+def _begin(record: RunRecord, files: RunFiles) -> Path:
+    """Open a new attempt in the record; return the folder of its logs."""
+    files.error.unlink(missing_ok=True)
+    files.progress.unlink(missing_ok=True)
+    for attempt in record.attempts:
+        if attempt.status == "running":
+            attempt.status = "failed"
+            gone = "its process was gone"
+            attempt.error = Failure(kind=INTERRUPTED, message=gone, category="killed")
+    logs = files.logs / f"attempt_{len(record.attempts)}"
+    record.attempts.append(Attempt(started_utc=now()))
+    record.status, record.error = "running", None
+    record.job_id = os.environ.get("SLURM_JOB_ID") if Allocation.current() else None
+    write_record(files.directory, record)
+    return logs
+
+
+def _execute(
+    spec: RunSpec,
+    files: RunFiles,
+    logs: Path,
+    on_progress: OnProgress | None,
+    stall_timeout: float,
+) -> None:
+    """Let processes of their own execute the ranks; see `Execute`."""
+    nsys.make_folder(logs)
+    oom_kills = processes.oom_kills()
+    cause, exit_code = supervise.execute(
+        command(spec, files.directory, logs),
+        logs,
+        environment(spec),
+        lambda launcher: watch(partial(_has_ended, launcher), files, on_progress, stall_timeout),
+    )
+    if read_record(files.directory).status == "completed":
+        return
+    oom_kills = processes.oom_kills() - oom_kills
+    raise Failed(cause or diagnose.diagnose(files, logs, exit_code, oom_kills))
+
+
+def _has_ended(launcher: supervise.Launcher) -> bool:
+    return launcher.poll() is not None
+
+
+def watch(
+    ended: Callable[[], bool],
+    files: RunFiles,
+    on_progress: OnProgress | None,
+    stall_timeout: float,
+) -> str | None:
+    """Return when the ranks have ended; if they make no progress any more, return a text on that.
+
+    `ended` is asked several times a second.
+    """
+    seen, since = _changed(files.progress), time.monotonic()
+    grace = nsys.EXIT_GRACE_S if asked() else EXIT_GRACE_S
+    while not ended():
+        time.sleep(POLL_S)
+        latest = _changed(files.progress)
+        if latest != seen:
+            seen, since = latest, time.monotonic()
+            progress = read_progress(files.directory)
+            if progress and on_progress:
+                on_progress(progress)
+        waited = time.monotonic() - since
+        if waited > grace and read_record(files.directory).status == "completed":
+            return None
+        if waited > stall_timeout:
+            return _stall_text(files, stall_timeout)
+    return None
+
+
+def _changed(path: Path) -> int | None:
+    """Return when a file was last replaced, nanoseconds; None where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _stall_text(files: RunFiles, seconds: float) -> str:
+    progress = read_progress(files.directory)
+    where = f"in phase {progress['phase']}, epoch {progress['epoch']}" if progress else "at start"
+    return (
+        f"no progress for {seconds:.0f} s ({where}): the ranks were ended; if such a pause is "
+        "expected, set DDL_STALL_TIMEOUT to more seconds"
+    )
+
+
+class Failed(LaunchError):
+    """A failure that is to be recorded."""
+
+    def __init__(self, cause: Failure) -> None:
+        super().__init__(f"{cause.kind}: {cause.message}")
+        self.cause = cause
+
+
+@contextmanager
+def _recorded(directory: Path) -> Iterator[None]:
+    """Write into the record how the block failed, then let the error go on."""
+    try:
+        yield
+    except Failed as error:
+        mark_failed(directory, error.cause)
+        raise LaunchError(f"run {directory.name} failed: {error}") from None
+    except DDLError as error:
+        mark_failed(directory, Failure.of(type(error).__name__, str(error)))
+        raise
+    except KeyboardInterrupt as error:
+        with processes.undisturbed():
+            # A job stops its run likewise, at the notice of its time limit.
+            others = "the user or its job" if Allocation.current() else "the user"
+            cause = f"stopped by {str(error) or others} before its end"
+            mark_failed(directory, Failure.of(INTERRUPTED, cause))
+        raise

@@ -1,0 +1,203 @@
+"""Show how far a run is: in a terminal, in a notebook, or in a log file."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddl_core.records.paths import RunFiles
+
+Progress = dict[str, Any]
+
+LOG_EVERY_S = 30.0
+CELL_EVERY_S = 1.0
+BAR_WIDTH = 24
+
+
+def read_progress(run_dir: Path) -> Progress | None:
+    """Return what rank 0 last wrote to ``progress.json``, or None."""
+    try:
+        content = json.loads(RunFiles(run_dir).progress.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def fraction(progress: Progress | None) -> float:
+    """Return the share of a run's training that is done, 0 to 1."""
+    if not progress or progress["phase"] == "setup":
+        return 0.0
+    if progress["phase"] == "done":
+        return 1.0
+    epochs, steps = progress["epochs"] or 1, progress["steps"] or 1
+    within = progress["step"] / steps if progress["phase"] == "train" else 1.0
+    return min(1.0, (progress["epoch"] + min(1.0, within)) / epochs)
+
+
+def describe(progress: Progress | None) -> str:
+    """Return e.g. ``"epoch 2/4 train, step 12/50, 87.3 images/s"``."""
+    if not progress:
+        return "starting the ranks"
+    if progress["phase"] in ("setup", "done"):
+        return {"setup": "setting up", "done": "done"}[progress["phase"]]
+    text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
+    if progress["steps"]:
+        text += f", step {progress['step']}/{progress['steps']}"
+    if rate := progress.get("images_per_s"):
+        text += f", {rate:.1f} images/s"
+    return text
+
+
+class Screen(Protocol):
+    """Somewhere to show the progress of several runs."""
+
+    def show(self, done: int, name: str, progress: Progress | None) -> None:
+        """Show that `done` runs have ended and how far the run `name` is."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        ...
+
+    def close(self) -> None:
+        """Leave the screen in order."""
+        ...
+
+
+def screen(total: int) -> Screen:
+    """Return the screen that fits the place this process runs in, for `total` runs."""
+    if in_notebook():
+        return CellScreen(total)
+    return TerminalScreen(total) if sys.stderr.isatty() else LogScreen(total)
+
+
+def follow(name: str) -> Callable[[Progress], None]:
+    """Return a callback that shows the progress of the single run `name`."""
+    return partial(screen(1).show, 0, name)
+
+
+def in_notebook() -> bool:
+    """Say whether this code runs in a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class TerminalScreen:
+    """One line that is rewritten: runs, time to go, the current run and its rate."""
+
+    def __init__(self, total: int) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total,
+            bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}<{remaining}]{postfix}",
+            # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
+            ncols=shutil.get_terminal_size().columns - 1,
+        )
+
+    def show(self, done: int, name: str, progress: Progress | None) -> None:
+        """See `Screen`."""
+        self._bar.n = done + fraction(progress)
+        self._bar.set_description_str(f"run {done + 1}/{self._bar.total}", refresh=False)
+        # The name last: it is what a narrow terminal may cut.
+        self._bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
+        self._bar.refresh()
+
+    def say(self, line: str) -> None:
+        """See `Screen`."""
+        self._bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """See `Screen`."""
+        self._bar.close()
+
+
+class LogScreen:
+    """A line now and then, for output that goes to a file."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._clock = _Clock(LOG_EVERY_S)
+
+    def show(self, done: int, name: str, progress: Progress | None) -> None:
+        """See `Screen`."""
+        if self._clock.due(name, progress):
+            self.say(_line(done, self._total, name, progress, self._clock))
+
+    def say(self, line: str) -> None:
+        """See `Screen`."""
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """See `Screen`."""
+
+
+class CellScreen:
+    """One output of a notebook cell that is replaced; the saved notebook keeps the last state."""
+
+    def __init__(self, total: int) -> None:
+        from IPython.display import display
+
+        self._total = total
+        self._clock = _Clock(CELL_EVERY_S)
+        self._lines: list[str] = []
+        self._now = ""
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, done: int, name: str, progress: Progress | None) -> None:
+        """See `Screen`."""
+        if self._clock.due(name, progress):
+            self._now = _line(done, self._total, name, progress, self._clock)
+            self._update()
+
+    def say(self, line: str) -> None:
+        """See `Screen`."""
+        self._lines.append(line)
+        self._update()
+
+    def close(self) -> None:
+        """See `Screen`."""
+        self._now = ""
+        self._update()
+
+    def _update(self) -> None:
+        text = "\n".join(filter(None, [*self._lines, self._now]))
+        self._handle.update({"text/plain": text}, raw=True)
+
+
+class _Clock:
+    """Tells when to show again: at once for another run or at an end, else after `every_s`."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._shown: tuple[str, bool] = ("", False)
+        self._last = self._started = time.monotonic()
+
+    def due(self, name: str, progress: Progress | None) -> bool:
+        now = time.monotonic()
+        state = (name, progress is not None and progress["phase"] == "done")
+        if state == self._shown and (state[1] or now - self._last < self._every_s):
+            return False
+        self._shown, self._last = state, now
+        return True
+
+    def to_go(self, done: float, total: int) -> str:
+        """Return the time left if the rest goes like what is done, e.g. ``", 3 min to go"``."""
+        if done <= 0:
+            return ""
+        seconds = (time.monotonic() - self._started) * (total - done) / done
+        return f", {seconds / 60:.0f} min to go" if seconds >= 90 else f", {seconds:.0f} s to go"
+
+
+def _line(done: int, total: int, name: str, progress: Progress | None, clock: _Clock) -> str:
+    share = fraction(progress)
+    filled = round(share * BAR_WIDTH)
+    bar = "#" * filled + "-" * (BAR_WIDTH - filled)
+    number = f"run {done + 1}/{total} " if total > 1 else ""
+    return f"{number}{name} [{bar}] {describe(progress)}{clock.to_go(done + share, total)}"

@@ -1,0 +1,205 @@
+"""The text that `sbatch` gets: a pure function of a run, a site and what was asked for."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from ddl_core.errors import SpecError
+from ddl_core.launch.slurm.scheduler import job_name
+from ddl_core.launch.slurm.site import Site, seconds
+from ddl_core.records.paths import SITES, RunFiles
+from ddl_core.spec.run import RunSpec
+
+TEMPLATE = "job.sh.j2"
+NAME = re.compile(r"[\w.,@/-]+")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about all jobs of a study; None: as the site says."""
+
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+
+    def limit_s(self, site: Site) -> int:
+        """Return the time limit of a job."""
+        return seconds(self.time or site.time)
+
+    def check(self, site: Site) -> None:
+        """Check the options against a site.
+
+        Raises
+        ------
+        SpecError
+            If a needed account is missing, or a value is not what `sbatch` takes.
+        """
+        if site.account_needed and not self.account:
+            raise SpecError("this site bills jobs to a project; name it with --account PROJECT")
+        for option, value in (("account", self.account), ("partition", self.partition)):
+            if value is not None and not NAME.fullmatch(value):
+                raise SpecError(
+                    f"{option} = {value!r}: letters, digits and _ . , @ / - are allowed"
+                )
+        if self.limit_s(site) <= site.signal_s:
+            raise SpecError(
+                f"time = {self.time or site.time!r}: a job is told to stop {site.signal_s} s "
+                "before its limit (signal_s of the site); ask for more time than that"
+            )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job finds what it runs, this project and Python on the shared file system."""
+
+    run_dir: Path
+    project: Path
+    python: str
+    program: str = "ddl_core.launch.slurm.job"  # module that gets `run_dir`
+
+
+def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
+    """Return the job script of one run.
+
+    Raises
+    ------
+    SpecError
+        If the run or the options do not fit the site.
+    """
+    options.check(site)
+    site.check(spec)
+    return template(TEMPLATE).render(
+        **surroundings(spec, site, place.project),
+        directives=_directives(spec, site, options, place),
+        python=shlex.quote(place.python),
+        program=place.program,
+        run_dir=shlex.quote(str(place.run_dir)),
+        requeues=requeues(spec, site),
+    )
+
+
+def template(name: str) -> Template:
+    """Return a template of ``slurm/``."""
+    environment = Environment(
+        loader=FileSystemLoader(SITES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # a shell script, not a web page
+    )
+    return environment.get_template(name)
+
+
+def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
+    """Return what a site needs around any run: modules, variables, and how ranks are started."""
+    return {
+        "modules": site.modules,
+        "environment": _variables(site, project),
+        "setup": site.setup,
+        "srun": shlex.quote(shlex.join(srun(spec, site))),
+        "launcher": site.launcher,
+        "master_address": site.master_address,
+        "master_suffix": site.master_suffix,
+    }
+
+
+def requeues(spec: RunSpec, site: Site) -> int:
+    """Return how often a run may go on after its time limit: never without checkpoints."""
+    return site.requeues if spec.checkpoint_every else 0
+
+
+def _directives(spec: RunSpec, site: Site, options: Options, place: Place) -> list[str]:
+    # A % would be a placeholder to sbatch.
+    log = str(RunFiles(place.run_dir).logs).replace("%", "%%") + "/slurm-%j.log"
+    values = {
+        "job-name": job_name(spec),
+        "output": shlex.quote(log),
+        "open-mode": "append",
+        "chdir": shlex.quote(str(place.project)),
+        "account": options.account,
+        "partition": options.partition or site.partition,
+        "constraint": site.constraint,
+        "qos": site.qos,
+        "time": options.time or site.time,
+        "nodes": spec.nodes,
+        "ntasks-per-node": spec.gpus_per_node,
+        "cpus-per-task": site.cpus_per_rank,
+        **_gpus(spec, site),
+        "mem": site.memory,
+        "signal": f"B:USR1@{site.signal_s}",
+    }
+    flags = ["--requeue" if requeues(spec, site) else "--no-requeue"]
+    flags += ["--exclusive"] if site.exclusive else []
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [*given, *flags, *site.sbatch_lines]
+
+
+def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:
+    if not site.wants_gpus(spec):
+        return {}
+    number = spec.gpus_per_node
+    requests: dict[str, dict[str, str | int]] = {
+        "gres": {"gres": f"gpu:{number}"},
+        "gres_typed": {"gres": f"gpu:{site.gpu_type}:{number}"},
+        "gpus_per_node": {"gpus-per-node": number},
+        "gpus_per_task": {},  # the whole node is granted; the step divides it
+    }
+    return requests[site.gpu_request]
+
+
+def _variables(site: Site, project: Path) -> dict[str, str]:
+    """Return what the job exports: what the site says may be more, and has the last word."""
+    caches = site.caches
+    found = {
+        "PYTHONPATH": f"{project}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "XDG_CACHE_HOME": caches,
+        "MPLCONFIGDIR": f"{caches}/matplotlib",
+        "TORCH_HOME": f"{caches}/torch",
+        "TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions",
+        "TRITON_CACHE_DIR": f"{caches}/triton",
+    }
+    if site.nccl_interface:
+        found["NCCL_SOCKET_IFNAME"] = site.nccl_interface
+    if site.gloo_interface:
+        found |= {
+            "GLOO_SOCKET_IFNAME": site.gloo_interface,
+            "HOROVOD_GLOO_IFACE": site.gloo_interface,
+        }
+    return {**found, **site.environment}
+
+
+def srun(spec: RunSpec, site: Site) -> list[str]:
+    """Return the step's command up to the rank itself, without the number of tasks."""
+    over_mpi = spec.strategy == "horovod" and site.environment.get("HOROVOD_CONTROLLER") == "mpi"
+    ranks_per_task = spec.gpus_per_node if site.launcher == "torchrun" else 1
+    words = [
+        "srun",
+        "--kill-on-bad-exit=1",
+        "--distribution=block",
+        f"--cpus-per-task={site.cpus_per_rank * ranks_per_task}",
+        f"--mpi={site.mpi if over_mpi else 'none'}",
+    ]
+    words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []
+    if site.wants_gpus(spec):
+        words += ["--gpus-per-task=1"] if site.gpu_request == "gpus_per_task" else []
+        words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
+        words += _visible(site, spec.gpus_per_node)
+    return words
+
+
+def _visible(site: Site, gpus: int) -> list[str]:
+    """Return the command that gives a rank its view of the GPUs, then becomes the rank."""
+    variable, devices = site.visible_variable, site.visible_devices
+    if devices == "leave":
+        return []
+    if devices == "unset":
+        return ["env", "-u", variable]
+    if devices == "local_rank":
+        return ["sh", "-c", f'export {variable}=$SLURM_LOCALID; exec "$@"', "rank"]
+    # A device that the job was not granted would hide all those after it.
+    granted = [one for one in devices.split(",") if int(one) < gpus]
+    return ["env", f"{variable}={','.join(granted)}"]

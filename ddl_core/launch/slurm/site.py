@@ -1,0 +1,171 @@
+"""What differs between SLURM machines: one TOML file each in ``slurm/``, read as a `Site`."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from ddl_core.errors import SpecError
+from ddl_core.records.paths import SITES
+from ddl_core.spec.run import RunSpec, describe
+
+TIME = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+
+# They stand in double quotes in the script, so that a value may name a variable of the machine.
+Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
+Word = Annotated[str, Field(pattern=r"^[^\s'\"]+$")]
+Line = Annotated[str, Field(pattern=r"^[^\n]+$")]
+Directive = Annotated[str, Field(pattern=r"^--[^\n]+$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+
+
+class Site(BaseModel):
+    """One machine: how it wants to be asked for nodes, and what its ranks need."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    description: Line
+    account_needed: bool = Field(False, description="sbatch refuses a job without --account")
+    partition: Word | None = Field(None, description="unless the command line names another")
+    constraint: Word | None = None
+    qos: Word | None = None
+    time: str = Field("01:00:00", pattern=f"^{TIME.pattern}$", description="limit of a job")
+    gpus_per_node: int = Field(0, ge=0, description="0: ranks compute on the CPU")
+    gpu_request: Literal["none", "gres", "gres_typed", "gpus_per_node", "gpus_per_task"] = "none"
+    gpu_type: Word | None = Field(None, description="the a100 of --gres=gpu:a100:4")
+    cpus_per_rank: PositiveInt = 1
+    memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="of a node; 0: all")
+    exclusive: bool = Field(False, description="share no node with other jobs")
+    sbatch_lines: tuple[Directive, ...] = Field((), description="further options of sbatch")
+    modules: tuple[Word, ...] = ()
+    environment: dict[Variable, Quoted] = Field(default_factory=dict)
+    setup: tuple[Line, ...] = Field((), description="shell lines between modules and run")
+    caches: Quoted = Field("${TMPDIR:-/tmp}/ddl-$USER", description="homes are small, or read-only")
+    launcher: Literal["srun", "torchrun"] = Field(
+        "srun", description="one task per rank, or one torchrun per node"
+    )
+    cpu_bind: Word | None = None
+    gpu_bind: Word | None = None
+    mpi: Word = Field("none", description="srun's --mpi, for Horovod over MPI only")
+    master_suffix: str = Field("", pattern=r"^[\w.-]*$", description="of the fast network's name")
+    master_address: Literal["host", "ip"] = "host"
+    nccl_interface: Word | None = None
+    gloo_interface: Word | None = Field(None, description="one alone: Horovod takes no list")
+    visible_variable: Literal[
+        "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+    ] = "CUDA_VISIBLE_DEVICES"
+    visible_devices: str = Field(
+        "leave",
+        pattern=r"^(leave|unset|local_rank|\d+(,\d+)*)$",
+        description="what a rank's `visible_variable` is made to be",
+    )
+    dali: bool = Field(True, description="NVIDIA DALI can run here")
+    signal_s: PositiveInt = Field(120, description="notice before the time limit")
+    requeues: int = Field(0, ge=0, description="times a job goes on after its time limit")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.gpu_request == "none") != (self.gpus_per_node == 0):
+            raise ValueError(
+                f"gpu_request = {self.gpu_request!r} with gpus_per_node = {self.gpus_per_node}: "
+                "'none' belongs to 0, and to nothing else"
+            )
+        if (self.gpu_request == "gres_typed") != (self.gpu_type is not None):
+            raise ValueError(
+                f"gpu_type = {self.gpu_type!r} with gpu_request = {self.gpu_request!r}: "
+                "a type is given for 'gres_typed', and for nothing else"
+            )
+        # Both give each task one GPU, but torchrun is one task for all GPUs of its node.
+        if self.launcher == "torchrun" and (
+            self.gpu_request == "gpus_per_task" or self.visible_devices == "local_rank"
+        ):
+            raise ValueError(
+                "launcher = 'torchrun' is one task per node; it cannot be used with "
+                "gpu_request = 'gpus_per_task' or visible_devices = 'local_rank'"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "Site":
+        """Read a site from its TOML file.
+
+        Raises
+        ------
+        SpecError
+            If the file is missing or no TOML; or naming each wrong field, its value and what is
+            allowed.
+        """
+        try:
+            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise SpecError(f"cannot read the site {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path} is not valid TOML: {error}") from None
+        except ValidationError as error:
+            raise SpecError(f"{path}:\n{describe(error, cls)}") from None
+
+    def check(self, spec: RunSpec) -> None:
+        """Check that a run fits this machine.
+
+        Raises
+        ------
+        SpecError
+            If it asks for GPUs that a node does not have, or for DALI where it cannot run.
+        """
+        if spec.device == "cuda" and self.gpus_per_node == 0:
+            raise SpecError(f"{spec.run_id}: device = 'cuda', but this site has no GPUs; use 'cpu'")
+        if self.wants_gpus(spec) and spec.gpus_per_node > self.gpus_per_node:
+            raise SpecError(
+                f"{spec.run_id}: gpus_per_node = {spec.gpus_per_node}, but a node of this site has "
+                f"{self.gpus_per_node}; use at most {self.gpus_per_node}"
+            )
+        if spec.loader.startswith("dali") and not self.dali:
+            raise SpecError(
+                f"{spec.run_id}: loader = {spec.loader!r}, but DALI does not run on this site's "
+                "GPUs; use 'native', 'turbo' or 'synthetic'"
+            )
+
+    def wants_gpus(self, spec: RunSpec) -> bool:
+        """Say whether the ranks of a run compute on GPUs here."""
+        return self.gpus_per_node > 0 and spec.device != "cpu"
+
+
+def known_sites() -> list[str]:
+    """Return the names of the files in ``slurm/``."""
+    return sorted(path.stem for path in SITES.glob("*.toml"))
+
+
+def find_site(name: str) -> Site:
+    """Load a site by its name, or by the path of a .toml file.
+
+    Raises
+    ------
+    SpecError
+        If there is no such site, or its file is wrong.
+    """
+    if Path(name).suffix == ".toml":
+        return Site.load(Path(name))
+    if name not in known_sites():
+        raise SpecError(
+            f"unknown site {name!r}; choose one of: {', '.join(known_sites())}; "
+            "or name a .toml file of your own (slurm/generic.toml is a start)"
+        )
+    return Site.load(SITES / f"{name}.toml")
+
+
+def seconds(time: str) -> int:
+    """Return the seconds of ``HH:MM:SS``.
+
+    Raises
+    ------
+    SpecError
+        If `time` is not written like that, or is nothing.
+    """
+    if not (parts := TIME.fullmatch(time)):
+        raise SpecError(f"time = {time!r} is not HH:MM:SS, e.g. 01:30:00")
+    hours, minutes, rest = map(int, parts.groups())
+    if not (total := 3600 * hours + 60 * minutes + rest):
+        raise SpecError(f"time = {time!r} is no time at all; e.g. 01:30:00")
+    return total

@@ -1,0 +1,138 @@
+"""Start a process tree so that nothing of it outlives its run, however the caller ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+HOME = Path(__file__).resolve().parents[1]
+
+# Every process of a run inherits this variable. Process groups would not do: a process may make a
+# session of its own, and one whose parent was killed has a new parent.
+TOKEN = "DDL_RUN_TOKEN"
+PATIENCE_S = 20.0
+# A socket's path may have 107 bytes; a long TMPDIR (some clusters have one per job) leaves no room.
+MAX_FOLDER_LENGTH = 60
+
+# Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
+# than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
+LEASH = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent died first")
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
+"""
+
+
+def start(
+    command: Sequence[str], *, token: str, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, its output in `log`, to die with its parent.
+
+    The caller's thread counts as the parent: the process gets SIGTERM when that thread ends.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command],
+            env={**environment, TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def import_path() -> str:
+    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
+    return os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
+
+
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for sockets that only this user may enter."""
+    base = tempfile.gettempdir()
+    short = base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="ddl-", dir=short, ignore_cleanup_errors=True)
+
+
+def carrying(token: str) -> list[psutil.Process]:
+    """Return the living processes that inherited `token`."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token:
+                found.append(process)
+    return found
+
+
+def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
+    """Kill every process that inherited `token`; return those that even so did not go.
+
+    Repeated until none is left, because a process may start another one meanwhile.
+    """
+    deadline = time.monotonic() + patience_s
+    while found := carrying(token):
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
+        if time.monotonic() > deadline:
+            return [process.pid for process in carrying(token)]
+    return []
+
+
+def oom_kills() -> int:
+    """Return how many processes this machine has ended because memory ran out; 0 if unknown."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+@contextmanager
+def stoppable(*others: signal.Signals) -> Iterator[None]:
+    """Turn SIGTERM, SIGHUP and `others` into `KeyboardInterrupt`: one path cleans up after all."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    with _handlers((signal.SIGTERM, signal.SIGHUP, *others), stop):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let nobody interrupt a clean-up: it takes seconds, and half of it is worse than none."""
+    with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handlers(
+    signals: Sequence[signal.Signals],
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

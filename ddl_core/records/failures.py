@@ -1,0 +1,152 @@
+"""Why runs end badly: a few classes, each with what to do about it, and how one is told."""
+
+import re
+import signal
+from typing import Literal
+
+Category = Literal[
+    "out_of_memory",
+    "time_limit",
+    "cancelled",
+    "node_failure",
+    "killed",
+    "rendezvous",
+    "collective",
+    "stalled",
+    "data",
+    "disk",
+    "contract",
+    "settings",
+    "environment",
+    "code",
+]
+
+REMEDIES: dict[Category, str] = {
+    "out_of_memory": "a smaller local_batch_size (or, in main memory, fewer loader_workers); "
+    "accumulation keeps the global batch",
+    "time_limit": "submit again to go on from the last checkpoint; where no epoch was finished, "
+    "ask for more with --time",
+    "cancelled": "stopped from outside; start or submit the study again to go on",
+    "node_failure": "the machine's fault; submit again to go on from the last checkpoint",
+    "killed": "ended by a signal, sender unknown; see the log, ask the site, try again",
+    "rendezvous": "the ranks did not meet: check the network interface and the master address of "
+    "the site's file, and that no other run uses the port",
+    "collective": "the ranks lost one another; look for the first one to fail in logs/, then check "
+    "the network interface",
+    "stalled": "no rank moved on; the message says where each was; set DDL_STALL_TIMEOUT to more "
+    "seconds if such a pause is expected",
+    "data": "look at the named file or folder; `ddl data verify` checks all of them",
+    "disk": "full, read-only, or a file on it is damaged: free space, or choose another place with "
+    "--results DIR",
+    "contract": "the run cannot be compared with others; the rule is in docs/method.md",
+    "settings": "the message names the setting and what is allowed",
+    "environment": "a program or package is missing or broken: see the message, then `ddl doctor`",
+    "code": "a fault of this project or of a library; error.json and logs/ have the traceback",
+}
+
+# A kind that leaves no doubt. Errors of this project, then those of others by their class's name.
+_BY_KIND: dict[str, Category] = {
+    "DataError": "data",
+    "FairnessError": "contract",
+    "SpecError": "settings",
+    "RecordError": "disk",
+    "NotInstalledError": "environment",
+    "Interrupted": "cancelled",
+    "Timeout": "stalled",
+    "TimeLimit": "time_limit",
+    "MemoryError": "out_of_memory",
+    "OutOfMemoryError": "out_of_memory",
+    "ModuleNotFoundError": "environment",
+    "ImportError": "environment",
+    "DistStoreError": "rendezvous",
+    "DistNetworkError": "rendezvous",
+    "HorovodInternalError": "collective",
+}
+
+# What libraries and SLURM write, the more special first. tests/launch/test_failures.py says
+# which of them were produced there and which are known from the libraries' sources only.
+_BY_TEXT: list[tuple[Category, str]] = [
+    ("disk", r"no space left on device|disk quota exceeded|free on the disk of"),
+    (
+        "out_of_memory",
+        r"out of memory|out of shared memory|out-of-memory killer|oom[-_ ]kill"
+        r"|can(?:'|no)t allocate memory|bad_alloc|_STATUS_ALLOC_FAILED",
+    ),
+    ("time_limit", r"due to time limit"),
+    ("node_failure", r"uncorrectable ECC|fallen off the bus|due to node failure"),
+    (
+        "rendezvous",
+        r"clients joined|trying to connect to|server socket has failed|Rendezvous\w*Error"
+        r"|connectFullMesh|wait timeout after \d+ms, keys",
+    ),
+    (
+        "collective",
+        r"connection (?:closed|reset) by peer|timed out waiting \d+ms|caused pair closure"
+        r"|collective operation timeout|NCCL error|nccl(?:Remote|System|Internal)Error"
+        r"|Horovod has been shut down",
+    ),
+    ("killed", r"killed by signal: killed|did not survive"),
+    ("environment", r"No module named|cannot open shared object file|command not found"),
+]
+
+# A kind that tells something, where nothing tells more.
+_OTHERWISE: dict[str, Category] = {"Killed": "killed", "NotStarted": "environment"}
+
+# Signals by which a program ends itself, or its mistake does.
+_OWN_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+)
+
+# The last state of a job, as squeue, sacct and scontrol name it.
+_BY_STATE: dict[str, Category] = {
+    "OUT_OF_MEMORY": "out_of_memory",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "cancelled",
+    "NODE_FAIL": "node_failure",
+    "BOOT_FAIL": "node_failure",
+}
+
+# Ended from outside, through no fault of the run's own: it goes on without being asked to.
+INTERRUPTIONS: tuple[Category, ...] = ("time_limit", "cancelled", "node_failure")
+
+
+def classify(
+    kind: str, text: str = "", *, exit_code: int | None = None, state: str = ""
+) -> Category:
+    """Return the class of a failure.
+
+    The state of the job comes first: SLURM knows why it ended one. Then a kind that leaves no
+    doubt, then the wording, then the exit code.
+
+    Parameters
+    ----------
+    kind
+        Name of the exception, or one of this project's words (``Killed``, ``Timeout``, ...).
+    text
+        Its message and the last lines of the log.
+    exit_code
+        Of the first rank to end badly; negative where a signal ended it.
+    state
+        SLURM's word on the job, where it has ended; else empty.
+    """
+    if state in _BY_STATE:
+        return _BY_STATE[state]
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    for category, pattern in _BY_TEXT:
+        if re.search(pattern, text, re.IGNORECASE):
+            return category
+    if exit_code is not None and exit_code < 0:
+        return "code" if -exit_code in _OWN_SIGNALS else "killed"
+    return _OTHERWISE.get(kind, "code")
+
+
+def remedy(category: Category) -> str:
+    """Return the class and what to do about it, in one line."""
+    return f"{category.replace('_', ' ')}: {REMEDIES[category]}"

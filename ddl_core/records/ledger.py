@@ -1,0 +1,136 @@
+"""What became of each run of a study, and who may work on a run now."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from ddl_core.errors import LaunchError, RecordError
+from ddl_core.records.failures import Category, remedy
+from ddl_core.records.paths import RunFiles, Tree, portable
+from ddl_core.records.run import RunRecord, Status, read_record, write_record
+from ddl_core.spec.run import RunSpec, Study
+
+State = Status | Literal["missing", "interrupted", "unreadable"]
+
+INTERRUPTED = "Interrupted"  # kind of failure of a run that only was told to stop
+TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
+TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a ledger."""
+
+    spec: RunSpec
+    directory: Path
+    state: State
+    reason: str = ""
+    job_id: str | None = None  # of the scheduler that it was last handed to
+    category: Category | None = None  # of what ended it badly
+    record: RunRecord | None = None  # where there is one that can be read
+
+
+def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
+    """Write a ``planned`` record for every run that has none; return the ledger.
+
+    `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
+    """
+    for spec in study.expand():
+        directory = tree.study(study.name) / spec.run_id
+        if not RunFiles(directory).record.exists():
+            write_record(
+                directory, RunRecord.plan(study.name, spec, _data_dir(spec, tree, data_dir))
+            )
+    return ledger(study, tree)
+
+
+def _data_dir(spec: RunSpec, tree: Tree, chosen: Path | None) -> str | None:
+    if spec.loader == "synthetic":
+        return None
+    return portable(chosen or tree.dataset(spec.dataset))
+
+
+def ledger(study: Study, tree: Tree) -> list[Entry]:
+    """Return one entry per run of the study, in running order."""
+    return [entry(spec, tree.study(study.name) / spec.run_id) for spec in study.expand()]
+
+
+def entry(spec: RunSpec, directory: Path) -> Entry:
+    """Return what is known about one run.
+
+    ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
+    process holds its lock: the process was killed before it could say so.
+    """
+    if not RunFiles(directory).record.exists():
+        return Entry(spec, directory, "missing")
+    try:
+        record = read_record(directory)
+    except RecordError as error:
+        return Entry(spec, directory, "unreadable", str(error))
+    if record.status == "running" and not is_locked(directory):
+        gone = "its process is gone"
+        return Entry(spec, directory, "interrupted", gone, record.job_id, record=record)
+    cause = record.error
+    if cause is None:
+        return Entry(spec, directory, record.status, job_id=record.job_id, record=record)
+    state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
+    reason = f"{cause.kind}: {cause.message}"
+    return Entry(spec, directory, state, reason, record.job_id, cause.told, record)
+
+
+def counts(entries: list[Entry]) -> str:
+    """Return e.g. ``"18 runs: 12 completed, 1 failed, 5 planned"``."""
+    by_state = Counter(entry.state for entry in entries)
+    parts = ", ".join(f"{number} {state}" for state, number in sorted(by_state.items()))
+    return f"{len(entries)} runs: {parts}"
+
+
+def remedies(entries: list[Entry]) -> list[str]:
+    """Return one line on each class of failure: what to do about it."""
+    return [remedy(one) for one in dict.fromkeys(item.category for item in entries) if one]
+
+
+@contextmanager
+def exclusive(lock: Path, what: str) -> Iterator[None]:
+    """Hold `lock` for a ``with`` block; the system frees it when the process dies.
+
+    Raises
+    ------
+    LaunchError
+        At once, if another process holds it.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        guard = FileLock(lock, timeout=0)
+        guard.acquire()
+    except Timeout:
+        raise LaunchError(
+            f"{what} is being run by another process (it holds {lock}); "
+            "wait for it, or watch it with `ddl study status`"
+        ) from None
+    except OSError as error:
+        raise RecordError(
+            f"cannot write to {lock.parent}: {error.strerror}; make it writable, "
+            "or choose another place with --results DIR or DDL_RESULTS"
+        ) from None
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def is_locked(directory: Path) -> bool:
+    """Say whether a living process holds the lock of a run."""
+    lock = RunFiles(directory).lock
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True

@@ -1,0 +1,165 @@
+"""The only place that knows directories and file names."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+STUDIES = PROJECT / "studies"
+NOTEBOOKS = PROJECT / "notebooks"
+SITES = PROJECT / "slurm"
+FIGURES = PROJECT / "figures"
+PAPER = PROJECT / "data" / "paper"
+PUBLISHED = PROJECT / "data" / "published"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Every file of one run; `directory` is the run's own folder."""
+
+    directory: Path
+
+    @property
+    def record(self) -> Path:
+        """``run.json``: what was asked for, where it ran, how it ended."""
+        return self.directory / "run.json"
+
+    @property
+    def epochs(self) -> Path:
+        """``epochs.jsonl``: one line per epoch and phase."""
+        return self.directory / "epochs.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        """``profile.json``: where the time of the watched steps went, if any were."""
+        return self.directory / "profile.json"
+
+    def trace(self, rank: int) -> Path:
+        """``profile/rank_<n>.trace.json.gz``: what the profiler saw, for ui.perfetto.dev."""
+        return self.directory / "profile" / f"rank_{rank}.trace.json.gz"
+
+    @property
+    def notebook(self) -> Path:
+        """``run.ipynb``: the executed notebook, the run's lab book."""
+        return self.directory / "run.ipynb"
+
+    @property
+    def checkpoint(self) -> Path:
+        """``checkpoint.pt``: the newest state a run can continue from."""
+        return self.directory / "checkpoint.pt"
+
+    @property
+    def weights(self) -> Path:
+        """``weights.pt``: the final weights of a completed run."""
+        return self.directory / "weights.pt"
+
+    @property
+    def progress(self) -> Path:
+        """``progress.json``: where rank 0 is now; doubles as the sign of life."""
+        return self.directory / "progress.json"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the ranks' output."""
+        return self.directory / "logs"
+
+    @property
+    def script(self) -> Path:
+        """``job.sh``: what was handed to SLURM, if it was."""
+        return self.directory / "job.sh"
+
+    @property
+    def error(self) -> Path:
+        """``error.json``: what the first failing rank had to say."""
+        return self.directory / "error.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that executes the run."""
+        return self.directory / ".lock"
+
+
+@dataclass(frozen=True)
+class ProbeFiles(RunFiles):
+    """Every file of one probe; its logs, script and error are where those of a run are."""
+
+    @property
+    def record(self) -> Path:
+        """``probe.json``: what was asked for, and what the ranks found."""
+        return self.directory / "probe.json"
+
+    def answer(self, rank: int) -> Path:
+        """``rank_<n>.json``: what a rank has found so far; doubles as its sign of life."""
+        return self.directory / f"rank_{rank}.json"
+
+    def answers(self) -> list[Path]:
+        """Return the files of the ranks that have begun."""
+        return list(self.directory.glob("rank_*.json"))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
+
+    root: Path
+
+    @property
+    def runs(self) -> Path:
+        """``runs/<study>/<run_id>/``."""
+        return self.root / "runs"
+
+    @property
+    def tables(self) -> Path:
+        """``tables/<study>.csv``."""
+        return self.root / "tables"
+
+    @property
+    def probes(self) -> Path:
+        """``probes/<name>/``: what `ddl doctor` measured between ranks."""
+        return self.root / "probes"
+
+    @property
+    def figures(self) -> Path:
+        """Figures of the runs under this root."""
+        return FIGURES if self.root == PROJECT / "data" else self.root / "figures"
+
+    def study(self, name: str) -> Path:
+        """Return the folder of the runs of one study."""
+        return self.runs / name
+
+    def dataset(self, name: str) -> Path:
+        """Return the default folder of a dataset; ``DDL_DATA`` moves all datasets."""
+        base = os.environ.get("DDL_DATA")
+        return (Path(base) if base else self.root / "datasets") / name
+
+
+def results() -> Tree:
+    """Return the tree this machine writes to: ``DDL_RESULTS``, else ``results/`` in the project."""
+    return Tree(Path(os.environ.get("DDL_RESULTS") or PROJECT / "results").resolve())
+
+
+def committed() -> Tree:
+    """Return the tree of the published records, tables and figures."""
+    return Tree(PROJECT / "data")
+
+
+def converted_folder(data_dir: Path) -> Path:
+    """Return where a conversion of a data folder to TFRecord goes by default."""
+    return data_dir / "tfrecord"
+
+
+def shards_folder(data_dir: Path) -> Path:
+    """Return where the TFRecord shards of a data folder are: in ``tfrecord/``, else in itself."""
+    inner = converted_folder(data_dir)
+    return inner if inner.is_dir() else data_dir
+
+
+def portable(path: Path) -> str:
+    """Return `path` relative to the project when it lies inside, for records that travel."""
+    path = path.resolve()
+    return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else str(path)
+
+
+def locate(text: str) -> Path:
+    """Undo `portable`."""
+    return PROJECT / text

@@ -1,0 +1,106 @@
+"""Where a run was measured and with what, without torch: the part that any process can tell."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddl_core.records.paths import PROJECT
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "horovod",
+    "deepspeed",
+    "nvidia-dali-cuda130",
+    "nvidia-dali-cuda110",
+    "nvidia-ml-py",
+    "numpy",
+    "pillow",
+    "papermill",
+    "pydantic",
+)
+
+SCHEDULER_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_CLUSTER_NAME",
+)
+
+
+def provenance() -> dict[str, Any]:
+    """Return the code and the packages: ``git_commit``, ``git_dirty``, ``python``, ``packages``."""
+    return {
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": _dirty(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
+    }
+
+
+def host() -> dict[str, Any]:
+    """Return the machine without its name: CPU model, cores, memory in bytes, load when asked."""
+    return {
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_model(),
+        "cpu_cores": available_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average_1min": os.getloadavg()[0],
+    }
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use (not those of the whole node)."""
+    return len(os.sched_getaffinity(0))
+
+
+def file_system(path: Path) -> str:
+    """Return the type of the file system that a path is on, or would be; ``?`` if unknown."""
+    place = path.resolve()
+    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next((mounts[one] for one in (place, *place.parents) if one in mounts), "?")
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.machine()
+    return platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _dirty() -> bool | None:
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return None if status is None else bool(status)
+
+
+def _git(*arguments: str) -> str | None:
+    """Return git's answer, or None outside a repository or without git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(PROJECT), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

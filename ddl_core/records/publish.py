@@ -1,0 +1,100 @@
+"""Copy the records of completed runs to the committed tree."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddl_core.errors import RecordError
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.profile import read_profile
+from ddl_core.records.run import RunRecord, read_epochs, read_record, write_atomically
+
+
+@dataclass
+class Published:
+    """What `publish` did."""
+
+    new: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def publish(study: str, source: Tree, target: Tree) -> Published:
+    """Copy the records of every completed run of `study`: two files, three if it was profiled.
+
+    Published records are never replaced: a number that was shown stays what it was.
+
+    Raises
+    ------
+    RecordError
+        If there is nothing to publish, or a run was published before with other content; then
+        nothing was copied.
+    """
+    folders = sorted(path.parent for path in source.study(study).glob("*/run.json"))
+    if not folders:
+        raise RecordError(
+            f"no runs of study {study!r} in {source.runs}; run `ddl study run {study}` first, "
+            "or name the folder of its results with --results DIR"
+        )
+    done = Published()
+    copies: list[tuple[Path, Path]] = []
+    for folder in folders:
+        record = read_record(folder)
+        if record.status != "completed":
+            done.skipped.append(f"{record.run_id} ({record.status})")
+            continue
+        read_epochs(folder)  # strict: what cannot be read is not published
+        if RunFiles(folder).profile.exists():
+            read_profile(folder)
+        done.warnings.extend(_doubts(record))
+        copies.append((folder, target.study(study) / folder.name))
+    for folder, copy in copies:
+        (done.unchanged if _same(folder, copy) else done.new).append(folder.name)
+    for folder, copy in copies:
+        if folder.name in done.new:
+            _copy(folder, copy)
+    return done
+
+
+def _doubts(record: RunRecord) -> list[str]:
+    """Return what a reader of the published record may hold against it."""
+    origin = record.provenance or {}
+    doubts = []
+    if origin.get("git_dirty") is not False:
+        doubts.append("measured with uncommitted changes, or outside a git checkout")
+    if record.data_dir and Path(record.data_dir).is_absolute():
+        doubts.append(f"names a folder of this machine: {record.data_dir}")
+    return [f"{record.run_id}: {doubt}" for doubt in doubts]
+
+
+def _pairs(folder: Path, copy: Path) -> list[tuple[Path, Path]]:
+    """Return source and target of each file; the record last, it makes the copy complete."""
+    have, want = RunFiles(folder), RunFiles(copy)
+    profiles = [(have.profile, want.profile)] if have.profile.exists() else []
+    return [(have.epochs, want.epochs), *profiles, (have.record, want.record)]
+
+
+def _same(folder: Path, copy: Path) -> bool:
+    """Say whether `copy` is published already.
+
+    Raises
+    ------
+    RecordError
+        If something else is published there.
+    """
+    if not RunFiles(copy).record.exists():
+        return False
+    if all(
+        new.exists() and old.exists() and new.read_bytes() == old.read_bytes()
+        for old, new in _pairs(folder, copy)
+    ):
+        return True
+    raise RecordError(
+        f"{folder.name} was published before with other content; published records are not "
+        f"replaced: remove {copy} first, if that is what you want"
+    )
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    for old, new in _pairs(folder, copy):
+        write_atomically(new, old.read_text(encoding="utf-8"))

@@ -1,0 +1,312 @@
+"""The result record of a run: what is stored, how it is written, how strictly it is read.
+
+Two files per run. ``run.json`` is replaced whole (temporary file, then rename), so a reader always
+sees a complete record. ``epochs.jsonl`` only grows, one line per epoch and phase.
+"""
+
+import errno
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddl_core.errors import RecordError
+from ddl_core.records.failures import Category, classify
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.spent import Spent
+from ddl_core.spec.run import RunSpec, describe
+
+SCHEMA_VERSION = 3
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`; else they are version 3.
+READABLE = (1, 2, SCHEMA_VERSION)
+METHOD_VERSION = 1
+
+Record = TypeVar("Record", bound=BaseModel)
+
+Status = Literal["planned", "submitted", "running", "completed", "failed"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=True, ser_json_inf_nan="constants")
+
+
+class Failure(_Strict):
+    """Why a run ended badly."""
+
+    kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
+    message: str
+    rank: int | None = None
+    category: Category | None = Field(None, description="class of the failure, see failures.py")
+
+    @classmethod
+    def of(
+        cls, kind: str, message: str, rank: int | None = None, exit_code: int | None = None
+    ) -> "Failure":
+        """Return a failure with its class, see `classify`."""
+        category = classify(kind, message, exit_code=exit_code)
+        return cls(kind=kind, message=message, rank=rank, category=category)
+
+    @property
+    def told(self) -> Category:
+        """The class, told anew for a record of version 1."""
+        return self.category or classify(self.kind, self.message)
+
+
+class Attempt(_Strict):
+    """One start of a run; a resumed run has several."""
+
+    started_utc: str
+    ended_utc: str | None = None
+    status: Status = "running"
+    error: Failure | None = None
+
+
+class DataInfo(_Strict):
+    """The data a run really read."""
+
+    train_images: int = Field(description="available per epoch, before the last batch is dropped")
+    eval_images: int | None = Field(description="null if nothing is evaluated")
+    classes: int
+    fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
+
+
+class RunRecord(_Strict):
+    """``run.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    method_version: int = METHOD_VERSION
+    study: str
+    run_id: str
+    spec: RunSpec
+    world_size: int
+    global_batch_size: int
+    status: Status = "planned"
+    error: Failure | None = None
+    created_utc: str
+    attempts: list[Attempt] = Field(default_factory=list)
+    job_id: str | None = None
+    data_dir: str | None = Field(None, description="folder to read; null for synthetic data")
+    data: DataInfo | None = None
+    provenance: dict[str, Any] | None = None
+    system: dict[str, Any] | None = None
+    weights_sha256: str | None = Field(
+        None, description="of the final weights and statistics; null if nothing was trained"
+    )
+
+    @classmethod
+    def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":
+        """Return the record of a run that has not started."""
+        return cls(
+            study=study,
+            run_id=spec.run_id,
+            spec=spec,
+            world_size=spec.world_size,
+            global_batch_size=spec.global_batch_size,
+            created_utc=now(),
+            data_dir=data_dir,
+        )
+
+
+class EpochRecord(_Strict):
+    """One line of ``epochs.jsonl``: one epoch of one phase. Missing is null, never 0."""
+
+    attempt: int = Field(description="index into RunRecord.attempts")
+    epoch: int
+    phase: Literal["train", "eval"]
+    cold: bool = Field(description="warm-up: no throughput may use this row")
+    steps: int = Field(description="optimiser steps (train) or batches of the busiest rank (eval)")
+    samples: int = Field(description="images really consumed, all ranks")
+    corrupt_images: int = Field(description="of these, unreadable and replaced")
+    wall_s: float = Field(description="barrier to barrier, maximum over ranks")
+    cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
+    data_s: float = Field(description="waiting for the next batch, maximum over ranks")
+    rank_wall_s_min: float = Field(description="own time of the fastest rank")
+    rank_wall_s_max: float
+    step_s_median: float | None
+    step_s_p95: float | None
+    throughput_samples_per_s: float
+    loss: float | None
+    top1: float | None = Field(description="share of images, 0 to 1")
+    top5: float | None
+    lr: float | None = Field(description="of the last optimiser step")
+    max_memory_bytes: int | None = Field(description="on the accelerator, maximum over ranks")
+    device_waits: int | None = Field(
+        None, description="torch.cuda.synchronize calls in the steps, rank 0; null in evaluation"
+    )
+    ids_sha256: str | None = Field(
+        None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
+    )
+    spent: Spent | None = Field(
+        None, description="where `wall_s` went, mean over ranks; null if nothing was trained"
+    )
+    energy_j: float | None = Field(
+        None, description="of the window, all ranks; null if not measured, see RunRecord.system"
+    )
+
+
+def now() -> str:
+    """Return the UTC time, ISO 8601, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`, so that it is never seen half written.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written or the disk is full. The old content is then untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        _discard(temporary)
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> RecordError:
+    """Return the error that says what to do when `path` cannot be written."""
+    return RecordError(
+        f"cannot write {path}: {error.strerror}; free some space or make the folder writable, "
+        "or choose another place with --results DIR or DDL_RESULTS"
+    )
+
+
+def _discard(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder itself is not writable: nothing was left there
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Write ``run.json`` of a run atomically."""
+    write_atomically(RunFiles(directory).record, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(directory: Path) -> RunRecord:
+    """Read ``run.json`` strictly.
+
+    Raises
+    ------
+    RecordError
+        If it is missing, not JSON, has an unknown field, or is of a version not known here.
+    """
+    path = RunFiles(directory).record
+    content = _parse(path, _read(path))
+    version = content.get("schema_version")
+    if version not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise RecordError(f"{path} has schema version {version!r}; this code reads {known}")
+    try:
+        return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
+    except ValidationError as error:
+        raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
+
+
+def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:
+    """Read a record of another `kind` strictly; its field ``<kind>_version`` must be `version`.
+
+    Raises
+    ------
+    RecordError
+        If it is missing (then with a `remedy`), not JSON, of another version, or has a wrong field.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}; {remedy}") from None
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from None
+    found = content.get(f"{kind}_version") if isinstance(content, dict) else None
+    if found != version:
+        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise RecordError(f"{path} is no valid {kind}:\n{describe(error, model)}") from None
+
+
+def append_epoch(directory: Path, row: EpochRecord) -> None:
+    """Add one line to ``epochs.jsonl``.
+
+    A line that an earlier process could not finish is cut off first. On a full disk the file is
+    left as it was.
+
+    Raises
+    ------
+    RecordError
+        If the line cannot be written.
+    """
+    path = RunFiles(directory).epochs
+    line = (row.model_dump_json() + "\n").encode()
+    try:
+        with path.open("ab+", buffering=0) as file:
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+            file.truncate(end)
+            if _write(file.fileno(), line) < len(line):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _write(descriptor: int, line: bytes) -> int:
+    try:
+        return os.write(descriptor, line)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return 0
+        raise
+
+
+def read_epochs(directory: Path) -> list[EpochRecord]:
+    """Return the valid rows in order of epoch and phase.
+
+    Where a resumed run measured an epoch again, the newest attempt counts. An unfinished last line
+    (its writer was killed) is not a row.
+
+    Raises
+    ------
+    RecordError
+        If a finished line is not a valid row.
+    """
+    path = RunFiles(directory).epochs
+    if not path.exists():
+        return []
+    newest: dict[tuple[int, str], EpochRecord] = {}
+    for number, line in enumerate(_read(path).split("\n")[:-1], start=1):
+        try:
+            row = EpochRecord.model_validate_json(line)
+        except ValidationError as error:
+            raise RecordError(f"{path}, line {number}:\n{describe(error, EpochRecord)}") from None
+        newest[row.epoch, row.phase] = row
+    return [newest[key] for key in sorted(newest, key=lambda key: (key[0], key[1] != "train"))]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"{path} holds {type(content).__name__}, not an object")
+    return content

@@ -1,0 +1,1 @@
+"""What is asked for: values, and nothing that acts."""

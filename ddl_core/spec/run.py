@@ -1,0 +1,321 @@
+"""What a run is (`RunSpec`) and what a study is (`Study`): values, and nothing that acts.
+
+Everything else is derived from them: directory names, command lines, table columns.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.registry import check_name
+
+IMAGENET_TRAIN_IMAGES = 1_281_167
+IMAGENET_EVAL_IMAGES = 50_000
+
+# A field whose name begins with one of these belongs to that strategy alone. The defaults are the
+# frameworks' own, so that a run without them shows what a user gets.
+KNOB_OWNERS = ("ddp", "horovod", "deepspeed")
+
+
+def _name(kind: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            return check_name(kind, value)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
+
+
+class RunSpec(BaseModel):
+    """One run, completely: two runs with the same `RunSpec` do the same work."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
+    loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
+    model: Annotated[str, _name("model")] = Field("resnet50", description="network architecture")
+    work: Literal["train", "load"] = Field(
+        "train", description="load: fetch the batches and train nothing, the loader's own limit"
+    )
+    dataset: str = Field(
+        "sample",
+        pattern=r"^[a-z0-9_]+$",
+        description="name of the data; its folder is a launch matter",
+    )
+    data_format: Literal["folder", "tfrecord"] = Field(
+        "folder", description="image files in class folders, or TFRecord shards"
+    )
+    image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
+    classes: PositiveInt = Field(1000, description="outputs of the network")
+    crop_min_area: float = Field(
+        0.08, gt=0, le=1, description="smallest share of an image that a training crop shows"
+    )
+    train_images: PositiveInt | None = Field(
+        None, description="use only so many training images (default: all; synthetic: ImageNet's)"
+    )
+    eval_images: PositiveInt | None = Field(None, description="the same for evaluation")
+    nodes: PositiveInt = Field(1, description="machines")
+    gpus_per_node: PositiveInt = Field(1, description="ranks per machine (processes without a GPU)")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
+    cpu_threads: PositiveInt = Field(1, description="compute threads of each rank on the CPU")
+    local_batch_size: PositiveInt = Field(64, description="images per rank and micro-batch")
+    accumulation: PositiveInt = Field(1, description="virtual workers that each rank stands for")
+    epochs: PositiveInt = Field(90, description="passes over the training images")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field("fp32", description="arithmetic")
+    channels_last: bool = Field(False, description="NHWC memory format")
+    compile: bool = Field(False, description="torch.compile the model")
+    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="update rule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD and LARS")
+    nesterov: bool = Field(False, description="momentum of Nesterov's kind, for SGD and LARS")
+    weight_decay: float = Field(1e-4, ge=0, description="pull of the weights towards zero")
+    decay_norm_bias: bool = Field(
+        True, description="weight decay on normalisation and biases as well"
+    )
+    schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
+        "step", description="learning rate over epochs"
+    )
+    base_lr: float = Field(0.025, gt=0, description="learning rate per worker, scaled linearly")
+    warmup_epochs: float = Field(5, ge=0, description="linear learning-rate warm-up")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
+    eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
+    checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
+    warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
+    profile_steps: int = Field(
+        0,
+        ge=0,
+        le=100,  # a trace of more takes minutes to write, in which the run seems to hang
+        description="steps of the last epoch that a profiler watches (0: none)",
+    )
+    loader_workers: int = Field(
+        8, ge=0, description="processes of each rank's loader; DALI: its threads"
+    )
+    loader_prefetch: PositiveInt = Field(
+        2, description="batches prepared ahead, by each process; DALI: by its pipeline"
+    )
+    pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
+    persistent_workers: bool = Field(True, description="keep loader processes between epochs")
+    ddp_bucket_mb: float = Field(25, gt=0, description="DDP: gradients reduced together, MiB")
+    ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
+    ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
+    ddp_compression: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="DDP: gradients on the wire"
+    )
+    horovod_fusion_mb: float = Field(128, ge=0, description="Horovod: tensor fusion buffer, MiB")
+    horovod_cycle_ms: float = Field(1, gt=0, description="Horovod: time between reductions, ms")
+    horovod_compression: Literal["none", "fp16"] = Field(
+        "none", description="Horovod: gradients on the wire"
+    )
+    deepspeed_zero_stage: Literal[0, 1, 2] = Field(
+        0, description="DeepSpeed: 1 shards optimiser states, 2 gradients as well"
+    )
+    deepspeed_overlap_comm: bool = Field(
+        False, description="DeepSpeed: reduce gradients during backward"
+    )
+    seed: int = Field(0, ge=0, description="of weights, order and augmentation")
+    repeat: int = Field(0, ge=0, description="index of the repetition; enters every seed")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.strategy == "single" and self.world_size > 1:
+            raise ValueError(
+                f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
+                "use 'ddp', or `accumulation` for virtual workers"
+            )
+        self._check_loader()
+        self._check_profile()
+        if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
+            raise ValueError(
+                f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
+                f"= {self.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
+            )
+        for name in self.model_dump(exclude_defaults=True):
+            owner = name.split("_")[0]
+            if owner in KNOB_OWNERS and owner != self.strategy:
+                raise ValueError(
+                    f"{name} is a setting of strategy {owner!r}, but the run's strategy is "
+                    f"{self.strategy!r}; leave it out"
+                )
+        return self
+
+    def _check_loader(self) -> None:
+        if self.loader == "synthetic" and self.data_format != "folder":
+            raise ValueError("loader 'synthetic' reads no files; leave data_format out")
+        if self.loader == "synthetic" and self.work == "load":
+            raise ValueError("loader 'synthetic' is never waited for; work = 'load' needs another")
+        if self.loader == "dali_gpu" and self.device == "cpu":
+            raise ValueError(
+                "loader 'dali_gpu' decodes on a GPU, but device = 'cpu'; use loader 'dali_cpu'"
+            )
+        if self.loader.startswith("dali") and self.loader_workers == 0:
+            raise ValueError("loader_workers = 0: DALI needs at least one thread")
+
+    def _check_profile(self) -> None:
+        if self.profile_steps and self.work == "load":
+            raise ValueError(
+                f"profile_steps = {self.profile_steps}, but work = 'load' has no training to "
+                "watch; leave one of them out"
+            )
+        if self.profile_steps and self.epochs < 2:
+            raise ValueError(
+                f"profile_steps = {self.profile_steps} watches the last epoch, which then does not "
+                f"count, but epochs = {self.epochs}; use 2 at least, or 3 for a throughput as well"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def virtual_workers(self) -> int:
+        """Workers the optimiser sees: ranks times accumulation."""
+        return self.world_size * self.accumulation
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images per optimiser step."""
+        return self.virtual_workers * self.local_batch_size
+
+    @property
+    def run_id(self) -> str:
+        """Readable part, then 8 hexadecimal digits over the fields that differ from the defaults.
+
+        Only those, so that a field added later with a default keeps the names of older runs.
+        """
+        changed = self.model_dump(mode="json", exclude_defaults=True)
+        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
+        size = f"{self.nodes}x{self.gpus_per_node}"
+        return f"{self.strategy}-{self.loader}-{self.model}-{size}-r{self.repeat}-{digest}"
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "RunSpec":
+        """Validate `fields`.
+
+        Raises
+        ------
+        SpecError
+            Naming each wrong field, its value and what is allowed.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise SpecError(describe(error, cls)) from None
+
+
+class Study(BaseModel):
+    """A question and the grid of runs that answers it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    question: str
+    base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
+    axes: list[dict[str, list[Any]]] = Field(
+        [{}], description="grids, each field -> values to combine"
+    )
+    repeats: PositiveInt = 3
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _one_grid_is_a_list_of_one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _knows_its_fields(self) -> Self:
+        _check_fields("base", self.base)
+        for grid in self.axes:
+            _check_fields("axes", grid)
+            twice = sorted(self.base.keys() & grid.keys())
+            if twice:
+                raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
+            for field, values in grid.items():
+                if field in ("repeat", "seed"):
+                    raise ValueError(f"axes: {field} is set by `repeats`; remove it")
+                if not values:
+                    raise ValueError(f"axes.{field} is an empty list; name at least one value")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "Study":
+        """Read a study from YAML.
+
+        Raises
+        ------
+        SpecError
+            If the file is missing, is not YAML, or has a wrong field.
+        """
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecError(f"cannot read the study {path}: {error.strerror}") from None
+        except yaml.YAMLError as error:
+            raise SpecError(f"{path} is not valid YAML: {error}") from None
+        try:
+            study = cls.model_validate(content)
+            study.expand()
+        except ValidationError as error:
+            raise SpecError(f"{path}:\n{describe(error, cls)}") from None
+        except SpecError as error:
+            raise SpecError(f"{path}:\n{error}") from None
+        return study
+
+    def expand(self) -> list[RunSpec]:
+        """Return all runs, repeat by repeat, so that a drifting machine touches all arms alike.
+
+        Raises
+        ------
+        SpecError
+            If a combination is not a valid run.
+        """
+        runs = [
+            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True)), "repeat": repeat})
+            for repeat in range(self.repeats)
+            for grid in self.axes
+            for point in itertools.product(*grid.values())
+        ]
+        twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
+        if twice:
+            raise SpecError(f"two grids of axes contain the same run: {', '.join(twice)}")
+        return runs
+
+
+def _check_fields(place: str, names: dict[str, Any]) -> None:
+    unknown = sorted(names.keys() - RunSpec.model_fields.keys())
+    if unknown:
+        raise ValueError(
+            f"{place}: unknown field {', '.join(map(repr, unknown))}; "
+            f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
+        )
+
+
+def describe(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return one line per problem: field, value, what is allowed."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(map(str, problem["loc"])) or model.__name__
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = f"unknown field; choose from: {', '.join(sorted(model.model_fields))}"
+        value = problem.get("input")
+        shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
+        lines.append(f"  {field}{shown}: {text}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""What happens inside a rank: one loop, one clock, and the rules that every run is held to."""

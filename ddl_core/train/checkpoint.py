@@ -1,0 +1,89 @@
+"""Save and load the state a run continues from: whole or not at all."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddl_core.errors import RecordError
+from ddl_core.records.run import cannot_write
+from ddl_core.train.loop import Trainee
+
+
+def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
+    """Replace the checkpoint at `path`; a crash leaves the old one.
+
+    All ranks call it: collecting an optimiser state that they share is a collective. Rank 0 writes.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    optimizer = trainee.optimizer.state_dict()
+    if trainee.strategy.rank != 0:
+        return
+    state = {
+        "run_id": trainee.spec.run_id,
+        "epochs_done": epochs_done,
+        "model": trainee.network.state_dict(),
+        "optimizer": optimizer,
+        "scaler": trainee.scaler.state_dict(),
+    }
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    except RuntimeError as error:  # torch reports a full disk in its own words
+        temporary.unlink(missing_ok=True)
+        raise RecordError(
+            f"cannot write the checkpoint {path} (disk full?): {str(error).splitlines()[0]}"
+        ) from error
+
+
+def load(path: Path, trainee: Trainee) -> int:
+    """Continue from `path` if it is there; return the number of epochs already done.
+
+    Raises
+    ------
+    RecordError
+        If the file is damaged or belongs to another run.
+    """
+    if not path.exists():
+        return 0
+    try:
+        state: dict[str, Any] = torch.load(
+            path, map_location=trainee.strategy.device, weights_only=True
+        )
+    except Exception as error:
+        raise RecordError(
+            f"cannot read the checkpoint {path} ({error}); delete it to start the run again"
+        ) from error
+    if state["run_id"] != trainee.spec.run_id:
+        raise RecordError(
+            f"the checkpoint {path} belongs to run {state['run_id']}; "
+            f"delete it to start {trainee.spec.run_id} from its beginning"
+        )
+    trainee.network.load_state_dict(state["model"])
+    trainee.optimizer.load_state_dict(state["optimizer"])
+    trainee.scaler.load_state_dict(state["scaler"])
+    return int(state["epochs_done"])
+
+
+def weights_sha256(network: nn.Module) -> str:
+    """Return a hash over all parameters and statistics, by name and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        flat = tensor.detach().contiguous().cpu().flatten()
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

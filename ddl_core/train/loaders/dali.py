@@ -1,0 +1,159 @@
+"""NVIDIA DALI: decoding and resizing in a pipeline of its own threads, or on the GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from nvidia import dali
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.pytorch import feed_ndarray
+from torch import Tensor
+
+from ddl_core.errors import DataError, SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.loaders.dali_feed import Feed
+from ddl_core.train.loaders.files import FileLoader
+from ddl_core.train.loaders.image import MEAN, STD
+from ddl_core.train.loaders.order import Indices
+from ddl_core.train.protocols import Split
+
+DECODED: dict[str, Any] = {"output_type": types.RGB}
+if int(dali.__version__.split(".")[0]) >= 2:  # turns images by their EXIF data, as no other loader
+    DECODED["adjust_orientation"] = False
+PIXELS: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+# With the filter against aliasing, as Pillow resizes.
+LINEAR: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": True}
+
+
+class Dali(FileLoader):
+    """Both DALI loaders; they differ in where images are decoded and resized.
+
+    On a GPU, `dali_cpu` hands over 8-bit pixels and normalises there, as NVIDIA's examples do.
+    """
+
+    decoder: ClassVar[str]
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(spec, data_dir, split, rank, world_size, device)
+        if self.decoder == "mixed" and device.type != "cuda":
+            raise SpecError("loader 'dali_gpu' needs a GPU, and this rank has none; use 'dali_cpu'")
+        self._feed = Feed(spec, self._files, self._plan, split == "train")
+        self._pipeline: Pipeline | None = None
+        self._batch = torch.empty(0)
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+        self._feed.begin()
+        pipeline, self._pipeline = self._pipeline, None  # one that is left half-way is not reused
+        if pipeline is None:
+            pipeline = self._build()
+        else:
+            pipeline.reset()
+        done = failed_at = 0
+        while done < len(self):
+            try:
+                images = self._fetch(pipeline)
+            except RuntimeError as error:
+                if done + 1 == failed_at:
+                    raise DataError(f"DALI fails on images that Pillow can read: {error}") from None
+                failed_at = done + 1
+                self._feed.go_back()
+                pipeline = self._build()
+                continue
+            done += 1
+            items = self._feed.delivered()
+            if done == len(self) and self._spec.persistent_workers and self._split == "train":
+                self._pipeline = pipeline
+            yield (
+                images,
+                torch.tensor([item.label for item in items]).to(self._device, non_blocking=True),
+                np.array([item.number for item in items], np.int64),
+                sum(item.corrupt for item in items),
+            )
+
+    def _fetch(self, pipeline: Pipeline) -> Tensor:
+        output = pipeline.run()[0].as_tensor()
+        shape = torch.Size(output.shape())
+        if self._device.type == "cuda":
+            images = torch.empty(shape, dtype=torch.float32, device=self._device)
+            feed_ndarray(output, images, torch.cuda.current_stream())
+            return images
+        # The same memory again: fresh pages for a batch can cost as much as decoding it.
+        if self._batch.shape != shape:
+            self._batch = torch.empty(shape, dtype=torch.float32)
+        feed_ndarray(output, self._batch)
+        return self._batch
+
+    def _build(self) -> Pipeline:
+        spec = self._spec
+        pipeline = Pipeline(
+            batch_size=spec.local_batch_size,
+            num_threads=spec.loader_workers,
+            device_id=self._device.index or 0 if self._device.type == "cuda" else None,
+            prefetch_queue_depth=spec.loader_prefetch,
+            seed=0,  # nothing is drawn in the pipeline: views come with the images
+        )
+        with pipeline:
+            images = self._training() if self._split == "train" else self._evaluation()
+            pipeline.set_outputs(images)
+        pipeline.build()
+        return pipeline
+
+    def _training(self) -> Any:
+        size = self._spec.image_size
+        files, corner, extent, mirror = fn.external_source(
+            source=self._feed,
+            num_outputs=4,
+            dtype=[types.UINT8, types.INT32, types.INT32, types.INT32],
+            ndim=[1, 1, 1, 1],
+        )
+        images = fn.decoders.image_slice(
+            files, corner, extent, device=self.decoder, **DECODED, **PIXELS
+        )
+        images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
+        return self._normalised(images, mirror=fn.squeeze(mirror, axes=[0]))
+
+    def _evaluation(self) -> Any:
+        size = self._spec.image_size
+        files, resized, corner = fn.external_source(
+            source=self._feed,
+            num_outputs=3,
+            dtype=[types.UINT8, types.INT32, types.INT32],
+            ndim=[1, 1, 1],
+        )
+        images = fn.decoders.image(files, device=self.decoder, **DECODED)
+        images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
+        images = fn.slice(images, corner, [size, size], **PIXELS)
+        return self._normalised(images)
+
+    def _normalised(self, images: Any, **mirror: Any) -> Any:
+        return fn.crop_mirror_normalize(
+            images.gpu() if self._device.type == "cuda" else images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * value for value in MEAN],
+            std=[255 * value for value in STD],
+            **mirror,
+        )
+
+
+class DaliCPU(Dali):
+    """Decode and resize on the CPU."""
+
+    decoder = "cpu"
+
+
+class DaliGPU(Dali):
+    """Decode (partly) and resize on the GPU."""
+
+    decoder = "mixed"

@@ -1,0 +1,70 @@
+"""Which rank sees which image when: the same for every loader and every strategy.
+
+Training takes one permutation of the whole set per epoch. With V = world_size * accumulation
+(virtual) workers of batch B, worker v takes positions ``[(s V + v) B, (s V + v + 1) B)`` of it in
+step s, and the incomplete last step is dropped. So the images of a step do not depend on how the
+V workers are spread over ranks. Evaluation takes every image once, without padding.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.seeds import derive_seed
+
+Indices = npt.NDArray[np.int64]
+
+
+def spread(wanted: int, found: int) -> Indices:
+    """Return `wanted` of `found` positions at even distances: of a sorted list, all classes."""
+    return np.arange(wanted, dtype=np.int64) * found // wanted
+
+
+def steps_per_epoch(spec: RunSpec, images: int) -> int:
+    """Return the optimiser steps of one epoch over `images` images.
+
+    Raises
+    ------
+    SpecError
+        If there is not even one full global batch.
+    """
+    steps = images // spec.global_batch_size
+    if steps == 0:
+        raise SpecError(
+            f"the global batch of {spec.global_batch_size} images ({spec.virtual_workers} workers "
+            f"x local_batch_size {spec.local_batch_size}) is larger than the training set of "
+            f"{images}; lower local_batch_size or accumulation, or use more images"
+        )
+    return steps
+
+
+def epoch_order(spec: RunSpec, images: int, epoch: int) -> Indices:
+    """Return the order of all training images in one epoch."""
+    seed = derive_seed("order", spec.seed, spec.repeat, epoch)
+    return np.random.default_rng(seed).permutation(images)
+
+
+def train_batches(spec: RunSpec, images: int, epoch: int, rank: int) -> Iterator[Indices]:
+    """Yield the image indices of each micro-batch of one rank, in order."""
+    permutation = epoch_order(spec, images, epoch)
+    batch = spec.local_batch_size
+    for step in range(steps_per_epoch(spec, images)):
+        for micro in range(spec.accumulation):
+            worker = step * spec.virtual_workers + rank * spec.accumulation + micro
+            yield permutation[worker * batch : (worker + 1) * batch]
+
+
+def eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> Iterator[Indices]:
+    """Yield the image indices of each evaluation batch of one rank; the last may be smaller."""
+    own = np.arange(rank, images, world_size)
+    for start in range(0, len(own), spec.local_batch_size):
+        yield own[start : start + spec.local_batch_size]
+
+
+def count_eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> int:
+    """Return how many batches `eval_batches` yields."""
+    own = len(range(rank, images, world_size))
+    return -(-own // spec.local_batch_size)

@@ -1,0 +1,83 @@
+"""Random batches that are already on the device: what training costs when data are free."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddl_core.spec.run import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
+from ddl_core.spec.seeds import derive_seed
+from ddl_core.train.loaders.order import count_eval_batches, steps_per_epoch
+from ddl_core.train.protocols import Split
+
+# Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
+POOL = 4
+
+
+class Synthetic:
+    """A pool of normal-distributed images with random labels, made once per epoch."""
+
+    fingerprint = None
+    corrupt_images = 0
+    seen = None
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> None:
+        self.classes = spec.classes
+        self._spec, self._split, self._rank, self._device = spec, split, rank, device
+        if split == "train":
+            self.images = spec.train_images or IMAGENET_TRAIN_IMAGES
+            self._batches = steps_per_epoch(spec, self.images) * spec.accumulation
+        else:
+            self.images = spec.eval_images or IMAGENET_EVAL_IMAGES
+            self._batches = count_eval_batches(spec, self.images, rank, world_size)
+        self._own = len(range(rank, self.images, world_size))
+        self._pools: list[list[tuple[Tensor, Tensor]]] = []
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make a fresh pool for each virtual worker of this rank."""
+        accumulation = self._spec.accumulation if self._split == "train" else 1
+        self._pools = [
+            self._make_pool(epoch, self._rank * accumulation + micro)
+            for micro in range(accumulation)
+        ]
+
+    def _make_pool(self, epoch: int, worker: int) -> list[tuple[Tensor, Tensor]]:
+        spec = self._spec
+        place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, worker)
+        generator = torch.Generator(self._device)
+        generator.manual_seed(derive_seed(f"synthetic {self._split}", *place))
+        shape = (spec.local_batch_size, 3, spec.image_size, spec.image_size)
+        on_device: dict[str, Any] = {"generator": generator, "device": self._device}
+        return [
+            (
+                torch.randn(shape, **on_device),
+                torch.randint(spec.classes, (spec.local_batch_size,), **on_device),
+            )
+            for _ in range(min(POOL, self._batches))
+        ]
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Walk round the pools; a last evaluation batch is cut to the images that are left."""
+        left = self._own
+        for number in range(self._batches):
+            pool = self._pools[number % len(self._pools)]
+            images, labels = pool[number // len(self._pools) % len(pool)]
+            if self._split == "eval":
+                images, labels = images[:left], labels[:left]
+                left -= len(labels)
+            yield images, labels

@@ -1,0 +1,300 @@
+"""The training loop: the one place where images become updates, for every framework.
+
+What must not differ between frameworks is here, so it cannot: the order of operations, the
+learning rate, the batch statistics, the loss, the evaluation, the moments when the device is
+waited for.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.schedules import learning_rate
+from ddl_core.spec.seeds import derive_seed
+from ddl_core.train.clock import Clock, Window
+from ddl_core.train.coverage import check_epoch, check_evaluation, count_corrupt, refuse_broken_data
+from ddl_core.train.energy.meter import Meter
+from ddl_core.train.fairness import Referee
+from ddl_core.train.optim import set_learning_rate
+from ddl_core.train.protocols import Loader, Strategy
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+OnStep = Callable[[int, int], None]
+"""Called after each step with the steps done and the steps of the epoch."""
+
+
+@dataclass
+class Trainee:
+    """What is being trained, and everything needed to train it.
+
+    `network` is the model itself, `wrapped` what the strategy made of it. `meter` reads the energy
+    of its windows; None measures none.
+    """
+
+    spec: RunSpec
+    strategy: Strategy
+    network: nn.Module
+    wrapped: nn.Module
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    criterion: nn.Module
+    referee: Referee
+    meter: Meter | None
+
+    @classmethod
+    def build(
+        cls,
+        spec: RunSpec,
+        strategy: Strategy,
+        network: nn.Module,
+        optimizer: Optimizer,
+        meter: Meter | None = None,
+    ) -> "Trainee":
+        """Set up model, optimiser and loss together; `network` is on the device already."""
+        wrapped, optimizer = strategy.setup(network, optimizer)
+        return cls(
+            spec=spec,
+            strategy=strategy,
+            network=network,
+            wrapped=wrapped,
+            optimizer=optimizer,
+            scaler=torch.amp.GradScaler(strategy.device.type, enabled=spec.precision == "fp16"),
+            criterion=nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing),
+            referee=Referee(spec, strategy, network, optimizer),
+            meter=meter,
+        )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context of the forward pass at the run's precision."""
+        if self.spec.precision not in AUTOCAST:
+            return nullcontext()
+        return torch.autocast(self.strategy.device.type, AUTOCAST[self.spec.precision])
+
+    def ready(self, images: Tensor) -> Tensor:
+        """Return `images` in the memory format of the run."""
+        if self.spec.channels_last:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One epoch of training or one evaluation, over all ranks.
+
+    `loss` is the mean over samples, null if nothing was trained; `top1` and `top5` are shares of
+    the images, from 0 to 1, and null for training. `lr` is that of the last update, null for
+    evaluation. `ids_sha256` is a hash
+    of the set of images used, null if they are made up. `device_waits` counts the framework's own
+    device synchronisations on this rank, null for evaluation.
+    """
+
+    window: Window
+    steps: int
+    samples: int
+    corrupt_images: int
+    loss: float | None = None
+    top1: float | None = None
+    top5: float | None = None
+    lr: float | None = None
+    ids_sha256: str | None = None
+    device_waits: int | None = None
+
+
+def train_one_epoch(
+    trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep, annotate: bool = False
+) -> Outcome:
+    """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
+
+    Raises
+    ------
+    DataError
+        If more than 1 % of the epoch's images are unreadable.
+    FairnessError
+        If the epoch was not done as every strategy must do it.
+    """
+    spec, strategy, referee = trainee.spec, trainee.strategy, trainee.referee
+    steps = len(loader) // spec.accumulation
+    images_per_epoch = steps * spec.global_batch_size
+    loss_sum = torch.zeros((), dtype=torch.float64, device=strategy.device)
+    rate = math.nan
+
+    # Dropout restarts from a known point, so that a resumed run repeats an undisturbed one.
+    torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, strategy.rank))
+    trainee.wrapped.train()
+    loader.set_epoch(epoch)
+    clock = Clock(strategy, annotate, trainee.meter)
+    clock.start()
+    batches = clock.batches(iter(loader))
+    with referee.watching(epoch, steps, loader.images), clock.watching(trainee.network):
+        for step in range(steps):
+            seen = epoch * images_per_epoch + step * spec.global_batch_size
+            rate = learning_rate(spec, seen, images_per_epoch)
+            set_learning_rate(trainee.optimizer, rate)
+            trainee.optimizer.zero_grad(set_to_none=True)
+            for micro in range(spec.accumulation):
+                images, labels = next(batches)
+                loss_sum += _forward_backward(trainee, images, labels, micro)
+                referee.gradients_added()
+            clock.gradients_averaged()
+            strategy.optimizer_step(trainee.scaler)
+            referee.step_done(may_be_skipped=trainee.scaler.is_enabled())
+            clock.step_done()
+            on_step(step + 1, steps)
+    window = clock.stop()
+
+    average_batch_statistics(trainee)
+    referee.check_training()
+    corrupt = count_corrupt(strategy, loader)
+    refuse_broken_data(corrupt, images_per_epoch)
+    ids = check_epoch(spec, strategy, loader, epoch)
+    (loss_total,) = strategy.all_reduce(loss_sum[None]).tolist()
+    micro_batches = steps * spec.virtual_workers
+    return Outcome(
+        window=window,
+        steps=steps,
+        samples=images_per_epoch,
+        corrupt_images=corrupt,
+        loss=loss_total / micro_batches,
+        lr=rate,
+        ids_sha256=ids,
+        device_waits=referee.device_waits,
+    )
+
+
+def load_one_epoch(
+    spec: RunSpec,
+    strategy: Strategy,
+    loader: Loader,
+    epoch: int,
+    on_step: OnStep,
+    meter: Meter | None = None,
+) -> Outcome:
+    """Fetch every batch of `loader` once and do nothing with it: how fast data could come.
+
+    Raises
+    ------
+    DataError, FairnessError
+        As in training.
+    """
+    steps = len(loader) // spec.accumulation
+    loader.set_epoch(epoch)
+    clock = Clock(strategy, meter=meter)
+    clock.start()
+    batches = clock.batches(iter(loader))
+    for step in range(steps):
+        for _ in range(spec.accumulation):
+            next(batches)
+        clock.step_done()
+        on_step(step + 1, steps)
+    window = clock.stop()
+
+    samples = steps * spec.global_batch_size
+    corrupt = count_corrupt(strategy, loader)
+    refuse_broken_data(corrupt, samples)
+    return Outcome(
+        window=window,
+        steps=steps,
+        samples=samples,
+        corrupt_images=corrupt,
+        ids_sha256=check_epoch(spec, strategy, loader, epoch),
+    )
+
+
+def _forward_backward(trainee: Trainee, images: Tensor, labels: Tensor, micro: int) -> Tensor:
+    """Return the loss of one micro-batch, left on the device: reading it would wait for it."""
+    accumulation = trainee.spec.accumulation
+    if accumulation > 1:
+        _set_statistics_share(trainee.network, micro, accumulation)
+    last = micro == accumulation - 1
+    with nullcontext() if last else trainee.strategy.no_sync():
+        with trainee.autocast():
+            logits = trainee.wrapped(trainee.ready(images))
+            loss = trainee.criterion(logits, labels)
+        trainee.strategy.backward(trainee.scaler.scale(loss / accumulation))
+    return loss.detach().double()
+
+
+def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
+    """Evaluate on every image of `loader` exactly once, whatever the number of ranks.
+
+    No collective runs between batches, so ranks may have different numbers of them.
+    """
+    strategy = trainee.strategy
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    totals = torch.zeros(4, dtype=torch.float64, device=strategy.device)
+
+    trainee.network.eval()
+    loader.set_epoch(0)
+    clock = Clock(strategy, meter=trainee.meter)
+    clock.start()
+    with torch.inference_mode():
+        for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):
+            with trainee.autocast():
+                logits = trainee.network(trainee.ready(images))
+            loss = criterion(logits.float(), labels)
+            totals += torch.stack([loss.double(), *_correct(logits, labels)])
+            clock.step_done()
+            on_step(step, len(loader))
+    window = clock.stop()
+
+    steps = torch.tensor(float(len(loader)), dtype=torch.float64, device=strategy.device)
+    busiest = int(strategy.all_reduce(steps, "max").item())
+    corrupt = count_corrupt(strategy, loader)
+    loss_sum, top1, top5, samples = strategy.all_reduce(totals).tolist()
+    return Outcome(
+        window=window,
+        steps=busiest,
+        samples=int(samples),
+        corrupt_images=corrupt,
+        loss=loss_sum / samples,
+        top1=top1 / samples,
+        top5=top5 / samples,
+        ids_sha256=check_evaluation(strategy, loader),
+    )
+
+
+def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many labels are first, how many among the first five, and how many there are."""
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = best == labels[:, None]
+    count = torch.tensor(float(len(labels)), dtype=torch.float64, device=labels.device)
+    return hits[:, 0].sum().double(), hits.sum().double(), count
+
+
+def _set_statistics_share(network: nn.Module, micro: int, accumulation: int) -> None:
+    """Let a micro-batch enter the running statistics with the weight of one worker among many.
+
+    With momentum m, A real workers that average their statistics hold (1 - m) r + m mean(s).
+    Updating A times in a row gives the same if update number a (from 0) uses
+    (m / A) / (1 - (A - 1 - a) m / A).
+    """
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            full = float(module.__dict__.setdefault("_full_momentum", module.momentum or 0.0))
+            share = full / accumulation
+            module.momentum = share / (1 - (accumulation - 1 - micro) * share)
+
+
+def average_batch_statistics(trainee: Trainee) -> None:
+    """Replace every running statistic by its mean over ranks.
+
+    During training each worker keeps its own, under every strategy. The update is linear, so
+    averaging once an epoch equals averaging after every step. One collective for all of them.
+    """
+    if trainee.strategy.world_size == 1:
+        return
+    buffers = [buffer for buffer in trainee.network.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.flatten() for buffer in buffers])
+    trainee.strategy.all_reduce(flat).div_(trainee.strategy.world_size)
+    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(mean.view_as(buffer))

@@ -1,0 +1,78 @@
+"""PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
+
+from contextlib import AbstractContextManager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ddl_core.errors import SpecError
+from ddl_core.train.strategies.group import ProcessGroup
+
+COMPRESSION = {
+    "fp16": default_hooks.fp16_compress_hook,
+    "bf16": default_hooks.bf16_compress_hook,
+}
+
+# Renamed in torch 2.13.
+BUFFER_SYNC = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+
+
+class DDP(ProcessGroup):
+    """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap `model`; the constructor sends rank 0's weights to all.
+
+        Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
+        policy for all strategies, which `train.py` owns.
+        """
+        spec = self._spec
+        self._optimizer = optimizer
+        devices = [self.device] if self.device.type == "cuda" else None
+        options: dict[str, Any] = {BUFFER_SYNC: False}
+        self._model = DistributedDataParallel(
+            model,
+            device_ids=devices,
+            bucket_cap_mb=spec.ddp_bucket_mb,
+            gradient_as_bucket_view=spec.ddp_bucket_view,
+            static_graph=spec.ddp_static_graph,
+            **options,
+        )
+        if spec.ddp_compression == "bf16" and self.device.type == "cpu":
+            raise SpecError(
+                "ddp_compression = 'bf16' needs NCCL on GPUs; on the CPU use 'fp16' or 'none'"
+            )
+        if spec.ddp_compression != "none":
+            self._model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
+        return self._model, optimizer
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return DDP's own context."""
+        return self._model.no_sync()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; DDP's hooks average them while backward goes on."""
+        loss.backward()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update."""
+        scaler.step(self._optimizer)
+        scaler.update()
+
+    def teardown(self) -> None:
+        """Leave the group.
+
+        The wrapper goes first: its reducer's threads, alive at interpreter exit, sometimes abort
+        the process after a correct training.
+        """
+        self._model = self._optimizer = None  # type: ignore[assignment]
+        super().teardown()

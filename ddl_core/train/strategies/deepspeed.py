@@ -1,0 +1,246 @@
+"""DeepSpeed, ZeRO stages 0 to 2, over NCCL (GPU; written, not yet run) or Gloo (CPU)."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies.group import ProcessGroup
+
+# The package itself is imported once the device is known, because it fixes its own at import.
+if find_spec("deepspeed") is None:
+    raise ModuleNotFoundError("No module named 'deepspeed'", name="deepspeed")
+
+AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def configuration(spec: RunSpec) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
+
+    Loss, learning rate, clipping and timing belong to `train.py` and `timing.py`, for all
+    strategies. Two defaults would wait for the device in every step and are switched off: the
+    throughput timer and, under ZeRO, the norm of the gradients.
+
+    Raises
+    ------
+    SpecError
+        For a combination that DeepSpeed cannot do as the other strategies do it.
+    """
+    stage = spec.deepspeed_zero_stage
+    _refuse_unequal(spec)
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": spec.local_batch_size,
+        "gradient_accumulation_steps": spec.accumulation,
+        "gradient_clipping": 0.0,
+        "wall_clock_breakdown": False,
+        "timers": {"throughput": {"enabled": False}},
+        "zero_optimization": zero,
+    }
+    if stage > 0:
+        zero["compute_grad_norm"] = False
+        settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
+    if spec.precision in AUTOCAST:
+        # The engine has its own context around the forward pass, inside that of `train.py`. No
+        # module is named, so gradients travel in fp32, as under the other strategies.
+        settings["torch_autocast"] = {
+            "enabled": True,
+            "dtype": AUTOCAST[spec.precision],
+            "lower_precision_safe_modules": [],
+        }
+    return settings
+
+
+def _refuse_unequal(spec: RunSpec) -> None:
+    stage = spec.deepspeed_zero_stage
+    if spec.deepspeed_overlap_comm and stage == 0:
+        raise SpecError(
+            "deepspeed_overlap_comm = true has no effect at deepspeed_zero_stage = 0, which "
+            "reduces gradients after backward; use stage 1 or 2, or leave it out"
+        )
+    if spec.optimizer != "sgd" and stage > 0:
+        raise SpecError(
+            f"optimizer = {spec.optimizer!r} with deepspeed_zero_stage = {stage}: it needs the "
+            "norm of each layer, but ZeRO keeps the weights in one flat buffer; use stage 0, or "
+            "optimizer = 'sgd'"
+        )
+    if not spec.decay_norm_bias and stage > 0:
+        raise SpecError(
+            f"decay_norm_bias = false with deepspeed_zero_stage = {stage}: the checkpoint of a "
+            "sharded optimiser holds one group of parameters only; use stage 0, or "
+            "decay_norm_bias = true"
+        )
+    if spec.precision == "fp16" and stage > 0:
+        raise SpecError(
+            f"precision = 'fp16' with deepspeed_zero_stage = {stage}: ZeRO scales the loss by its "
+            "own rule, so its steps would not be those of the other strategies; "
+            "use 'bf16', or stage 0"
+        )
+    if spec.channels_last and stage > 0:
+        raise SpecError(
+            f"channels_last = true with deepspeed_zero_stage = {stage}: ZeRO keeps the weights in "
+            "one flat buffer and lays them out NCHW; use stage 0, or channels_last = false"
+        )
+
+
+class DeepSpeed(ProcessGroup):
+    """A torch.distributed group and DeepSpeed's engine around the model."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._configuration = configuration(spec)
+        super().__init__(spec)
+        self._engine: Any = None
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap both in an engine, which sends rank 0's weights to all.
+
+        It steps no schedule, since none is given to it, and leaves buffers to `train.py`.
+        """
+        spec = self._spec
+        deepspeed = _import_deepspeed(self.device)
+        if spec.channels_last:  # the engine sends weights as bytes, which needs them contiguous
+            _lay_out(model, torch.contiguous_format)
+        # Not the local rank: on some sites every rank sees one GPU only, its own number 0.
+        place = SimpleNamespace(device_rank=self.device.index or 0)
+        self._engine, *_ = deepspeed.initialize(
+            args=place, model=model, optimizer=optimizer, config=self._configuration
+        )
+        if spec.channels_last:
+            _lay_out(model, torch.channels_last)
+        # With fp16 the loss comes scaled already; the engine would scale it once more.
+        self._engine.torch_autocast_z0_gradscaler = None
+        self._optimizer = EngineOptimizer(self._engine)
+        return self._engine, cast(Optimizer, self._optimizer)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Tell the engine that more micro-batches follow.
+
+        Stage 2 reduces gradients all the same, since it keeps only the rank's own share of them.
+        """
+        self._engine.set_gradient_accumulation_boundary(False)
+        try:
+            yield
+        finally:
+            self._engine.set_gradient_accumulation_boundary(True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`, which `train.py` has divided by `accumulation` already."""
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update."""
+        scaler.step(cast(Optimizer, self._optimizer))
+        scaler.update()
+
+    def teardown(self) -> None:
+        """Leave the group; the engine goes first, because it holds groups of its own."""
+        if self._engine is not None:
+            self._engine.destroy()
+        self._engine = self._optimizer = None  # type: ignore[assignment]
+        super().teardown()
+
+
+class EngineOptimizer:
+    """What a loop and a checkpoint need of an optimiser, for an engine that shards it or not.
+
+    `state_dict` is that of the unwrapped optimiser: whole, in order of the model's parameters.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._sharded = engine.zero_optimization_stage() > 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups of the optimiser that makes the update; under ZeRO of this rank's share."""
+        return self._engine.optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self._engine.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """Make the update; under ZeRO collect the weights of the other ranks."""
+        self._engine.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state. Under ZeRO a collective: all ranks must call it."""
+        if not self._sharded:
+            return self._engine.optimizer.state_dict()
+        from deepspeed.utils import safe_get_full_optimizer_state as whole
+
+        state = {
+            index: {key: whole(parameter, key) for key in self._state_names()}
+            for index, parameter in enumerate(self._parameters())
+        }
+        options = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.param_groups
+        ]
+        return {"state": state if self._state_names() else {}, "param_groups": options}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from `saved`, and from the weights that the model has been given."""
+        if not self._sharded:
+            self._engine.optimizer.load_state_dict(saved)
+            return
+        from deepspeed.utils import safe_set_full_optimizer_state as put
+
+        for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
+            group.update(options)
+        zero = self._engine.optimizer
+        zero.refresh_fp32_params()  # what is updated is a copy of this rank's share of the weights
+        if not saved["state"]:
+            return
+        for share in zero.single_partition_of_fp32_groups:
+            for name in saved["state"][0]:
+                zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
+        zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
+        for parameter, values in zip(self._parameters(), saved["state"].values(), strict=True):
+            for name, value in values.items():
+                put(parameter, value, name)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [one for one in self._engine.module.parameters() if one.requires_grad]
+
+    def _state_names(self) -> list[str]:
+        zero = self._engine.optimizer
+        first = zero.optimizer.state[zero.single_partition_of_fp32_groups[0]]
+        return sorted(name for name, value in first.items() if isinstance(value, Tensor))
+
+
+def _lay_out(model: Any, memory_format: torch.memory_format) -> None:
+    model.to(memory_format=memory_format)  # missing in torch's own type hints
+
+
+def _import_deepspeed(device: torch.device) -> ModuleType:
+    """Import the package for `device`, quiet, and without compiling anything.
+
+    On CPUs it would spend a minute at start-up to build its own all-reduce through shared memory,
+    for which the other strategies have no counterpart: all of them use plain Gloo.
+    """
+    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ.setdefault(
+        "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "cache", "torch_extensions"))
+    )
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Calls inside DeepSpeed that torch 2.13 has renamed.
+    renamed = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+    warnings.filterwarnings("ignore", message=renamed, category=FutureWarning)
+    return deepspeed

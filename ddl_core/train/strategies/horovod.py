@@ -1,0 +1,191 @@
+"""Horovod's DistributedOptimizer over Gloo or MPI (CPU) or NCCL (GPU)."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+from torch.optim import Optimizer
+
+from ddl_core.errors import LaunchError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.protocols import Reduction
+from ddl_core.train.strategies.rank import Rank
+
+OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
+COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+MIB = 1024 * 1024
+
+# The same patience as DDP's. Horovod's own, 30 s for Gloo, also counts while the other ranks still
+# import torch from a busy file system. The environment may say otherwise.
+PATIENCE_S = {
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
+}
+
+
+class Horovod:
+    """A Horovod group; its optimiser averages gradients while backward goes on."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._last_pass = True
+        place = Rank.from_environment(spec)
+        self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
+        self.device = place.device(spec.device)
+        if self.device.type == "cuda" and not hvd.nccl_built() and self.world_size > 1:
+            raise LaunchError(
+                "this Horovod was built without NCCL, so its gradients would travel through the "
+                "CPU; build it with HOROVOD_GPU_OPERATIONS=NCCL (docs/installing_horovod.md), or "
+                "use device 'cpu'"
+            )
+        _configure(spec)
+        server, _store = _meet(spec, place)  # both are needed until all ranks are here
+        hvd.init()
+        # All ranks have to be connected before the place where they met may close.
+        hvd.barrier()
+        if server:
+            server.shutdown()
+            server.server_close()
+        if (hvd.rank(), hvd.size()) != (self.rank, self.world_size):
+            raise LaunchError(
+                f"Horovod made this process rank {hvd.rank()} of {hvd.size()}, its launcher rank "
+                f"{self.rank} of {self.world_size}; start all ranks by one launcher"
+            )
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Send rank 0's weights and buffers to all; wrap `optimizer`.
+
+        Horovod sums the gradients of `accumulation` backward passes, then averages them over ranks.
+        The loop has divided each loss by `accumulation`, so the result is the mean over both.
+        """
+        spec = self._spec
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        self._model = model
+        self._optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=COMPRESSION[spec.horovod_compression],
+            backward_passes_per_step=spec.accumulation,
+            op=hvd.Average,
+        )
+        # Horovod's own takes no arguments, and torch's default is the only value used.
+        plain_zero_grad = self._optimizer.zero_grad
+        self._optimizer.zero_grad = lambda set_to_none=True: plain_zero_grad()
+        self._optimizer.register_load_state_dict_post_hook(self._share_resumed_state)
+        return model, self._optimizer
+
+    def _share_resumed_state(self, optimizer: Optimizer) -> None:
+        """Let all ranks continue from what rank 0 has read, weights and optimiser.
+
+        Only here: on a new optimiser, Horovod's broadcast takes a step to fill the state, which
+        changes the weights.
+        """
+        if optimizer.state:
+            hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Tell `backward` that more passes follow; the optimiser counts them by itself."""
+        self._last_pass = False
+        try:
+            yield
+        finally:
+            self._last_pass = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; in the last pass of a step, hooks send them off."""
+        loss.backward()
+        if self._last_pass:
+            self._optimizer.synchronize()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update."""
+        optimizer: Any = self._optimizer
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
+        """Reduce `tensor` over ranks in place."""
+        # Horovod matches tensors by name; one that returns is found in its cache.
+        name = f"ddl.{op}.{tensor.dtype}.{tuple(tensor.shape)}"
+        hvd.allreduce_(tensor, op=OPERATIONS[op], name=name)
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        hvd.barrier()
+
+    def teardown(self) -> None:
+        """Leave the group, unless an error is on its way.
+
+        Leaving makes the other ranks raise. A failing rank first has to leave its reason, then it
+        leaves the group as it exits; otherwise the others' complaint would come first.
+        """
+        self._model = self._optimizer = None  # type: ignore[assignment]
+        if sys.exc_info()[0] is None:
+            hvd.shutdown()
+
+
+def _configure(spec: RunSpec) -> None:
+    """Set what Horovod reads when it starts; the run decides, not the environment."""
+    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(round(spec.horovod_fusion_mb * MIB))
+    os.environ["HOROVOD_CYCLE_TIME"] = str(spec.horovod_cycle_ms)
+    os.environ["HOROVOD_AUTOTUNE"] = "0"
+    for name, seconds in PATIENCE_S.items():
+        os.environ.setdefault(name, seconds)
+
+
+def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]:
+    """Tell Horovod where its ranks meet, unless their launcher has done so.
+
+    horovodrun and MPI have. `ddl` and srun have not: then rank 0 opens Horovod's own meeting
+    place, and tells its port to the others through torch's store at ``MASTER_ADDR:MASTER_PORT``.
+    Under srun that store is in rank 0 as well, and ends with what is returned.
+    """
+    if "HOROVOD_RANK" in os.environ or os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        return None, None
+    one_machine = spec.nodes == 1
+    address = "127.0.0.1" if one_machine else os.environ["MASTER_ADDR"]
+    server, store, port = None, None, b""
+    if place.world_size > 1:
+        store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
+        if place.rank == 0:
+            server = _open_meeting_place(spec, "127.0.0.1" if one_machine else "")
+            store.set("horovod_port", str(server.server_port))
+        port = store.get("horovod_port")
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = address
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port.decode()
+    if one_machine:
+        os.environ.setdefault("HOROVOD_GLOO_IFACE", "lo")
+    values = {
+        "RANK": place.rank,
+        "SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_SIZE": spec.gpus_per_node,
+        "CROSS_RANK": place.rank // spec.gpus_per_node,
+        "CROSS_SIZE": spec.nodes,
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+    }
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
+    return server, store
+
+
+def _open_meeting_place(spec: RunSpec, interface: str) -> RendezvousHTTPServer:
+    server = RendezvousHTTPServer((interface, 0), RendezvousHandler, False)
+    hosts = ",".join(f"node{number}:{spec.gpus_per_node}" for number in range(spec.nodes))
+    server.init(get_host_assignments(parse_hosts(hosts), spec.world_size))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

@@ -1,0 +1,264 @@
+"""One rank of a run: ``python -m ddl_core.train.worker RUN_DIR``, started once per rank.
+
+Rank 0 writes the record; its last act is to mark the run completed.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from ddl_core.errors import DDLError
+from ddl_core.parent import die_with_parent
+from ddl_core.records.paths import RunFiles, locate
+from ddl_core.records.progress import Progress, Publish
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
+from ddl_core.spec import nsys
+from ddl_core.spec.registry import resolve
+from ddl_core.spec.seeds import derive_seed
+from ddl_core.train import checkpoint, device
+from ddl_core.train.checkpoint import weights_sha256
+from ddl_core.train.energy.meter import Meter
+from ddl_core.train.fairness import check_agreement, check_setup
+from ddl_core.train.loop import Outcome, Trainee, evaluate, load_one_epoch, train_one_epoch
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.protocols import Loader, Split, Strategy
+
+if TYPE_CHECKING:
+    from ddl_core.train.profiler import Profiler
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str], publish: Publish | None = None) -> int:
+    """Run one rank; return the exit status. `publish` is told where the rank is; see `Progress`."""
+    if len(arguments) != 1:
+        log.error("usage: python -m ddl_core.train.worker RUN_DIR")
+        return 2
+    die_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
+    directory = Path(arguments[0])
+    try:
+        Run(directory, publish).execute()
+    except Exception as error:
+        report(directory, error)
+        return 1
+    return 0
+
+
+class Run:
+    """One rank's part of one run."""
+
+    def __init__(self, directory: Path, publish: Publish | None = None) -> None:
+        self.files = RunFiles(directory)
+        self.record = read_record(directory)
+        self.spec = self.record.spec
+        first = int(os.environ.get("RANK", 0)) == 0
+        own = self.files.progress if first else None
+        self.progress = Progress(own, self.spec.epochs, publish)
+        device.configure(self.spec)
+        self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
+
+    def execute(self) -> None:
+        """Train, evaluate, record; leave the group whatever happens."""
+        try:
+            with Meter(self.strategy, device.identity(self.strategy.device)) as self.meter:
+                if self.spec.work == "load":
+                    self._load()
+                else:
+                    self._train()
+        finally:
+            self.strategy.teardown()
+
+    def _train(self) -> None:
+        """Train from where a stop has left; a function of its own, to hold nothing at teardown."""
+        train_loader, eval_loader = self._loader("train"), self._loader("eval")
+        trainee = self._trainee()
+        profiler = self._profiler(len(train_loader) // self.spec.accumulation)
+        first_epoch = checkpoint.load(self.files.checkpoint, trainee)
+        start = weights_sha256(trainee.network)
+        check_agreement(self.strategy, start, "same initial weights")
+        self._describe(train_loader, eval_loader.images)
+        warm_from = first_epoch + self._cold_epochs(train_loader)
+        if nsys.asked():
+            warm_from = self.spec.epochs  # none: a profiler takes time of its own
+        for epoch in range(first_epoch, self.spec.epochs):
+            self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
+            self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
+        self._complete(weights_sha256(trainee.network))
+
+    def _load(self) -> None:
+        """Only fetch the batches of each epoch, from the first one again after a stop."""
+        loader = self._loader("train")
+        self._describe(loader, None)
+        cold = self._cold_epochs(loader)
+        for epoch in range(self.spec.epochs):
+            self.progress.begin("train", epoch, self.spec.global_batch_size)
+            outcome = load_one_epoch(
+                self.spec, self.strategy, loader, epoch, self.progress.step, self.meter
+            )
+            self._store(outcome, epoch, "train", epoch < cold)
+        self._complete(None)
+
+    def _loader(self, split: Split) -> Loader:
+        data_dir = locate(self.record.data_dir) if self.record.data_dir else None
+        make = resolve("loader", self.spec.loader)
+        group = self.strategy
+        loader: Loader = make(
+            self.spec, data_dir, split, group.rank, group.world_size, group.device
+        )
+        return loader
+
+    def _trainee(self) -> Trainee:
+        spec = self.spec
+        torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
+        network = resolve("model", spec.model)(spec.classes).to(self.strategy.device)
+        if spec.channels_last:
+            network = network.to(memory_format=torch.channels_last)
+        optimizer = make_optimizer(spec, network)
+        if spec.compile:
+            network.compile()
+        seeded = weights_sha256(network)
+        trainee = Trainee.build(spec, self.strategy, network, optimizer, self.meter)
+        check_setup(seeded, weights_sha256(trainee.network))
+        return trainee
+
+    def _cold_epochs(self, loader: Loader) -> int:
+        """Return how many epochs after a start may not count: at least the first."""
+        steps = len(loader) // self.spec.accumulation
+        return max(1, -(-self.spec.warmup_steps // steps))
+
+    def _profiler(self, steps: int) -> "Profiler | None":
+        """Return what watches the last epoch of `steps` steps; without one, nothing is imported."""
+        if not self.spec.profile_steps:
+            return None
+        from ddl_core.train.profiler import Profiler
+
+        return Profiler(self.spec, self.strategy, steps)
+
+    def _train_one_epoch(
+        self,
+        trainee: Trainee,
+        loader: Loader,
+        epoch: int,
+        cold: bool,
+        profiler: "Profiler | None",
+    ) -> None:
+        device.reset_peak_memory(self.strategy.device)
+        self.progress.begin("train", epoch, self.spec.global_batch_size)
+        last = epoch + 1 == self.spec.epochs
+        if profiler is None or not last:
+            with device.shown_to_nsys(self.strategy.device, last) as shown:
+                outcome = train_one_epoch(trainee, loader, epoch, self.progress.step, shown)
+            self._store(outcome, epoch, "train", cold)
+            return
+
+        def on_step(done: int, steps: int) -> None:
+            self.progress.step(done, steps)
+            profiler.step()
+
+        with profiler:
+            outcome = train_one_epoch(trainee, loader, epoch, on_step, annotate=True)
+        self._store(outcome, epoch, "train", cold=True)  # a profiler takes time of its own
+        profiler.write(self.files, epoch)
+
+    def _evaluate_and_save(
+        self, trainee: Trainee, eval_loader: Loader, epoch: int, cold: bool
+    ) -> None:
+        spec, group = self.spec, self.strategy
+        if _due(spec.eval_every, epoch, spec.epochs):
+            device.reset_peak_memory(group.device)
+            self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
+            outcome = evaluate(trainee, eval_loader, self.progress.step)
+            self._store(outcome, epoch, "eval", cold)
+        if _due(spec.checkpoint_every, epoch, spec.epochs):
+            checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
+            group.barrier()
+
+    def _describe(self, train_loader: Loader, eval_images: int | None) -> None:
+        if self.strategy.rank != 0:
+            return
+        self.record.data = DataInfo(
+            train_images=train_loader.images,
+            eval_images=eval_images,
+            classes=train_loader.classes,
+            fingerprint=train_loader.fingerprint,
+        )
+        self.record.provenance = provenance()
+        self.record.system = {
+            **host(),
+            **device.describe(self.strategy.device),
+            "energy_method": self.meter.method,
+            "energy_missing": self.meter.missing,
+        }
+        write_record(self.files.directory, self.record)
+
+    def _store(
+        self, outcome: Outcome, epoch: int, phase: Literal["train", "eval"], cold: bool
+    ) -> None:
+        memory = device.peak_memory_bytes(self.strategy)
+        if self.strategy.rank != 0:
+            return
+        measured = vars(outcome) | vars(outcome.window)
+        del measured["window"]
+        row = EpochRecord(
+            attempt=len(self.record.attempts) - 1,
+            epoch=epoch,
+            phase=phase,
+            cold=cold,
+            throughput_samples_per_s=outcome.samples / outcome.window.wall_s,
+            max_memory_bytes=memory,
+            **measured,
+        )
+        append_epoch(self.files.directory, row)
+
+    def _complete(self, digest: str | None) -> None:
+        if digest:
+            check_agreement(self.strategy, digest, "same final weights")
+        self.progress.begin("done", self.spec.epochs, 0)
+        if self.strategy.rank != 0:
+            return
+        self.record.weights_sha256 = digest
+        self.record.status = "completed"
+        self.record.error = None
+        self.record.attempts[-1].status = "completed"
+        self.record.attempts[-1].ended_utc = now()
+        write_record(self.files.directory, self.record)
+
+
+def _due(every: int, epoch: int, epochs: int) -> bool:
+    """Say whether something done `every` so many epochs, and after the last, is due now."""
+    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
+
+
+def report(directory: Path, error: Exception) -> None:
+    """Leave what went wrong for the launcher; the first rank to fail knows best."""
+    traceback.print_exc()
+    if isinstance(error, torch.OutOfMemoryError):
+        message = f"out of memory on the GPU: {error}; lower local_batch_size"
+    else:
+        message = str(error) or repr(error)
+    content = {
+        "rank": int(os.environ.get("RANK", 0)),
+        "kind": type(error).__name__,
+        "message": message if isinstance(error, DDLError) else f"{type(error).__name__}: {message}",
+        "traceback": traceback.format_exc(),
+    }
+    try:
+        with RunFiles(directory).error.open("x", encoding="utf-8") as file:
+            json.dump(content, file)
+    except OSError as failure:
+        log.error("could not leave error.json: %s", failure)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""From runs of an accuracy study to points, figures and verdicts."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis import QUESTIONS, accuracy_claims
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.figures import accuracy
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.tables import runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MakeRun, epoch_row
+
+PAPER = read_paper()
+STUDY: dict[str, Any] = {
+    "study": "accuracy_tiny",
+    "dataset": "fashion_mnist",
+    "loader": "memory",
+    "model": "resnet8",
+    "train_images": 320,
+}
+
+
+def rows(top1s: list[float], loss: float = 1.0) -> list:
+    """Return what a run leaves: 20 s of training and an evaluation per epoch."""
+    return [
+        row
+        for epoch, top1 in enumerate(top1s)
+        for row in (
+            epoch_row(epoch, loss=loss, top1=None, top5=None),
+            epoch_row(epoch, "eval", top1=top1),
+        )
+    ]
+
+
+@pytest.fixture
+def runs(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
+    """Three schedules at batches of 16 and 320, two seeds; the largest cosine runs diverge."""
+    for repeat in (0, 1):
+        for schedule, small, large in (
+            ("step", 0.80, 0.40),
+            ("cosine", 0.81, 0.10),
+            ("exponential", 0.70, 0.60),
+        ):
+            fields = STUDY | {"schedule": schedule, "repeat": repeat}
+            best = small + 0.02 * repeat
+            make_run(rows=rows([0.5, 0.75, best]), **fields)
+            loss = math.nan if schedule == "cosine" else 1.0
+            make_run(rows=rows([0.1, 0.2, large], loss), accumulation=20, **fields)
+    make_run(loader="synthetic")  # of the laptop study
+    return runs_table(tree.runs)
+
+
+def arm(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
+    chosen = points[(points["schedule"] == schedule) & (points["global_batch_size"] == batch)]
+    (index,) = chosen[chosen["source"] == "measured"].index
+    return points.loc[index]
+
+
+def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
+    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    step = arm(points, "step", 16)
+    assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
+        (2, 0.81, 0.80, 0.82)
+    )
+    assert step["sd"] == pytest.approx(0.02 / math.sqrt(2))
+    assert (step["updates"], arm(points, "step", 320)["updates"]) == (60, 3)
+
+
+def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> None:
+    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    step, exponential = arm(points, "step", 16), arm(points, "exponential", 16)
+    assert step["target"] == pytest.approx(0.9 * 0.82)  # cosine's mean is the best
+    assert (step["reached"], step["epochs_to_target"], step["seconds_to_target"]) == (2, 2, 40)
+    assert exponential["reached"] == 2
+    assert exponential["epochs_to_target"] == 2
+    assert arm(points, "step", 320)["reached"] == 0
+    assert math.isnan(arm(points, "step", 320)["epochs_to_target"])
+
+
+def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> None:
+    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    cosine = arm(points, "cosine", 320)
+    assert (cosine["n"], cosine["diverged"], cosine["failed"]) == (0, 2, 0)
+    assert math.isnan(cosine["value"])
+    assert cosine["diverged_value"] == pytest.approx(0.10)
+
+
+def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
+    table = accuracy.lost(accuracy.accuracy_vs_batch_size(runs, PAPER)).set_index("label")
+    assert table["lost"].round(6).to_dict() == {
+        "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
+    }  # fmt: skip
+    assert table["to_batch"].to_dict()["SGD, cosine"] == 16
+
+
+def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
+    assert set(arm_table(runs)["study"]) == {"laptop"}
+    assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
+
+
+def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs) -> None:
+    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    stated = points[points["source"] == "stated"]
+    assert len(stated) == len(PAPER.accuracy)
+    assert stated.loc[stated["global_batch_size"] == 65_536, "value"].tolist() == [0.52, 0.41, 0.31]
+    others = points[points["source"] == "published"]
+    assert set(others["label"]) == {"Goyal et al., ResNet101", "LARS (NUS-HPC-AI-Lab)", "haiku"}
+    assert others["value"].between(0.7, 0.8).all()
+    unconfirmed = PAPER.published[PAPER.published["evidence"] == "unconfirmed"]
+    assert not unconfirmed.empty
+    assert not set(unconfirmed["value"] / 100) & set(others["value"])
+
+
+def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) -> None:
+    curves = accuracy.learning_curves(runs)
+    assert set(curves["global_batch_size"]) == {16, 320}
+    assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
+    step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
+    assert step[step["epoch"] == 3]["mean"].unique() == pytest.approx([0.81])
+    assert curves[curves["diverged"]]["mean"].isna().all()
+
+
+def test_verdicts_compare_the_ends_of_both_ranges(runs: pd.DataFrame) -> None:
+    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    verdicts = accuracy_claims.orderings(points, PAPER)
+
+    def of(statement: str, start: str) -> str:
+        chosen = verdicts[verdicts["statement"] == statement]
+        (verdict,) = chosen.loc[chosen["claim"].str.startswith(start), "verdict"]
+        return verdict
+
+    assert of("O18", "step above exponential") == accuracy_claims.SAME
+    assert of("O16", "step like cosine") == accuracy_claims.SAME
+    assert of("O16", "step like exponential") == accuracy_claims.OPPOSITE
+    assert of("O20", "exponential above step") == accuracy_claims.SAME
+    assert of("O20", "step above cosine") == accuracy_claims.NOT_RUN  # it diverged
+    assert of("O21", "step: lower") == accuracy_claims.SAME
+    assert not verdicts["place"].isna().any()
+
+
+def test_ranges_that_touch_are_no_difference(make_run: MakeRun, tree: Tree) -> None:
+    for repeat, (step, exponential) in enumerate([(0.5, 0.6), (0.7, 0.65)]):
+        fields = STUDY | {"repeat": repeat}
+        make_run(rows=rows([step]), schedule="step", **fields)
+        make_run(rows=rows([exponential]), schedule="exponential", **fields)
+    points = accuracy.accuracy_vs_batch_size(runs_table(tree.runs), PAPER)
+    verdicts = accuracy_claims.orderings(points, PAPER).set_index("claim")["verdict"]
+    (seen,) = verdicts[verdicts.index.str.startswith("exponential above step")].unique()
+    assert seen == accuracy_claims.ALIKE
+
+
+def test_a_single_run_decides_nothing(runs: pd.DataFrame) -> None:
+    first = runs[(runs["repeat"] == 0) & ~runs["diverged"].fillna(False)]
+    verdicts = accuracy_claims.orderings(accuracy.accuracy_vs_batch_size(first, PAPER), PAPER)
+    assert set(verdicts["verdict"]) == {accuracy_claims.SINGLE, accuracy_claims.NOT_RUN}
+
+
+@pytest.mark.parametrize("name", ["schedules", "accuracy_vs_batch_size", "learning_curves"])
+def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) -> None:
+    question = QUESTIONS[name]
+    for table in (runs, runs.iloc[:0]):
+        figure = question.draw(question.points(table, arm_table(table), PAPER))
+        assert figure.axes
+    lines = [line for ax in figure.axes for line in ax.lines]
+    assert lines or name == "learning_curves"
+
+
+def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
+    question = QUESTIONS["accuracy_vs_batch_size"]
+    ax = question.draw(question.points(runs, arm_table(runs), PAPER)).axes[0]
+    crosses = [line.get_ydata() for line in ax.lines if line.get_marker() == "x"]
+    assert [value for values in crosses for value in values if not math.isnan(value)] == [
+        pytest.approx(0.10)
+    ]
+
+
+def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
+    points = accuracy.schedules(PAPER)
+    assert set(points["schedule"]) == {"step", "cosine", "exponential"}
+    assert points["value"].max() == pytest.approx(25.6)
+    last = points.groupby("schedule")["value"].last()
+    assert last["step"] == pytest.approx(0.0256)
+    assert last["exponential"] == pytest.approx(25.6 * 0.95**89)

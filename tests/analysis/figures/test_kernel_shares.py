@@ -1,0 +1,47 @@
+"""Table 2 as points and as a figure: whole, summing to 1, its doubtful cells marked."""
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis.figures.kernel_shares import KERNELS, draw_kernel_shares, kernel_shares
+from ddl_core.analysis.paper import read_paper
+
+
+@pytest.fixture(scope="module")
+def points() -> pd.DataFrame:
+    return kernel_shares(read_paper())
+
+
+def test_every_cell_is_there_and_each_row_sums_to_one(points: pd.DataFrame) -> None:
+    assert len(points) == 51 * len(KERNELS)
+    rows = points.groupby(["model", "loader", "world_size"])["value"]
+    assert (rows.size() == len(KERNELS)).all()
+    assert rows.sum().to_list() == pytest.approx([1] * 51)
+    assert points["value"].between(0, 1).all()
+
+
+def test_values_are_those_printed(points: pd.DataFrame) -> None:
+    cell = points.set_index(["model", "loader", "world_size", "kind"])["value"]
+    assert cell["resnet50", "native", 512, "allreduce"] == pytest.approx(0.8261)
+    assert cell["resnet152", "dali", 1024, "cudnn"] == pytest.approx(0.2699)
+    derived = points[points["source"] == "derived"]
+    assert set(derived["kind"]) == {"rest"}
+
+
+def test_the_values_that_two_rows_share_are_marked_in_both(points: pd.DataFrame) -> None:
+    suspects = points[points["suspect"]]
+    rows = suspects[["model", "loader", "world_size"]].drop_duplicates()
+    assert rows.to_numpy().tolist() == [["resnet101", "dali", 1024], ["resnet101", "native", 512]]
+    assert suspects["value"].nunique() == 2
+
+
+def test_every_line_and_mark_is_drawn(points: pd.DataFrame) -> None:
+    axes = draw_kernel_shares(points).axes
+    assert [ax.get_title(loc="left") for ax in axes] == [
+        "(a) ResNet50",
+        "(b) ResNet101",
+        "(c) ResNet152",
+    ]
+    crosses = [line for ax in axes for line in ax.lines if line.get_marker() == "x"]
+    assert [len(line.get_xdata()) for line in crosses] == [0, 4, 0]
+    assert all(len(ax.lines) == 2 * len(KERNELS) + 1 for ax in axes)

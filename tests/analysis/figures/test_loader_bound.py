@@ -1,0 +1,274 @@
+"""Every training beside its loader alone and training alone; what is missing is said."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.figures import bullets, loader_bound
+from ddl_core.analysis.figures.loader_bound import BOUNDS
+from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MACHINE, MakeRun
+
+GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
+SPREAD = (1.0, 1.01, 0.99)
+IMAGES = 320  # of an invented epoch
+
+
+def measure(make_run: MakeRun, rate: float, **fields: Any) -> None:
+    """Write three repeats of an arm with this median throughput."""
+    for repeat, factor in enumerate(SPREAD):
+        make_run(IMAGES / rate * factor, repeat=repeat, **fields)
+
+
+def three(
+    make_run: MakeRun, real: float, loading: float | None, training: float | None, **fields: Any
+) -> None:
+    """Write an arm and its two halves."""
+    measure(make_run, real, **fields)
+    if loading:
+        measure(make_run, loading, work="load", **fields)
+    if training:
+        free = {name: value for name, value in fields.items() if name != "data_format"}
+        measure(make_run, training, **free | {"loader": "synthetic"})
+
+
+def only(tree: Tree) -> dict[str, Any]:
+    (row,) = loader_bound.loader_bound(runs_table(tree.runs)).to_dict("records")
+    return row
+
+
+def text(figure: Figure) -> str:
+    """Return everything that is written in a figure, in one line."""
+    artists = [*figure.texts, *(text for ax in figure.axes for text in ax.texts)]
+    return " ".join(artist.get_text() for artist in artists).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("real", "loading", "training", "system", "limit"),
+    [
+        (19.8, 20.0, 80.0, GPU, "loader"),
+        (19.8, 80.0, 20.0, GPU, "training"),
+        (19.8, 20.5, 20.0, GPU, "either"),
+        (15.0, 80.0, 20.0, GPU, "neither alone"),
+        (15.0, 80.0, 20.0, MACHINE, "both (same cores)"),
+        (19.8, 80.0, 20.0, MACHINE, "training"),
+        (30.0, 80.0, 20.0, MACHINE, "unclear (above it)"),
+    ],
+)
+def test_limit(
+    tree: Tree,
+    make_run: MakeRun,
+    real: float,
+    loading: float,
+    training: float,
+    system: dict[str, Any],
+    limit: str,
+) -> None:
+    three(make_run, real, loading, training, system=system)
+    row = only(tree)
+    assert row["limit"] == limit
+    assert (row["loading"], row["training"]) == pytest.approx((loading, training))
+    assert row["bound"] == pytest.approx(min(loading, training))
+    assert row["in_turns"] == pytest.approx(1 / (1 / loading + 1 / training))
+    assert row["ratio"] == pytest.approx(real / min(loading, training))
+    assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+    assert (row["n"], row["loading_n"], row["training_n"]) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("loading", "training", "limit"),
+    [
+        (None, 20.0, "not measured: loader alone"),
+        (20.0, None, "not measured: synthetic"),
+        (None, None, "not measured: loader alone, synthetic"),
+    ],
+)
+def test_missing_half_is_said_and_never_guessed(
+    tree: Tree, make_run: MakeRun, loading: float | None, training: float | None, limit: str
+) -> None:
+    three(make_run, 15.0, loading, training)
+    row = only(tree)
+    assert row["limit"] == limit
+    assert all(math.isnan(row[name]) for name in ("bound", "in_turns", "ratio", "ratio_low"))
+    assert limit in text(bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs))))
+
+
+def test_failed_half_is_no_bound(tree: Tree, make_run: MakeRun) -> None:
+    three(make_run, 15.0, None, 20.0)
+    make_run(work="load", status="failed", rows=[])
+    assert only(tree)["limit"] == "failed: loader alone"
+
+
+def test_arm_that_was_lost_keeps_its_bound(tree: Tree, make_run: MakeRun) -> None:
+    make_run(status="failed", rows=[])
+    measure(make_run, 20.0, work="load")
+    measure(make_run, 30.0, loader="synthetic")
+    row = only(tree)
+    assert (row["n"], row["failed"], row["limit"]) == (0, 1, "no value of its own")
+    assert row["bound"] == pytest.approx(20.0)
+
+
+def test_one_run_of_each_has_a_limit_but_no_interval(tree: Tree, make_run: MakeRun) -> None:
+    make_run(20.0)
+    make_run(20.0, work="load")
+    make_run(10.0, loader="synthetic")
+    row = only(tree)
+    assert (row["limit"], row["ratio"]) == ("loader", 1.0)
+    assert math.isnan(row["ratio_low"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"loader": "turbo"},
+        {"data_format": "tfrecord"},
+        {"image_size": 64},
+        {"local_batch_size": 32},
+        {"loader_workers": 2},
+        {"loader_prefetch": 4},
+        {"strategy": "ddp", "gpus_per_node": 2},
+        {"system": MACHINE | {"cpu": "Another CPU"}},
+        {"study": "another"},
+        {"dataset": "imagenet"},
+        {"cpu_threads": 2},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_loader_under_other_conditions_is_no_bound(
+    tree: Tree, make_run: MakeRun, other: dict[str, Any]
+) -> None:
+    measure(make_run, 15.0)
+    measure(make_run, 18.0, loader="synthetic")
+    measure(make_run, 20.0, work="load", **other)
+    assert only(tree)["limit"] == "not measured: loader alone"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": "resnet18"},
+        {"strategy": "horovod"},
+        {"precision": "bf16"},
+        {"train_images": 3200},
+        {"epochs": 5},
+        {"classes": 10},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_loader_does_not_know_what_is_trained(
+    tree: Tree, make_run: MakeRun, other: dict[str, Any]
+) -> None:
+    measure(make_run, 15.0)
+    measure(make_run, 18.0, loader="synthetic")
+    measure(make_run, 20.0, work="load", **other)
+    assert only(tree)["loading"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"loader_workers": 0}, True),
+        ({"train_images": None}, True),
+        ({"model": "resnet18"}, False),
+        ({"precision": "bf16"}, False),
+        ({"strategy": "horovod"}, False),
+        ({"study": "another"}, False),
+    ],
+)
+def test_training_alone_is_the_same_training(
+    tree: Tree, make_run: MakeRun, other: dict[str, Any], found: bool
+) -> None:
+    measure(make_run, 15.0)
+    measure(make_run, 20.0, work="load")
+    measure(make_run, 18.0, **{"loader": "synthetic"} | other)
+    assert (only(tree)["training"] == pytest.approx(18.0)) == found
+
+
+def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: MakeRun) -> None:
+    for strategy in ("ddp", "horovod"):
+        measure(make_run, 15.0, strategy=strategy, gpus_per_node=2)
+        measure(make_run, 18.0, strategy=strategy, gpus_per_node=2, loader="synthetic")
+    measure(make_run, 40.0, strategy="ddp", gpus_per_node=2, work="load")
+    table = loader_bound.loader_bound(runs_table(tree.runs))
+    assert table["loading"].round(6).tolist() == [40.0, 40.0]
+    assert set(table["limit"]) == {"both (same cores)"}
+
+
+def test_columns_and_types_do_not_depend_on_the_data(tree: Tree, make_run: MakeRun) -> None:
+    three(make_run, 15.0, 20.0, 18.0)
+    full, empty = (
+        loader_bound.loader_bound(runs_table(tree.runs)),
+        loader_bound.loader_bound(empty_table()),
+    )
+    assert list(full) == list(empty) == list(BOUNDS)
+    assert full.dtypes.to_dict() == empty.dtypes.to_dict()
+    assert not len(empty)
+
+
+def test_numbers_of_workers_far_apart_have_panels_of_their_own(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    for nodes in (4, 8, 128):
+        three(make_run, 15.0 * nodes, 20.0 * nodes, 18.0 * nodes, strategy="ddp", nodes=nodes)
+    panels = loader_bound.loader_bound(runs_table(tree.runs))["panel"].tolist()
+    stem = "laptop: 96 px, batch 16, fp32, ResNet50, "
+    assert panels == [f"{stem}{nodes} workers" for nodes in (4, 8, 128)]
+
+
+def test_panels_with_a_bound_come_first(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, 15.0, study="a")
+    three(make_run, 15.0, 20.0, 18.0, study="b")
+    assert loader_bound.loader_bound(runs_table(tree.runs))["study"].tolist() == ["b", "a"]
+
+
+def test_figure_says_what_limits_and_what_is_shared(tree: Tree, make_run: MakeRun) -> None:
+    three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
+    figure = bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs)))
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "DALI (CPU), TFRecord\nsingle process, 1 worker"
+    ]
+    said = text(figure)
+    for words in (
+        "loader alone 200, synthetic 20.0",
+        "0.75 of the bound; limit: both (same cores)",
+        "On a CPU, loader and training share the cores",
+        "Medians as well: L (n = 3), S (n = 3).",
+        "Arrows: right of the axis",
+    ):
+        assert words in said
+    assert ax.get_xlim()[1] < 30, "a loader that is ten times faster does not squeeze the rest"
+
+
+def test_figure_on_gpus_does_not_speak_of_shared_cores(tree: Tree, make_run: MakeRun) -> None:
+    three(make_run, 15.0, 20.0, 18.0, system=GPU)
+    said = text(bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs))))
+    assert "share the cores" not in said
+    assert "Arrows" not in said
+
+
+def test_many_arms_fill_a_page_and_no_more(tree: Tree, make_run: MakeRun) -> None:
+    for study in range(8):
+        for loader in ("native", "turbo", "dali_cpu"):
+            for size in (1, 2, 4):
+                make_run(study=f"study_{study}", strategy="ddp", loader=loader, gpus_per_node=size)
+    figure = bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs)))
+    FigureCanvasAgg(figure).draw()
+    assert figure.get_figheight() < 16
+    assert "Rows not drawn, see the CSV: 60." in text(figure)
+
+
+def test_nothing_is_changed(tree: Tree, make_run: MakeRun) -> None:
+    three(make_run, 15.0, 20.0, 18.0)
+    runs = runs_table(tree.runs)
+    before = runs.copy()
+    table = loader_bound.loader_bound(runs)
+    pd.testing.assert_frame_equal(runs, before)
+    pd.testing.assert_frame_equal(
+        table, loader_bound.loader_bound(runs.sample(frac=1, random_state=1))
+    )

@@ -1,0 +1,243 @@
+"""Every figure draws whatever the table holds, and says what it shows."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import matplotlib
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ddl_core.analysis import QUESTIONS
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.plot import captions, labels
+from ddl_core.analysis.plot.canvas import wrapped
+from ddl_core.analysis.plot.scales import compact, three_digits
+from ddl_core.analysis.plot.style import text_points
+from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.records.paths import Tree
+from ddl_core.spec.registry import LOADERS
+from tests.analysis.conftest import MakeRun, epoch_row
+
+GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
+
+
+def points(name: str, runs: pd.DataFrame) -> pd.DataFrame:
+    return QUESTIONS[name].points(runs, arm_table(runs), read_paper())
+
+
+def text(figure: Figure) -> str:
+    """Return the caption, in one line."""
+    return figure.texts[-1].get_text().replace("\n", " ")
+
+
+def nothing(make_run: MakeRun) -> None:
+    """Leave the tree empty."""
+
+
+def one(make_run: MakeRun) -> None:
+    make_run()
+
+
+def only_failed(make_run: MakeRun) -> None:
+    for repeat in range(2):
+        make_run(status="failed", rows=[], system=None, repeat=repeat)
+
+
+def only_diverged(make_run: MakeRun) -> None:
+    for size in (1, 2):
+        rows = [epoch_row(0, loss=math.nan), epoch_row(1, loss=math.nan)]
+        make_run(strategy="ddp", gpus_per_node=size, rows=rows)
+
+
+def without_warm_epoch(make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(0)])
+
+
+def every_model_on_two_machines(make_run: MakeRun) -> None:
+    for model in ("resnet50", "resnet101", "resnet152"):
+        for nodes in (1, 2, 4):
+            for system in (None, GPU):
+                study = "cluster" if system else "laptop"
+                shape = {"strategy": "ddp", "model": model, "nodes": nodes}
+                make_run(30 / nodes, study=study, system=system, **shape)
+
+
+def both_formats_and_halves(make_run: MakeRun) -> None:
+    for loader, read, size in itertools.product(LOADERS, ("folder", "tfrecord"), (1, 2)):
+        shape = {"strategy": "ddp", "loader": loader, "gpus_per_node": size, "model": "resnet101"}
+        if loader == "synthetic" and read == "tfrecord":
+            continue  # there is no such thing
+        for work in ("train",) if loader == "synthetic" else ("train", "load"):
+            make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
+
+
+FILLINGS = [
+    both_formats_and_halves,
+    every_model_on_two_machines,
+    nothing,
+    one,
+    only_failed,
+    only_diverged,
+    without_warm_epoch,
+]
+
+
+@pytest.mark.parametrize("fill", FILLINGS, ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_draws(name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun) -> None:
+    fill(make_run)
+    table = points(name, runs_table(tree.runs))
+    before = table.copy()
+    figure = QUESTIONS[name].draw(table)
+    FigureCanvasAgg(figure).draw()
+    pd.testing.assert_frame_equal(table, before)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_changes_no_global_setting(name: str, tree: Tree, laptop: MakeRun) -> None:
+    import matplotlib.pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["throughput_vs_workers", "throughput_by_arm", "efficiency_native"]
+)
+def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
+    laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
+    caption = text(QUESTIONS[name].draw(points(name, runs_table(tree.runs))))
+    assert "median of n = 3 runs" in caption
+    assert "95 % bootstrap interval" in caption
+    assert "failed or diverged: 1 run." in caption
+    assert "Example CPU @ 2.00GHz, 2 cores, no GPU (shows method and overhead" in caption
+    assert "Commit: 01234567." in caption
+
+
+def test_efficiency_caption_names_base_and_kind_of_scaling(tree: Tree, laptop: MakeRun) -> None:
+    caption = text(
+        QUESTIONS["efficiency_native"].draw(points("efficiency_native", runs_table(tree.runs)))
+    )
+    assert "G0 = 1 (measured), 4 (the paper)" in caption
+    assert "Strong scaling" in caption
+    assert "fixed batch per worker (16 images; the paper: 64)" in caption
+    assert "docs/reading_the_paper.md" in caption
+
+
+def test_caption_without_runs_says_so() -> None:
+    caption = text(QUESTIONS["efficiency_dali"].draw(points("efficiency_dali", empty_table())))
+    assert "Nothing measured here yet." in caption
+    assert "G0 = 4 (the paper)" in caption
+
+
+def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeRun) -> None:
+    make_run(system=GPU)
+    caption = text(
+        QUESTIONS["throughput_by_arm"].draw(points("throughput_by_arm", runs_table(tree.runs)))
+    )
+    assert "Hardware: Example GPU." in caption
+    assert captions.METHOD_ONLY not in caption
+
+
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if name.startswith("efficiency")])
+def test_ideal_is_always_drawn(name: str) -> None:
+    for ax in QUESTIONS[name].draw(points(name, empty_table())).axes:
+        assert any(list(line.get_ydata()) == [1, 1] for line in ax.lines)
+
+
+def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun) -> None:
+    table = points("efficiency_native", runs_table(tree.runs))
+    row = table[table["loader"].eq("native") & table["world_size"].eq(2)].iloc[0]
+    ax, _ = QUESTIONS["efficiency_native"].draw(table).axes
+    bars = [container for container in ax.containers if container.has_yerr]
+    _, _, (segments,) = bars[0].lines
+    (bottom, top) = segments.get_segments()[1][:, 1]
+    assert (bottom, top) == pytest.approx((row["low"], row["high"]))
+    assert bars[0].lines[0].get_ydata()[1] == pytest.approx(row["value"])
+
+
+@pytest.mark.parametrize("fill", FILLINGS[:2], ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_text_leaves_the_page(
+    name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun
+) -> None:
+    fill(make_run)
+    figure = QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    page = figure.bbox
+    texts = [*figure.texts, *figure.legends[0].get_texts()]
+    for ax in figure.axes:
+        texts += [*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label]
+    for artist in texts:
+        box = artist.get_window_extent(canvas.get_renderer())
+        assert page.x0 <= box.x0, artist.get_text()
+        assert box.x1 <= page.x1, artist.get_text()
+        assert page.y0 <= box.y0, artist.get_text()
+        assert box.y1 <= page.y1, artist.get_text()
+    for label in (label for ax in figure.axes for label in ax.get_yticklabels()):
+        assert page.x0 <= label.get_window_extent(canvas.get_renderer()).x0, label.get_text()
+
+
+def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
+    both_formats_and_halves(make_run)
+    figure = QUESTIONS["efficiency_by_loader"].draw(
+        points("efficiency_by_loader", runs_table(tree.runs))
+    )
+    entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
+    assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= {
+        *entries
+    }
+    assert "The paper's native loader reads folders, its DALI TFRecord." in text(figure)
+    (ax,) = [ax for ax in figure.axes if "loaders" in ax.get_title(loc="left")]
+    assert {bar.lines[0].get_markersize() for bar in ax.containers} == {6.0, 8.0}
+
+
+def test_labels_are_moved_apart_but_stay_inside() -> None:
+    assert labels.apart([10.0, 50.0], top=100) == [10.0, 50.0]
+    moved = labels.apart([50.0, 50.0, 50.0], top=100)
+    assert moved == [41.0, 50.0, 59.0]
+    assert labels.apart([98.0, 99.0], top=99)[-1] == 99.0
+
+
+def test_captions_are_wrapped_to_the_width() -> None:
+    lines = wrapped("a few words that do not fit one line " * 4, 3.0, 7)
+    assert len(lines) > 1
+    assert all(text_points(line, 7) <= 3.0 * 72 for line in lines)
+    assert " ".join(lines).split() == ("a few words that do not fit one line " * 4).split()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (7.04, "7.04"),
+        (16.18, "16.2"),
+        (940.4, "940"),
+        (2463.8, "2.5k"),
+        (576525, "580k"),
+        (1e6, "1M"),
+    ],
+)
+def test_compact_numbers(value: float, shown: str) -> None:
+    assert compact(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(7.0, "7.00"), (11.04, "11.0"), (126.4, "126"), (2463.8, "2.46k")]
+)
+def test_numbers_in_text(value: float, shown: str) -> None:
+    assert three_digits(value) == shown
+
+
+def test_caption_of_two_machines_says_which_study_ran_where(tree: Tree, make_run: MakeRun) -> None:
+    every_model_on_two_machines(make_run)
+    caption = text(
+        QUESTIONS["throughput_by_arm"].draw(points("throughput_by_arm", runs_table(tree.runs)))
+    )
+    assert "Hardware: cluster: Example GPU; laptop: unknown machine (shows method" in caption

@@ -1,0 +1,104 @@
+"""Where an epoch's time goes, and what each cause costs against the base: by hand."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from ddl_core.analysis.figures.time_budget import (
+    BUDGET,
+    CAUSES,
+    TRAINING,
+    draw_time_budget,
+    time_budget,
+)
+from ddl_core.analysis.tables import runs_table
+from ddl_core.records.paths import Tree
+from ddl_core.records.spent import Spent
+from tests.analysis.conftest import MakeRun, epoch_row
+
+BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
+        "end": 0.0}  # fmt: skip
+GROWN = {"start": 0.5, "data": 0.5, "compute": 9.0, "transfer": 2.0, "waiting": 1.5, "update": 1.0,
+         "end": 0.5}  # fmt: skip
+
+
+def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.0, **fields: Any):
+    """Write a run with one cold and one warm epoch whose time went as `spent` says."""
+    known = Spent(**{f"{name}_s": seconds for name, seconds in spent.items()})
+    rows = [epoch_row(0, wall_s=99.0, spent=known), epoch_row(0, "eval", wall_s=99.0)]
+    rows += [epoch_row(1, wall_s=sum(spent.values()), spent=known)]
+    if evaluation_s:
+        rows.append(epoch_row(1, "eval", wall_s=evaluation_s))
+    make_run(rows=rows, strategy="ddp", **fields)
+
+
+def by_cause(points: pd.DataFrame, workers: int, column: str) -> dict[str, float]:
+    return points[points["world_size"] == workers].set_index("cause")[column].to_dict()
+
+
+def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE, evaluation_s=5.0)
+    points = time_budget(runs_table(tree.runs))
+    assert list(points.columns) == list(BUDGET)
+    assert list(points["cause"]) == CAUSES
+    shares = by_cause(points, 1, "value")
+    assert shares == pytest.approx({name: s / 25 for name, s in BASE.items()} | {"evaluation": 0.2})
+    assert points["value"].sum() == pytest.approx(1, abs=1e-9)
+    assert points[["loss", "efficiency"]].isna().all(axis=None)  # the base has lost nothing
+
+
+def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE)
+    measure(make_run, GROWN, evaluation_s=5.0, gpus_per_node=2)
+    points = time_budget(runs_table(tree.runs))
+    efficiency = 20.0 / (2 * 15.0)  # E_G = G0 T_G0 / (G T_G)
+    assert points[points["world_size"] == 2]["efficiency"].tolist() == pytest.approx(
+        [efficiency] * len(CAUSES)
+    )
+    losses = by_cause(points, 2, "loss")
+    # 2 workers x 15 s = 30 worker-seconds an epoch; ideal were the 20 of the base
+    expected = {name: (2 * GROWN[name] - BASE[name]) / 30 for name in TRAINING}
+    assert expected["data"] == pytest.approx(-0.5 / 30)
+    assert {name: losses[name] for name in TRAINING} == pytest.approx(expected)
+    assert sum(losses[name] for name in TRAINING) == pytest.approx(1 - efficiency)
+    assert pd.isna(losses["evaluation"])
+
+
+def test_repeats_are_averaged_and_their_extremes_told(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE)
+    measure(make_run, BASE | {"compute": 36.0}, repeat=1)
+    points = time_budget(runs_table(tree.runs)).set_index("cause")
+    row = points.loc["compute"]
+    assert (row["n"], row["low"], row["high"]) == (2, 16 / 20, 36 / 40)
+    assert row["value"] == pytest.approx((16 / 20 + 36 / 40) / 2)
+    assert row["worker_s_per_image"] == pytest.approx(26 / 320)
+
+
+def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) -> None:
+    make_run(rows=[epoch_row(0), epoch_row(1, spent=None)])  # of an older version
+    make_run(work="load", repeat=1)
+    measure(make_run, BASE)
+    measure(make_run, BASE, repeat=2, status="failed")
+    points = time_budget(runs_table(tree.runs))
+    assert set(points["strategy"]) == {"ddp"}
+    assert set(points["n"]) == {1}
+    assert set(points["failed"]) == {1}
+
+
+def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE)
+    measure(make_run, GROWN, gpus_per_node=2)
+    figure = draw_time_budget(time_budget(runs_table(tree.runs)))
+    FigureCanvasAgg(figure).draw()
+    (ax,) = figure.axes
+    told = [text.get_text() for text in ax.texts if "n =" in text.get_text()]
+    minus = "\N{MINUS SIGN}"
+    assert told == [
+        "base, n = 1",
+        f"E = 0.67, n = 1\ntransfer {minus}13 %, waiting for slower workers {minus}10 %\n"
+        f"forward, backward {minus}7 %",
+    ]
+    widths = [bar.get_width() for bar in ax.patches]
+    assert sum(widths) == pytest.approx(2)

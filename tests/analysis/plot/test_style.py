@@ -1,0 +1,92 @@
+"""One look for everything that has a name."""
+
+import itertools
+from typing import get_args
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+
+from ddl_core.analysis.plot import style
+from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
+from ddl_core.spec.run import RunSpec
+
+
+@pytest.mark.parametrize(
+    ("names", "looks"),
+    [
+        (STRATEGIES, [style.STRATEGY_NAMES, style.STRATEGY_COLOURS, style.STRATEGY_MARKERS]),
+        (LOADERS, [style.LOADER_NAMES, style.LOADER_LINES, style.LOADER_FILLS]),
+        (MODELS, [style.MODEL_NAMES, style.MODEL_SHADES]),
+    ],
+    ids=["strategies", "loaders", "models"],
+)
+def test_every_registered_name_has_a_look(names: dict, looks: list[dict]) -> None:
+    for look in looks:
+        missing = sorted(names.keys() - look.keys())
+        assert not missing, f"give {missing} a name and a look in ddl_core/analysis/plot/style.py"
+
+
+def test_every_name_in_the_paper_has_a_look() -> None:
+    from ddl_core.analysis.paper import read_paper
+
+    stated = read_paper().efficiency
+    assert set(stated["strategy"]) <= style.STRATEGY_NAMES.keys()
+    assert set(stated["loader"]) <= style.LOADER_NAMES.keys()
+    assert set(stated["model"]) <= style.MODEL_NAMES.keys()
+
+
+def test_formats_are_told_only_where_something_else_than_folders_is_read() -> None:
+    folders = pd.DataFrame({"data_format": pd.array(["folder", None], dtype="string")})
+    both = pd.DataFrame({"data_format": ["folder", "tfrecord"]})
+    assert [style.formats_differ(table) for table in (folders, both)] == [False, True]
+    assert style.loader_name("native", "folder", formats=False) == "native"
+    assert style.loader_name("native", "folder", formats=True) == "native, folders"
+    assert style.loader_name("dali_cpu", "tfrecord", formats=True) == "DALI (CPU), TFRecord"
+    assert style.loader_name("synthetic", "folder", formats=True) == "synthetic"
+
+
+def test_every_format_has_a_look_of_its_own() -> None:
+    known = set(get_args(RunSpec.model_fields["data_format"].annotation))
+    for look in (style.FORMAT_NAMES, style.FORMAT_MARKER_SIZES, style.FORMAT_LINE_WIDTHS):
+        assert look.keys() == known
+        assert len(set(look.values())) == len(known)
+
+
+def test_looks_differ() -> None:
+    assert len(set(style.STRATEGY_COLOURS.values())) == len(style.STRATEGY_COLOURS)
+    assert len(set(style.STRATEGY_MARKERS.values())) == len(style.STRATEGY_MARKERS)
+    paper_only = {"dali": style.LOADER_LINES["dali_cpu"]}
+    lines = [line for name, line in style.LOADER_LINES.items() if name not in paper_only]
+    assert len({str(line) for line in lines}) == len(lines)
+    fills = [fill for name, fill in style.LOADER_FILLS.items() if name not in paper_only]
+    assert len(set(fills)) == len(fills)
+    assert style.UNNAMED_MARKER not in style.STRATEGY_MARKERS.values()
+    for marker in style.STRATEGY_MARKERS.values():
+        Line2D([], [], marker=marker)
+
+
+def test_colours_differ_in_grey() -> None:
+    """Lightness L* of CIE 1976: steps of ten are told apart side by side."""
+    lightness = sorted(_lightness(hue) for hue in style.STRATEGY_COLOURS.values())
+    assert min(high - low for low, high in itertools.pairwise(lightness)) >= 10
+
+
+def _lightness(hue: str) -> float:
+    linear = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        for channel in to_rgb(hue)
+    ]
+    luminance = sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return 116 * luminance ** (1 / 3) - 16 if luminance > 0.008856 else 903.3 * luminance
+
+
+def test_tint_goes_to_white() -> None:
+    assert style.tint("#0072B2", 1) == "#0072b2"
+    assert style.tint("#0072B2", 0) == "#ffffff"
+
+
+def test_text_width_grows_with_text_and_size() -> None:
+    assert 2 * style.text_points("abc", 7) == pytest.approx(style.text_points("abcabc", 7), rel=0.1)
+    assert style.text_points("abc", 14) == pytest.approx(2 * style.text_points("abc", 7), rel=0.05)

@@ -1,0 +1,277 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddl_core.cli import main, study
+from ddl_core.launch import study as running
+from ddl_core.records.ledger import exclusive, ledger
+from ddl_core.records.paths import RunFiles, Tree, results
+from ddl_core.records.run import read_record, write_record
+from ddl_core.spec.run import RunSpec, Study
+from tests.launch.running import study_file
+
+COMMANDS = (
+    "",
+    "run",
+    "doctor",
+    "figures",
+    "data",
+    "data sample",
+    "data import",
+    "data convert",
+    "data index",
+    "data extract",
+    "data verify",
+    "study",
+    "study plan",
+    "study run",
+    "study resume",
+    "study status",
+    "study publish",
+    "kernel",
+    "kernel install",
+    "kernel uninstall",
+    "profile",
+    "profile command",
+    "profile import",
+)
+HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")
+
+
+def ddl(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    result = ddl(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+def test_starting_the_command_line_imports_nothing_slow() -> None:
+    code = f"import sys, ddl_core.cli; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_run_has_an_option_for_every_field() -> None:
+    text = re.sub(r"\s+", " ", ddl("run", "--help").output)
+    for name, field in RunSpec.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert field.description is not None
+        assert field.description[1:] in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "run --no-such-field 1",
+        "run --strategy magic",
+        "run --loader magic",
+        "run --model magic",
+        "run --epochs many",
+        "run --study ../elsewhere",
+        "study run",
+        "study fly laptop",
+    ],
+)
+def test_usage_errors_end_with_2(arguments: str) -> None:
+    assert ddl(*arguments.split()).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run --epochs 0", "epochs = 0"),
+        ("run --gpus-per-node 2", "strategy 'single' is one process"),
+        ("run --strategy ddp --gpus-per-node 4096 --device cpu", "4096"),
+        ("run --nodes 2 --strategy ddp", "nodes = 2"),
+        ("run --train-images 10", "larger than train_images = 10"),
+        ("run --device cpu --data nowhere", "nowhere does not exist"),
+        ("study run nothing", "unknown study 'nothing'; choose one of: "),
+        ("study run nothing.yaml", "cannot read the study nothing.yaml"),
+        ("study publish nothing", "no runs of study 'nothing'"),
+    ],
+)
+def test_bad_input_ends_with_1_and_one_message(
+    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    result = ddl(*arguments.split())
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert not results().runs.exists()
+
+
+def test_a_wrong_study_file_is_explained(tmp_path: Path) -> None:
+    result = ddl("study", "plan", study_file(tmp_path, strategy="magic"))
+    assert result.exit_code == 1
+    assert "unknown strategy 'magic'; choose one of: ddp, " in result.stderr
+
+
+def test_results_below_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = study_file(tmp_path)
+    for command in ("plan", "run"):
+        result = ddl("study", command, path, "--results", tmp_path / "file" / "results")
+        assert result.exit_code == 1
+        assert re.search("cannot (write|make)", result.stderr)
+        assert "--results DIR" in result.stderr
+
+
+def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:
+    shown = ddl("run", "--dry-run", "--strategy", "ddp", "--gpus-per-node", 2)
+    assert shown.exit_code == 0
+    assert f"2 x {sys.executable} -m ddl_core.train.worker" in shown.output
+    path = study_file(tmp_path, classes=[5, 7])
+    for command in ("run", "resume"):
+        shown = ddl("study", command, path, "--dry-run")
+        assert shown.exit_code == 0
+        assert "2 runs: 2 missing" in shown.output
+        assert shown.output.count("-m ddl_core.train.worker") == 2
+    assert ddl("study", "plan", path, "--dry-run").exit_code == 0
+    assert not results().root.exists()
+
+
+def test_a_plan_is_written_once_and_shown(tmp_path: Path) -> None:
+    path = study_file(tmp_path, classes=[5, 7])
+    assert "2 runs: 2 planned" in ddl("study", "plan", path).output
+    (first, _) = sorted(results().study("small").glob("*/run.json"))
+    before = first.read_bytes()
+    ddl("study", "plan", path)
+    assert first.read_bytes() == before
+    status = ddl("study", "status", path)
+    assert status.exit_code == 0
+    assert status.output.count("planned     single-synthetic-resnet18") == 2
+
+
+def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
+    ddl("study", "plan", study_file(tmp_path), "--results", tmp_path / "there")
+    assert len(list((tmp_path / "there" / "runs" / "small").iterdir())) == 1
+    assert not results().root.exists()
+
+
+def test_watching_ends_when_all_runs_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = study_file(tmp_path)
+    ddl("study", "plan", path)
+    (item,) = ledger(Study.load(path), results())
+
+    def complete(seconds: float) -> None:
+        record = read_record(item.directory)
+        write_record(item.directory, record.model_copy(update={"status": "completed"}))
+
+    monkeypatch.setattr(study.time, "sleep", complete)
+    result = ddl("study", "status", path, "--watch")
+    assert result.exit_code == 0
+    assert "1 runs: 1 planned" in result.output
+    assert "1 runs: 1 completed" in result.output
+
+
+def completed_study(tmp_path: Path, **weights: str) -> Path:
+    """Plan a study of one run per strategy, with these letters for the hashes of its weights."""
+    path = study_file(tmp_path, strategy=list(weights), gpus_per_node=2)
+    ddl("study", "plan", path)
+    for item in ledger(Study.load(path), results()):
+        digest = weights[item.spec.strategy] * 64
+        update = {"status": "completed", "weights_sha256": digest, "system": {"device": "cpu"}}
+        write_record(item.directory, read_record(item.directory).model_copy(update=update))
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "status"])
+def test_a_study_ends_with_whether_the_frameworks_agree(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    result = ddl("study", command, completed_study(tmp_path, ddp="a", horovod="a"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith("\nsame weights under all frameworks: 1 of 1 groups\n")
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", 1), ("resume", 1), ("status", 0)])
+def test_frameworks_that_disagree_are_told_loudly(
+    command: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    path = completed_study(tmp_path, ddp="a", horovod="b")
+    result = CliRunner().invoke(main, ["study", command, str(path)], color=True)
+    assert result.exit_code == status
+    assert result.stdout.endswith("\nsame weights under all frameworks: 0 of 1 groups\n")
+    assert "\x1b[31m" in result.stderr  # red
+    assert "DIFFERENT WEIGHTS in 1 of 1 groups" in result.stderr
+    assert "horovod    bbbbbbbb" in result.stderr
+
+
+def test_a_study_at_work_elsewhere_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    with exclusive(results().study("small") / ".lock", "test"):
+        result = ddl("study", "run", study_file(tmp_path))
+    assert result.exit_code == 1
+    assert "study 'small' is being run by another process" in result.stderr
+
+
+def test_publishing_goes_to_the_committed_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "committed", lambda: Tree(tmp_path / "data"))
+    path = study_file(tmp_path, classes=[5, 7])
+    ddl("study", "plan", path)
+    first, second = ledger(Study.load(path), results())
+    update = {"status": "completed", "provenance": {"git_dirty": True}}
+    write_record(first.directory, read_record(first.directory).model_copy(update=update))
+    RunFiles(first.directory).epochs.write_text("")
+    result = ddl("study", "publish", "small")
+    assert result.exit_code == 0
+    assert result.stdout == "1 published, 0 published before\n"
+    assert "uncommitted changes" in result.stderr
+    assert f"not published: {second.spec.run_id} (planned)" in result.stderr
+    assert (tmp_path / "data" / "runs" / "small" / first.spec.run_id / "run.json").exists()
+
+
+def test_verifying_a_damaged_folder_fails(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (tmp_path / part / "a").mkdir(parents=True)
+        (tmp_path / part / "a" / "1.jpg").write_bytes(b"not a picture")
+    result = ddl("data", "verify", tmp_path, "--processes", 1)
+    assert result.exit_code == 1
+    assert "1.jpg" in result.stdout
+    assert "is not fit for a measurement" in result.stderr
+    assert ddl("data", "verify", tmp_path, "--processes", 0).exit_code == 2
+
+
+def test_converting_there_and_back(tmp_path: Path) -> None:
+    images = results().dataset("sample")
+    made = ddl("data", "sample", "--classes", 1, "--train-per-class", 2)
+    assert made.exit_code == 0, made.output
+    folder = images / "tfrecord"
+    dry = ddl("data", "convert", "--dry-run", "--train-shards", 2)
+    assert "train: 2 images" in dry.stdout
+    assert "shards: 2 of" in dry.stdout
+    assert not folder.exists()
+    done = ddl("data", "convert", "--train-shards", 2, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert len(list(folder.glob("train-*-of-00002"))) == 2
+    assert "0 indices made, 3 were there" in ddl("data", "index", folder).stdout
+    assert ddl("data", "verify", folder, "--checksums", "--processes", 1).stdout.endswith("ok\n")
+    back = ddl("data", "extract", folder, tmp_path / "back", "--processes", 1)
+    assert "12 images are in" in back.stdout
+    for file in images.glob("*/*/*.JPEG"):
+        assert (tmp_path / "back" / file.relative_to(images)).read_bytes() == file.read_bytes()
+
+
+def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
+    result = ddl("figures", "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    drawn = list((tmp_path / "figures").iterdir())
+    assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
+    assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output

@@ -1,0 +1,90 @@
+"""The command line as a user meets it: a process of its own, real ranks, real signals."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from ddl_core.launch.study import pending
+from ddl_core.records.ledger import ledger
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.run import read_record
+from ddl_core.spec.run import Study
+from tests.launch.fixtures import Start
+from tests.launch.running import ENDLESS, TINY, is_training, processes_of, study_file, wait_for
+
+pytestmark = [pytest.mark.notebook, pytest.mark.multiprocess]
+
+
+def test_a_run_from_the_command_line(start: Start) -> None:
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+    _, errors = (caller := start("-m", "ddl_core.cli", "run", *options)).communicate(timeout=120)
+    assert caller.returncode == 0, errors
+    (run_dir,) = results().study("adhoc").iterdir()
+    assert read_record(run_dir).status == "completed"
+    assert "completed, attempts: 1" in RunFiles(run_dir).notebook.read_text()
+    before = RunFiles(run_dir).record.read_bytes()
+    caller = start("-m", "ddl_core.cli", "run", *options)
+    _, errors = caller.communicate(timeout=120)
+    assert caller.returncode == 1
+    assert "is complete and will not be run again" in errors
+    assert RunFiles(run_dir).record.read_bytes() == before
+
+
+def test_a_study_survives_a_failed_run_and_redoes_nothing(
+    tmp_path: Path,
+    start: Start,
+) -> None:
+    path = study_file(tmp_path, gpus_per_node=[4096, 1], strategy="ddp")
+    command = ("-m", "ddl_core.cli", "study", "run", str(path))
+    _, errors = (caller := start(*command)).communicate(timeout=200)
+    assert caller.returncode == 1, errors
+    assert "1 of 2 runs are not complete" in errors
+    assert "ddl study resume" in errors
+    failed, done = ledger(Study.load(path), results())
+    assert (failed.state, done.state) == ("failed", "completed")
+    assert "gpus_per_node = 4096" in failed.reason
+    files = [RunFiles(item.directory).record for item in (failed, done)]
+    before = [file.stat().st_mtime_ns for file in files]
+    start(*command).communicate(timeout=100)
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(
+    number: signal.Signals,
+    tmp_path: Path,
+    start: Start,
+) -> None:
+    path = study_file(tmp_path, **{**ENDLESS, "classes": [5, 7]})
+    caller = start("-m", "ddl_core.cli", "study", "run", str(path))
+    (first, second) = ledger(Study.load(path), results())
+    wait_for(lambda: is_training(first.directory), "the first step")
+    caller.send_signal(number)
+    _, errors = caller.communicate(timeout=100)
+    assert caller.returncode == 130
+    assert f"go on with: ddl study run {path}" in errors
+    assert "Traceback" not in errors
+    assert processes_of(first.directory) == []
+    first, second = ledger(Study.load(path), results())
+    assert first.reason.startswith("Interrupted")
+    assert second.state == "planned"
+    assert len(pending([first, second])) == 2
+
+
+def test_a_killed_study_leaves_nothing_behind(
+    tmp_path: Path,
+    start: Start,
+) -> None:
+    path = study_file(tmp_path, **ENDLESS)
+    caller = start("-m", "ddl_core.cli", "study", "run", str(path))
+    (item,) = ledger(Study.load(path), results())
+    wait_for(lambda: is_training(item.directory), "the first step")
+    caller.kill()
+    wait_for(lambda: not processes_of(item.directory), "the ranks to end", seconds=40)
+    state = wait_for(
+        lambda: (now := ledger(Study.load(path), results())[0].state) != "running" and now,
+        "the lock to be free",
+        seconds=20,
+    )
+    assert state == "interrupted"

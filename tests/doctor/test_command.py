@@ -1,0 +1,196 @@
+"""``ddl doctor`` of this machine and of a site, with stand-ins for SLURM's programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddl_core.doctor import job, machine
+from ddl_core.records.paths import results
+from ddl_core.records.probe import read_probe, write_probe
+from ddl_core.records.run import Failure
+from tests.doctor.conftest import Doctor, findings
+from tests.doctor.made import answer, record
+from tests.launch.stand_ins import StandIns
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+
+def test_a_healthy_machine_is_ready(doctor: Doctor, images: Path) -> None:
+    result = doctor("--data", images)
+    assert result.exit_code == 0, result.output
+    assert "can run here: yes" in result.output
+    as_json = doctor("--json", "--data", images)
+    assert json.loads(as_json.stdout)["ready"] is True
+    assert "2 classes" in findings(as_json)["data"]["detail"]
+
+
+def test_missing_data_are_named_with_the_command_that_makes_them(doctor, tmp_path) -> None:
+    result = doctor("--data", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert "remedy: ddl data sample" in result.output
+    assert "can run here: no: data" in result.output
+
+
+def test_validation_classes_without_training_images_are_bad(doctor, images: Path) -> None:
+    (images / "val" / "cat").mkdir()
+    (images / "train" / "dog").mkdir()
+    assert "does not know: cat" in findings(doctor("--json", "--data", images))["data"]["detail"]
+    (images / "val" / "cat").rmdir()
+    found = findings(doctor("--json", "--data", images))["data"]
+    assert found["state"] == "ok"
+    assert "3 classes (1 of them without validation images)" in found["detail"]
+
+
+def test_missing_shards_and_indices_are_bad(doctor, tmp_path: Path) -> None:
+    def look() -> dict[str, str]:
+        arguments = ("--json", "--data", tmp_path, "--data-format", "tfrecord")
+        return findings(doctor(*arguments))["data"]
+
+    for name in ("train-00000-of-00002", "validation-00000-of-00001"):
+        (tmp_path / name).touch()
+    assert "lacks 1 shards: train-00001-of-00002" in look()["detail"]
+    (tmp_path / "train-00001-of-00002").touch()
+    assert "lacks the index of 2 shards" in look()["detail"]
+    (tmp_path / "index").mkdir()
+    for shard in tmp_path.glob("*-of-*"):
+        (tmp_path / "index" / f"{shard.name}.idx").touch()
+    assert look()["state"] == "ok"
+    assert "2 + 1 shards" in look()["detail"]
+
+
+def test_too_few_cores_and_a_folder_that_cannot_be_written(
+    doctor, monkeypatch, tmp_path, images
+) -> None:
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    found = findings(doctor("--json", "--data", images, "--results", blocked / "results"))
+    assert [found[one]["state"] for one in ("cores", "results", "data")] == ["bad", "bad", "ok"]
+    assert "--results" in found["results"]["remedy"]
+
+
+def test_an_unknown_site_is_refused_with_the_names_there_are(doctor) -> None:
+    result = doctor("--site", "utopia")
+    assert result.exit_code == 1
+    assert "unknown site 'utopia'" in result.output
+    assert "localtest" in result.output
+
+
+def test_a_login_node_starts_no_ranks(doctor, images, login_node: StandIns) -> None:
+    result = doctor("--json", "--data", images, "--ranks", 2)
+    assert result.exit_code == 1
+    assert findings(result)["login node"]["state"] == "bad"
+    assert not results().probes.exists()
+
+
+def test_without_slurm_a_site_cannot_be_submitted_to(doctor, alone: StandIns) -> None:
+    result = doctor("--json", "--site", "localtest")
+    found = findings(result)
+    assert result.exit_code == 1
+    assert found["scheduler"]["state"] == "bad"
+    assert "no controller" in found["scheduler"]["detail"]
+    assert found["ranks"]["detail"] == "not probed, because of: scheduler"
+    assert not results().probes.exists()
+
+
+def test_several_nodes_are_refused_on_one_machine(doctor, alone: StandIns, images) -> None:
+    result = doctor("--ranks", 1, "--nodes", 2, "--data", images)
+    assert result.exit_code == 1
+    assert "nodes = 2: this is one machine" in result.output
+
+
+def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
+    doctor, login_node: StandIns, images
+) -> None:
+    result = doctor("--site", "localtest", "--ranks", 2, "--dry-run", "--data", images)
+    assert result.exit_code == 0, result.output
+    for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_core.doctor.probe_run"):
+        assert words in result.output
+    assert "Ready for localtest: yes" in result.output
+    assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
+    assert not results().probes.exists()
+    shown = doctor("--ranks", 2, "--dry-run", "--data", images)
+    assert "login node" in shown.output
+    login_node.add("sinfo", status=1)
+    shown = doctor("--ranks", 2, "--dry-run", "--data", images)
+    assert "2 x " in shown.output
+    assert "-m ddl_core.doctor.probe" in shown.output
+    assert not results().probes.exists()
+
+
+def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> None:
+    login_node.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
+    result = doctor("--json", "--site", "localtest")
+    assert result.exit_code == 1
+    assert "Invalid account" in findings(result)["sbatch"]["detail"]
+    assert len(login_node.calls("sbatch")) == 1
+    assert not results().probes.exists()
+
+
+def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
+    doctor, login_node: StandIns, monkeypatch
+) -> None:
+    monkeypatch.setattr(job, "POLL_S", 0.1)
+    result = doctor("--json", "--site", "localtest", "--wait", 0.01)
+    found = findings(result)
+    assert result.exit_code == 0
+    assert found["ranks"]["state"] == "unknown"
+    folder = min(results().probes.iterdir())
+    assert str(folder) in found["ranks"]["remedy"]
+    assert read_probe(folder).job_id == "17"
+    assert (folder / "job.sh").read_text().startswith("#!/bin/bash")
+    assert login_node.calls("scontrol") == ["release 17"]
+    shown = doctor("--site", "localtest", "--wait", 0.01)
+    assert "Ready for localtest: as far as is known, but not: ranks" in shown.output
+    done = record(answer(0, cores=[0]), answer(1, cores=[0]), name=folder.name)
+    write_probe(folder, done)
+    shown = doctor("--show", folder, "--json")
+    assert shown.exit_code == 1
+    assert findings(shown)["cores of ranks"]["state"] == "bad"
+
+
+def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
+    doctor, login_node: StandIns, monkeypatch
+) -> None:
+    monkeypatch.setattr(job, "GRACE_S", 0.1)
+    monkeypatch.setattr(job, "POLL_S", 0.1)
+    login_node.add("squeue", "")
+    login_node.script(
+        "scontrol",
+        f"#!/bin/sh\necho 'Lmod: unknown module' >{results().probes}/$(ls {results().probes})"
+        "/logs/slurm-17.log\n",
+    )
+    result = doctor("--json", "--site", "localtest")
+    assert result.exit_code == 1
+    detail = findings(result)["ranks"]["detail"]
+    assert "job 17 left the queue without a result" in detail
+    assert "Lmod: unknown module" in detail
+
+
+def test_a_job_whose_release_fails_is_cancelled(doctor, login_node: StandIns) -> None:
+    login_node.add("scontrol", error="denied", status=1)
+    result = doctor("--json", "--site", "localtest")
+    assert result.exit_code == 1
+    assert "denied" in findings(result)["ranks"]["detail"]
+    assert login_node.calls("scancel") == ["17"]
+
+
+def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_queued", interrupt)
+    result = doctor("--site", "localtest")
+    assert result.exit_code == 130
+    assert login_node.calls("scancel") == ["17"]
+
+
+def test_a_failed_probe_is_shown_with_its_reason(doctor) -> None:
+    folder = results().probes / "x"
+    error = Failure(kind="Killed", message="rank 1 was killed", rank=1)
+    write_probe(folder, record(status="failed", error=error, name="x"))
+    result = doctor("--show", folder)
+    assert result.exit_code == 1
+    assert "rank 1: rank 1 was killed" in result.output
+    assert doctor("--show", folder / "nothing").exit_code == 1

@@ -1,0 +1,111 @@
+"""What a login node tells of a site: modules, caches, shared file systems."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.doctor import login_node
+from ddl_core.doctor.finding import Finding
+from ddl_core.launch.slurm.script import Options
+from ddl_core.launch.slurm.site import Site
+from ddl_core.records.paths import results
+from ddl_core.spec.run import RunSpec
+from tests.launch.fixtures import Mount
+from tests.launch.stand_ins import StandIns
+
+SPEC = RunSpec.parse({"strategy": "ddp", "nodes": 2})
+
+# What a module system makes of its login shell: loads a module, or says in its own way that it
+# cannot; the old one reports success even so.
+MODULES = """
+module() {
+  for name in "${@:2}"; do
+    case "$name" in
+      GCC) ;;
+      old) echo "old: ERROR: Unable to locate a modulefile" >&2 ;;
+      slow) sleep 60 ;;
+      *) echo "Lmod has detected the following error: unknown: $name" >&2; return 1 ;;
+    esac
+  done
+}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Log in with a home folder of one's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def found(**fields: object) -> dict[str, Finding]:
+    site = Site.model_validate({"description": "made", **fields})
+    findings = login_node.examine(site, Options(), SPEC, results())
+    return {one.subject: one for one in findings}
+
+
+@pytest.mark.parametrize(
+    ("modules", "state", "words"),
+    [
+        ((), "ok", "none needed"),
+        (("GCC",), "ok", "GCC"),
+        (("GCC", "CUDA/99"), "bad", "unknown: CUDA/99"),
+        (("old",), "bad", "Unable to locate"),
+    ],
+)
+def test_modules(home: Path, alone: StandIns, modules, state, words) -> None:
+    (home / ".bash_profile").write_text(MODULES)
+    one = found(modules=modules)["modules"]
+    assert one.state == state
+    assert words in one.detail
+    assert state == "ok" or "module avail" in one.remedy
+
+
+def test_a_module_system_that_hangs_is_a_finding(home, alone, monkeypatch) -> None:
+    (home / ".bash_profile").write_text(MODULES)
+    monkeypatch.setattr(login_node, "SHELL_PATIENCE_S", 1.0)
+    assert "over 1 s" in found(modules=("slow",))["modules"].detail
+
+
+def test_a_machine_without_modules(home, alone) -> None:
+    (home / ".bash_profile").write_text("unset -f module\n")
+    one = found(modules=("GCC",))["modules"]
+    assert one.state == "bad"
+    assert "module: command not found" in one.detail
+
+
+def test_caches_are_made_where_the_machine_says(home, alone, monkeypatch) -> None:
+    monkeypatch.setenv("SCRATCH_OF_TEST", str(home / "scratch"))
+    one = found(caches="$SCRATCH_OF_TEST/caches")["caches"]
+    assert one.state == "ok"
+    assert f"{home}/scratch/caches on " in one.detail
+
+
+def test_a_cache_folder_on_a_read_only_file_system(home, alone, mount: Mount) -> None:
+    folder = mount("ro")
+    one = found(caches=str(folder / "caches"))["caches"]
+    assert one.state == "bad"
+    assert "Read-only file system" in one.detail
+    assert "caches in the site's file" in one.remedy
+
+
+def test_a_cache_folder_that_is_a_file(home, alone) -> None:
+    (home / "file").touch()
+    assert found(caches=str(home / "file" / "caches"))["caches"].state == "bad"
+
+
+def test_a_folder_that_machines_do_not_share(home, alone, mount: Mount, monkeypatch) -> None:
+    monkeypatch.setenv("DDL_RESULTS", str(mount("size=1m")))
+    one = found()["results shared"]
+    assert one.state == "warn"
+    assert "on tmpfs" in one.detail
+    monkeypatch.setattr(login_node, "LOCAL", frozenset())
+    assert found()["results shared"].state == "ok"
+
+
+def test_where_this_is(alone: StandIns, monkeypatch) -> None:
+    assert login_node.where() == "machine"
+    alone.add("sinfo", "main*|up|infinite|1|2|4000|(null)|(null)\n")
+    assert login_node.where() == "login node"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert login_node.where() == "job"

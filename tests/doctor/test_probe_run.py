@@ -1,0 +1,169 @@
+"""Real ranks over gloo: what they find, with nothing wrong and with faults planted."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from ddl_core.doctor.finding import Finding
+from ddl_core.doctor.judge import judge
+from ddl_core.doctor.probe import place
+from ddl_core.doctor.probe.collective import SIZES
+from ddl_core.doctor.probe_run import plan_probe, probe_name, run_probe
+from ddl_core.errors import RecordError
+from ddl_core.records.paths import ProbeFiles, Tree
+from ddl_core.records.probe import ProbeRecord, read_probe
+from ddl_core.spec.run import RunSpec
+
+IMAGES = 6  # of each class and split
+TWO_RANKS = {"strategy": "ddp", "gpus_per_node": 2, "loader_workers": 1, "device": "cpu"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make 12 training images in two classes."""
+    folder = tmp_path_factory.mktemp("images")
+    pixels = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(IMAGES):
+                noise = pixels.integers(0, 256, (40, 50, 3), np.uint8)
+                Image.fromarray(noise).save(folder / split / name / f"{number}.jpg")
+    return folder
+
+
+def probed(root: Path, data_dir: Path, **run: Any) -> tuple[ProbeRecord, dict[str, Finding]]:
+    """Make a probe that ends in a few seconds; return its record and its findings."""
+    spec = RunSpec.parse(TWO_RANKS)
+    record = ProbeRecord(
+        name=probe_name(spec, None),
+        site=None,
+        spec=spec,
+        data_dir=str(data_dir),
+        collective_limit_s=1.0,
+    )
+    directory = plan_probe(Tree(root), record)
+    run_probe(directory, **run)
+    found = read_probe(directory)
+    return found, {one.subject: one for one in judge(found, directory)}
+
+
+def left_over(directory: Path) -> list[str]:
+    """Return the processes that still work on a probe."""
+    return [
+        " ".join(process.info["cmdline"] or ())
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(directory) in word for word in process.info["cmdline"] or ())
+    ]
+
+
+def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
+    steps: list[str] = []
+    record, found = probed(tmp_path, images, on_step=steps.append)
+    assert record.status == "completed", record.error
+    assert "done" in steps
+    assert [one.rank for one in record.answers] == [0, 1]
+    assert not [one for one in found.values() if one.state == "bad"], found
+    for one in record.answers:
+        assert set(one.cores) == os.sched_getaffinity(0)
+        assert one.loader_cores == [one.cores]
+        assert one.used_interfaces == ["lo"]
+        assert one.sum_is_right is True
+        assert one.reading is not None
+        assert one.reading.images == one.reading.decoded == IMAGES
+    read = sum(one.reading.bytes for one in record.answers if one.reading)
+    assert read == sum(file.stat().st_size for file in (images / "train").rglob("*.jpg"))
+    first = record.answers[0]
+    measured = [one.bytes for one in first.all_reduce]
+    assert tuple(measured + first.omitted_bytes) == SIZES
+    assert measured
+    assert all(0 < one.seconds_min <= one.seconds <= one.seconds_max for one in first.all_reduce)
+    assert not left_over(tmp_path)
+
+
+@pytest.fixture
+def one_core() -> Iterator[int]:
+    """Bind this process, and what it starts, to one core."""
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    os.sched_setaffinity(0, {core})
+    yield core
+    os.sched_setaffinity(0, before)
+
+
+def test_a_shared_core_a_blocked_cache_and_missing_data_are_found_together(
+    tmp_path: Path, one_core: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file" / "torch"))
+    record, found = probed(tmp_path, tmp_path / "nowhere")
+    assert record.status == "completed", record.error
+    assert found["cores of ranks"].state == "bad"
+    assert f"ranks 0 and 1 share cores {one_core} of" in found["cores of ranks"].detail
+    assert found["caches of ranks"].state == "bad"
+    assert "TORCH_HOME" in found["caches of ranks"].detail
+    assert found["reading"].state == "bad"
+    assert "nowhere" in found["reading"].detail
+    assert record.answers[0].all_reduce
+
+
+def test_a_wrong_interface_is_named_and_ends_the_probe(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib9")
+    record, found = probed(tmp_path, images)
+    assert record.status == "failed"
+    assert found["interface"].state == "bad"
+    assert "has no 'ib9'" in found["interface"].detail
+    assert "lo" in found["interface"].remedy
+    assert found["ranks"].state == "bad"
+    assert not left_over(tmp_path)
+
+
+def test_a_rank_that_does_not_answer_is_named(images: Path, tmp_path: Path) -> None:
+    silent = "tests.doctor.silent_probe"
+    record, found = probed(tmp_path, images, worker=silent, stall_timeout=5)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.kind == "Timeout"
+    assert record.error.rank == 1
+    assert "rank(s) 0 at 'joining the group'" in found["ranks"].detail
+    assert "rank(s) 1 at 'thinking'" in found["ranks"].detail
+    assert not left_over(tmp_path)
+
+
+def test_the_cores_of_each_loader_process_are_its_own(
+    one_core: int,
+) -> None:
+    torch = pytest.importorskip("torch")
+    spec = RunSpec.parse(TWO_RANKS)
+    assert place.loader_cores(spec, torch.device("cpu")) == [[one_core]]
+    none = RunSpec.parse(TWO_RANKS | {"loader_workers": 0})
+    assert place.loader_cores(none, torch.device("cpu")) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"probe_version": 99}, "probe version 99"),
+        ({"surprise": 1}, "unknown field"),
+        (None, "not JSON"),
+    ],
+)
+def test_a_record_is_read_strictly(tmp_path: Path, change, words) -> None:
+    spec = RunSpec.parse(TWO_RANKS)
+    directory = plan_probe(Tree(tmp_path), ProbeRecord(name="x", site=None, spec=spec))
+    file = ProbeFiles(directory).record
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | change) if change else "{")
+    with pytest.raises(RecordError, match=words):
+        read_probe(directory)

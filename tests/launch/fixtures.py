@@ -1,0 +1,96 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launch.local_faults import mend
+from ddl_core.launch.ranks import import_path
+from ddl_core.launch.slurm.emulated import Cluster, running
+from tests.launch.running import wait_for
+from tests.launch.stand_ins import StandIns
+
+Mount = Callable[[str], Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mount a file system in memory with given options, e.g. ``"size=1m"``; needs root."""
+    mounted: list[Path] = []
+
+    def make(options: str) -> Path:
+        folder = tmp_path / f"mount{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"cannot mount: {error}")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python program of this environment; it is ended with the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": import_path()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """Programs that take the place of SLURM's on PATH; see `stand_ins`."""
+    found = StandIns(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(found.folder), prepend=os.pathsep)
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Start a SLURM of four emulated nodes; where there is none to be had, CI says so."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(running(nodes=4))
+        except (NotInstalledError, LaunchError) as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        yield found
+
+
+@pytest.fixture
+def localtest(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Let SLURM's programs be those of `cluster`; afterwards it is empty and whole again."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(cluster.programs), prepend=os.pathsep)
+    yield cluster
+    cluster.cancel_all()
+    mend(cluster)
+    wait_for(lambda: cluster.idle_nodes() == cluster.nodes, "all nodes to be idle")

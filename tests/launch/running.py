@@ -1,0 +1,89 @@
+"""What the tests of running things share: small runs, and a look at their processes."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from ddl_core.launch.screen import read_progress
+from ddl_core.launch.study import plan_run
+from ddl_core.processes import TOKEN
+from ddl_core.records.paths import results
+from ddl_core.spec.run import RunSpec
+
+TINY: dict[str, Any] = {
+    "loader": "synthetic",
+    "model": "resnet18",
+    "device": "cpu",
+    "image_size": 32,
+    "classes": 10,
+    "train_images": 32,
+    "eval_images": 8,
+    "local_batch_size": 8,
+    "epochs": 1,
+    "warmup_epochs": 0,
+    "warmup_steps": 0,
+    "loader_workers": 0,
+    "checkpoint_every": 0,
+}
+ENDLESS = {**TINY, "train_images": 100_000, "epochs": 1000}
+
+
+def planned(**fields: Any) -> Path:
+    """Plan a small run; two ranks make it a DDP run."""
+    strategy = "ddp" if fields.get("gpus_per_node", 1) > 1 else "single"
+    return plan_run(RunSpec(**{**TINY, "strategy": strategy, **fields}), "test", results())
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+def processes_of(run_dir: Path) -> list[psutil.Process]:
+    """Return the ranks of a run, what started them, and whatever they started.
+
+    Forked ranks have the command line of their server, but write to the run's own files.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if TOKEN not in process.environ():
+                continue
+            traces = [*process.cmdline(), *(file.path for file in process.open_files())]
+            if any(str(run_dir) in trace for trace in traces):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def rank_process(run_dir: Path, rank: int) -> psutil.Process:
+    """Return the process of one rank."""
+    for process in processes_of(run_dir):
+        if int(process.environ().get("RANK", -1)) == rank:
+            return process
+    raise AssertionError(f"rank {rank} has no process")
+
+
+def is_training(run_dir: Path) -> bool:
+    """Say whether the first step of a run is done."""
+    progress = read_progress(run_dir)
+    return progress is not None and progress["phase"] == "train" and progress["step"] > 0
+
+
+def study_file(folder: Path, repeats: int = 1, **base: Any) -> Path:
+    """Write a study of small runs; a list is an axis."""
+    axes = {name: base.pop(name) for name in list(base) if isinstance(base[name], list)}
+    fixed = {name: value for name, value in {**TINY, **base}.items() if name not in axes}
+    content = {"name": "small", "question": "?", "base": fixed, "axes": axes, "repeats": repeats}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path

@@ -1,0 +1,47 @@
+#!/bin/bash
+#SBATCH --job-name=ddl-ddp-native-resnet50-4x4-r0-3d66410c
+#SBATCH --output='/shared/results/runs/a study/run/logs/slurm-%j.log'
+#SBATCH --open-mode=append
+#SBATCH --chdir=/shared/ddl
+#SBATCH --account=project1
+#SBATCH --constraint=gpu
+#SBATCH --qos=regular
+#SBATCH --time=01:00:00
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --gpus-per-node=4
+#SBATCH --signal=B:USR1@120
+#SBATCH --no-requeue
+
+# One run, made by `ddl study submit` from slurm/job.sh.j2. The notebook runs here, on the first
+# node; the ranks that it starts are one step of this job.
+set -e
+export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
+export XDG_CACHE_HOME="$SCRATCH/ddl-caches"
+export MPLCONFIGDIR="$SCRATCH/ddl-caches/matplotlib"
+export TORCH_HOME="$SCRATCH/ddl-caches/torch"
+export TORCH_EXTENSIONS_DIR="$SCRATCH/ddl-caches/torch_extensions"
+export TRITON_CACHE_DIR="$SCRATCH/ddl-caches/triton"
+export FI_MR_CACHE_MONITOR="userfaultfd"
+export HDF5_USE_FILE_LOCKING="FALSE"
+
+# srun does not take over the job's cores per task (since 22.05), nor always its environment.
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
+# What the ranks are started with; ddl_core/launch/allocation.py reads it.
+export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 --mpi=none --gpu-bind=none env CUDA_VISIBLE_DEVICES=3,2,1,0' DDL_LAUNCHER=srun
+MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+
+# Told to stop, the run ends its ranks and says so in its record. At the notice of the time limit it
+# is told so by USR1; before it listens, that ends it, which leaves nothing behind.
+limit=0
+/shared/venv/python -m ddl_core.launch.slurm.job '/shared/results/runs/a study/run' &
+run=$!
+trap 'kill -TERM "$run" 2>/dev/null' TERM
+trap 'limit=1; kill -USR1 "$run" 2>/dev/null' USR1
+set +e
+while kill -0 "$run" 2>/dev/null; do wait "$run"; done
+wait "$run"
+status=$?
+exit "$status"

@@ -1,0 +1,93 @@
+"""Cancelling the jobs of a study, with stand-ins for SLURM's programs."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddl_core.cli import main
+from ddl_core.records.ledger import Entry, entry, exclusive, ledger, plan
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.run import Failure, read_record, write_record
+from ddl_core.spec.run import Study
+from tests.launch.running import study_file
+from tests.launch.stand_ins import StandIns
+
+
+@pytest.fixture
+def study(tmp_path: Path, stand_ins: StandIns) -> tuple[Path, list[Entry]]:
+    """Four runs: one waits, one waits for its next turn, one is at work, one is complete."""
+    path = study_file(tmp_path, strategy="ddp", classes=[5, 6, 7, 8])
+    runs = plan(Study.load(path), results())
+    notice = Failure.of("Interrupted", "stopped at the notice")
+    states = [("submitted", None), ("failed", notice), ("running", None), ("completed", None)]
+    for number, (item, (status, error)) in enumerate(zip(runs, states, strict=True), start=1):
+        changes = {"status": status, "error": error, "job_id": str(number)}
+        write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    lines = [
+        f"{number}|ddl-{runs[number - 1].spec.run_id}|{state}|None\n"
+        for number, state in ((1, "PENDING"), (2, "PENDING"), (3, "RUNNING"), (4, "COMPLETING"))
+    ]
+    stand_ins.add("squeue", "".join(lines))
+    stand_ins.add("scancel")
+    return path, ledger(Study.load(path), results())
+
+
+def ddl(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["study", "cancel", *(str(one) for one in arguments)])
+
+
+def test_jobs_are_cancelled_and_those_that_wait_are_marked(
+    study: tuple[Path, list[Entry]], stand_ins: StandIns
+) -> None:
+    path, runs = study
+    before = [RunFiles(item.directory).record.read_bytes() for item in runs]
+    with exclusive(RunFiles(runs[2].directory).lock, "the run"):
+        done = ddl(path)
+    assert done.exit_code == 0, done.output
+    assert stand_ins.calls("scancel") == ["1 2 3"]
+    for item in runs[:2]:
+        found = entry(item.spec, item.directory)
+        assert (found.state, found.category) == ("interrupted", "cancelled")
+        assert "cancelled by `ddl study cancel`" in found.reason
+        assert f"cancelled  {item.spec.run_id}  job" in done.output
+    after = [RunFiles(item.directory).record.read_bytes() for item in runs]
+    assert after[2:] == before[2:]  # the one at work says so itself, the complete one stays
+
+
+def test_a_dry_run_shows_what_would_be_cancelled(
+    study: tuple[Path, list[Entry]], stand_ins: StandIns
+) -> None:
+    path, runs = study
+    before = [RunFiles(item.directory).record.read_bytes() for item in runs]
+    shown = ddl(path, "--dry-run")
+    assert shown.output.count("would cancel") == 3
+    assert stand_ins.calls("scancel") == []
+    assert [RunFiles(item.directory).record.read_bytes() for item in runs] == before
+
+
+def test_one_run_alone(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
+    path, runs = study
+    assert ddl(path, "--run", runs[1].spec.run_id).exit_code == 0
+    assert stand_ins.calls("scancel") == ["2"]
+    unknown = ddl(path, "--run", "nothing")
+    assert unknown.exit_code == 1
+    assert "no run nothing; `ddl study status`" in unknown.output
+
+
+def test_nothing_in_the_queue(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
+    path, _ = study
+    stand_ins.add("squeue")
+    done = ddl(path)
+    assert done.exit_code == 0
+    assert "none of these runs has a job" in done.output
+    assert stand_ins.calls("scancel") == []
+
+
+def test_a_machine_without_slurm(
+    study: tuple[Path, list[Entry]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = ddl(study[0])
+    assert refused.exit_code == 1
+    assert "there is no squeue here" in refused.output

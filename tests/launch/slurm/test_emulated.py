@@ -1,0 +1,126 @@
+"""The private SLURM: what it needs, that it touches nothing, and that nothing of it is left."""
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddl_core.errors import NotInstalledError
+from ddl_core.launch.ranks import import_path
+from ddl_core.launch.slurm import emulated
+from ddl_core.launch.slurm.emulated import Cluster
+from tests.launch.fixtures import Start
+from tests.launch.running import wait_for
+
+MODULE = ("-m", "ddl_core.launch.slurm.emulated")
+on_slurm = pytest.mark.slurm
+
+
+def execute(*command: str, below: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """Execute a command beside a SLURM of two nodes, itself executed below other programs."""
+    return subprocess.run(
+        [*below, sys.executable, *MODULE, "--nodes", "2", *command],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def needs_user_namespaces() -> None:
+    """Skip where the system allows none: the test makes one to stand in for a plain user."""
+    made = subprocess.run(["unshare", "--user", "true"], capture_output=True)
+    if made.returncode:
+        pytest.skip("this system lets nobody make user namespaces")
+
+
+@on_slurm
+def test_a_job_runs_on_both_nodes_and_this_machine_is_untouched(cluster: Cluster) -> None:
+    assert cluster.call("srun", "--nodes=2", "hostname") == "slurm-local\n" * 2
+    assert cluster.call("srun", "getent", "hosts", "node4").split()[0] == "10.99.0.2"
+    assert socket.gethostname() != "slurm-local"
+    assert "node4" not in Path("/etc/hosts").read_text()
+    assert all(one.name() != "slurmctld" for one in psutil.Process().children())
+
+
+@on_slurm
+def test_a_command_gets_its_slurm_and_gives_its_status(cluster: Cluster) -> None:
+    done = execute("sh", "-c", "sinfo --noheader --format=%D && exit 7")
+    assert (done.stdout, done.returncode) == ("2\n", 7), done.stderr
+
+
+@on_slurm
+def test_no_root_is_needed(cluster: Cluster, tmp_path: Path) -> None:
+    needs_user_namespaces()
+    nobody = pwd.getpwnam("nobody")  # SLURM wants a user that has a name
+    ids = (f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH --output={tmp_path}/out\nsrun --nodes=2 id -u\n")
+    done = execute(
+        *("sbatch", "--nodes=2", "--wait", str(script)), below=("unshare", "--user", *ids)
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_text() == f"{nobody.pw_uid}\n" * 2
+
+
+@on_slurm
+def test_nothing_is_left_of_a_killed_session(cluster: Cluster, start: Start) -> None:
+    show = "dirname $(dirname $(command -v sbatch)); srun --nodes=2 sleep 1000"
+    session = start(*MODULE, "sh", "-c", show)
+    assert session.stdout
+    folder = Path(session.stdout.readline().strip())
+    assert folder.is_dir()
+
+    def sleepers() -> list[psutil.Process]:
+        own = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"]]
+        return [one for one in own if one.info["cmdline"][-2:] == ["sleep", "1000"]]
+
+    wait_for(lambda: len(sleepers()) >= 2, "the job")
+    daemons = processes_at(folder)
+    assert {one.name() for one in daemons} >= {"munged", "bash"}
+    session.send_signal(signal.SIGKILL)
+    wait_for(lambda: not folder.exists(), "the folder to be removed")
+    wait_for(lambda: not any(one.is_running() for one in daemons), "the daemons to end")
+    assert processes_at(folder) == []
+
+
+def processes_at(folder: Path) -> list[psutil.Process]:
+    """Return the processes that name a folder in their command line."""
+    found = psutil.process_iter(["cmdline"])
+    return [one for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
+
+
+@on_slurm
+def test_a_system_without_namespaces_is_told_what_is_needed(cluster: Cluster) -> None:
+    needs_user_namespaces()
+    forbid = 'echo 0 >/proc/sys/user/max_mnt_namespaces && exec "$@"'
+    done = execute("true", below=("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"))
+    assert done.returncode == 1
+    assert "did not come up: unshare: " in done.stderr
+    assert "needs namespaces of its own" in done.stderr
+
+
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(emulated, "PLACES", str(tmp_path))
+    with (
+        pytest.raises(NotInstalledError, match=r"slurmctld, .*apt-get install slurmctld"),
+        emulated.running(),
+    ):
+        pass
+
+
+def test_a_wrong_call_starts_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, *MODULE, "--nodes", "0", "true"],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "at least one node" in done.stderr

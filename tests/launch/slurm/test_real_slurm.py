@@ -1,0 +1,171 @@
+"""Studies on a real SLURM: four emulated nodes on this machine, and what happens to jobs there.
+
+Whatever is done to a job, its record ends as completed, or says why not, and a second submission
+takes up exactly what is left.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ddl_core.cli import main
+from ddl_core.launch import local_faults as faults
+from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.emulated import Cluster
+from ddl_core.records.ledger import Entry, entry, is_locked, ledger
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.run import read_epochs, read_record
+from ddl_core.spec.run import Study
+from tests.launch.running import ENDLESS, is_training, study_file, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.multiprocess,
+    pytest.mark.slurm,
+    pytest.mark.timeout(600),
+]
+PATIENCE_S = 240  # a start takes 10 s, and several times that on a busy machine
+TWO_NODES = {"strategy": "ddp", "nodes": 2}
+# Long enough to be hit in the middle, with a checkpoint to go on from.
+LONG = {"epochs": 4, "train_images": 160, "checkpoint_every": 1}
+
+
+def submitted(folder: Path, **fields: object) -> list[Entry]:
+    """Submit a study; return its ledger."""
+    path = study_file(folder, **fields)
+    again(folder)
+    return ledger(Study.load(path), results())
+
+
+def one_job(folder: Path, **fields: object) -> Path:
+    """Submit one run; return its folder."""
+    (item,) = submitted(folder, **fields)
+    return item.directory
+
+
+def again(folder: Path) -> int:
+    """Submit the study, or what is left of it; return how many jobs that made."""
+    arguments = ["study", "submit", str(folder / "small.yaml"), "--site", "localtest"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return len(re.findall(r"^\d+  \S+$", done.output, re.MULTILINE))
+
+
+def job_of(run_dir: Path) -> str:
+    job_id = read_record(run_dir).job_id
+    assert job_id is not None
+    return job_id
+
+
+def left_queue(run_dir: Path) -> None:
+    wait_for(lambda: job_of(run_dir) not in (scheduler.queue() or {}), "the job's end", PATIENCE_S)
+    wait_for(lambda: not is_locked(run_dir), "the run's lock", PATIENCE_S)
+
+
+def trains(run_dir: Path) -> None:
+    wait_for(lambda: is_training(run_dir), "the first step", PATIENCE_S)
+
+
+def has_checkpoint(run_dir: Path) -> None:
+    wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint", PATIENCE_S)
+
+
+def log_of(run_dir: Path) -> str:
+    return (RunFiles(run_dir).logs / f"slurm-{job_of(run_dir)}.log").read_text()
+
+
+def completed_once(run_dir: Path, epochs: int) -> None:
+    """Check a completed record: one attempt completed it, and no epoch is lost or doubled."""
+    record = read_record(run_dir)
+    assert record.status == "completed", record.error
+    assert [one.status for one in record.attempts].count("completed") == 1
+    rows = [row for row in read_epochs(run_dir) if row.phase == "train"]
+    assert [row.epoch for row in rows] == list(range(epochs))
+
+
+def ended_with_reason(run_dir: Path) -> None:
+    """Check a run that was stopped: it says why, and is not taken for complete or at work."""
+    item = entry(read_record(run_dir).spec, run_dir)
+    assert item.state in ("failed", "interrupted")
+    assert item.reason
+    assert read_record(run_dir).weights_sha256 is None
+
+
+def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: Cluster) -> None:
+    items = submitted(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=4)
+    for item in items:
+        left_queue(item.directory)
+        assert read_record(item.directory).status == "completed", log_of(item.directory)
+    assert again(tmp_path) == 0
+
+
+def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Cluster) -> None:
+    noticed, undisturbed = submitted(
+        tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]}
+    )
+    has_checkpoint(noticed.directory)
+    faults.notice_limit(localtest, job_of(noticed.directory))
+    for item in (noticed, undisturbed):
+        left_queue(item.directory)
+        completed_once(item.directory, epochs=LONG["epochs"])
+    first, second = read_record(noticed.directory).attempts
+    assert (first.status, second.status) == ("failed", "completed")
+    # Of two ranks all frameworks sum alike, so one serves as the other's undisturbed run.
+    hashes = {read_record(item.directory).weights_sha256 for item in (noticed, undisturbed)}
+    assert len(hashes) == 1
+    assert again(tmp_path) == 0
+
+
+def test_a_cancelled_job_says_so(tmp_path: Path, localtest: Cluster) -> None:
+    run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES})
+    trains(run_dir)
+    scheduler.cancel(job_of(run_dir))
+    left_queue(run_dir)
+    ended_with_reason(run_dir)
+
+
+def test_a_killed_rank_is_named(tmp_path: Path, localtest: Cluster) -> None:
+    run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
+    trains(run_dir)
+    faults.kill_rank(localtest, run_dir, rank=1)
+    left_queue(run_dir)
+    ended_with_reason(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Killed", 1)
+
+
+def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
+    run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG, "strategy": "deepspeed"})
+    has_checkpoint(run_dir)
+    faults.take_down(localtest, faults.nodes_of(localtest, job_of(run_dir))[-1])
+    left_queue(run_dir)
+    completed_once(run_dir, epochs=LONG["epochs"])
+
+
+def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
+    short_epochs = {**ENDLESS, "train_images": 32, "checkpoint_every": 1}
+    run_dir = one_job(tmp_path, **{**short_epochs, **TWO_NODES})
+    has_checkpoint(run_dir)
+    faults.kill_daemon(localtest, faults.nodes_of(localtest, job_of(run_dir))[-1])
+
+    # Epochs this short may pass without a step in between being told.
+    def epochs_of(attempt: int) -> set[int]:
+        return {row.epoch for row in read_epochs(run_dir) if row.attempt == attempt}
+
+    after = wait_for(lambda: epochs_of(1), "the second attempt's first epoch", PATIENCE_S)
+    before = epochs_of(0)
+    assert before
+    assert min(after) >= max(before)
+    first, _ = read_record(run_dir).attempts
+    assert first.status == "failed"
+
+
+def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: Cluster) -> None:
+    run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
+    trains(run_dir)
+    faults.kill_script(localtest, job_of(run_dir))
+    left_queue(run_dir)
+    ended_with_reason(run_dir)

@@ -1,0 +1,162 @@
+"""What is written about a run whose job could not do it itself; SLURM's programs are stand-ins.
+
+Their answers are as recorded from SLURM 22.05, whose accounting was switched off; those of
+accounting itself follow its manual.
+"""
+
+import pytest
+
+from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.accounting import EndedJob, ended
+from ddl_core.launch.slurm.reconcile import settled
+from ddl_core.records.ledger import Entry, entry, exclusive
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.run import Attempt, Failure, Status, now, read_record, write_record
+from tests.launch.running import planned
+from tests.launch.stand_ins import StandIns
+
+SHOWN = (
+    "JobId=17 JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=42 Nice=0 "
+    "Account=(null) QOS=(null) JobState={state} Reason=NodeDown Dependency=(null) Requeue=0 "
+    "Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code} RunTime=00:00:03 TimeLimit=UNLIMITED\n"
+)
+
+
+def left(status: Status) -> Entry:
+    """Return a run whose job 17 is gone and whose record has this status."""
+    run_dir = planned()
+    record = read_record(run_dir)
+    record.status, record.job_id = status, "17"
+    if status != "submitted":
+        record.attempts.append(Attempt(started_utc=now(), status=status))
+    write_record(run_dir, record)
+    return entry(record.spec, run_dir)
+
+
+def says(stand_ins: StandIns, item: Entry, state: str, code: str = "0:0") -> None:
+    """Let the controller alone remember how the job ended, as on a site without accounting."""
+    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
+    shown = SHOWN.format(name=f"ddl-{item.spec.run_id}", state=state, code=code)
+    stand_ins.add("scontrol", shown)
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "code", "found", "category"),
+    [
+        ("running", "NODE_FAIL", "0:15", "interrupted", "node_failure"),
+        ("running", "TIMEOUT", "0:15", "interrupted", "time_limit"),
+        ("running", "CANCELLED", "0:9", "interrupted", "cancelled"),
+        ("submitted", "CANCELLED", "0:0", "interrupted", "cancelled"),
+        ("running", "PREEMPTED", "0:15", "interrupted", "cancelled"),
+        ("running", "OUT_OF_MEMORY", "0:125", "failed", "out_of_memory"),
+        ("running", "FAILED", "0:9", "failed", "killed"),
+        ("submitted", "FAILED", "1:0", "failed", "environment"),
+    ],
+)
+def test_a_job_that_is_gone_is_settled(
+    stand_ins: StandIns, status: Status, state: str, code: str, found: str, category: str
+) -> None:
+    item = left(status)
+    says(stand_ins, item, state, code)
+    (after,) = settled([item], {})
+    assert (after.state, after.category) == (found, category)
+    record = read_record(item.directory)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.message.startswith(f"job 17 ended as {state}")
+    assert ("before the run began" in record.error.message) == (status == "submitted")
+    for attempt in record.attempts:
+        assert (attempt.status, attempt.error) == ("failed", record.error)
+        assert attempt.ended_utc is not None
+    assert settled([after], {}) == [after]
+    assert len(stand_ins.calls("scontrol")) == 1  # what is settled is not asked for again
+
+
+def test_the_jobs_own_log_is_shown_and_heeded(stand_ins: StandIns) -> None:
+    item = left("running")
+    log = RunFiles(item.directory).logs / "slurm-17.log"
+    log.parent.mkdir()
+    log.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n")
+    says(stand_ins, item, "FAILED", "0:9")
+    (after,) = settled([item], {})
+    assert after.category == "out_of_memory"
+    assert "last lines of logs/slurm-17.log" in after.reason
+
+
+def unchanged(item: Entry, queue: scheduler.Queue | None) -> bool:
+    before = RunFiles(item.directory).record.read_bytes()
+    settled([item], queue)
+    return RunFiles(item.directory).record.read_bytes() == before
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "planned"])
+def test_a_record_that_speaks_for_itself_is_never_touched(
+    stand_ins: StandIns, status: Status
+) -> None:
+    item = left(status)
+    says(stand_ins, item, "NODE_FAIL")
+    assert unchanged(item, {})
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(
+    stand_ins: StandIns, status: Status
+) -> None:
+    item = left("running")
+    says(stand_ins, item, "NODE_FAIL")
+    own = Failure.of("DataError", "its own") if status == "failed" else None
+    changes = {"status": status, "error": own}
+    write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    assert unchanged(item, {})
+    assert settled([item], {})[0].state == status
+
+
+def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
+    item = left("running")
+    says(stand_ins, item, "NODE_FAIL")
+    with exclusive(RunFiles(item.directory).lock, "the run"):
+        assert unchanged(item, {})
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED"])
+def test_only_a_last_state_counts(stand_ins: StandIns, state: str) -> None:
+    item = left("running")
+    says(stand_ins, item, state)
+    assert unchanged(item, {})
+
+
+def test_what_slurm_does_not_know_stays_open(stand_ins: StandIns) -> None:
+    item = left("submitted")
+    stand_ins.add("sacct")
+    stand_ins.add("scontrol", error="slurm_load_jobs error: Invalid job id\n", status=1)
+    assert unchanged(item, {})
+    (after,) = settled([item], {})
+    assert after.state == "interrupted"
+    assert "left the queue without a result" in after.reason
+
+
+def test_another_ones_job_of_that_number_tells_nothing(stand_ins: StandIns) -> None:
+    item = left("running")
+    says(stand_ins, item, "NODE_FAIL")
+    stand_ins.add("scontrol", SHOWN.format(name="other", state="NODE_FAIL", code="0:0"))
+    assert unchanged(item, {})
+
+
+def test_without_a_queue_nothing_is_settled(stand_ins: StandIns) -> None:
+    item = left("running")
+    says(stand_ins, item, "NODE_FAIL")
+    assert unchanged(item, None)
+
+
+def test_accounting_is_asked_first_and_once_for_all(stand_ins: StandIns) -> None:
+    rows = "17|ddl-a|CANCELLED by 1000|0:15\n18|ddl-b|TIMEOUT|0:0\n19|ddl-c|RUNNING|0:0\n"
+    stand_ins.add("sacct", rows)
+    stand_ins.add("scontrol", error="Invalid job id specified", status=1)
+    assert ended(["17", "18", "19"]) == {
+        "17": EndedJob("ddl-a", "CANCELLED", -15),
+        "18": EndedJob("ddl-b", "TIMEOUT", 0),
+    }
+    accounting, log = stand_ins.calls("sacct")
+    assert accounting.endswith("--allocations --jobs 17,18,19")
+    assert log.endswith("--completion --jobs 19")
+    assert stand_ins.calls("scontrol") == ["--oneliner show job 19"]

@@ -1,0 +1,100 @@
+"""The boundary to SLURM's programs, with stand-ins: arguments, answers, errors, time limits."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import LaunchError
+from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.scheduler import QueuedJob, joined
+from ddl_core.records.ledger import Entry, State
+from ddl_core.spec.run import RunSpec
+from tests.launch.stand_ins import StandIns
+
+SPEC = RunSpec()
+NAME = f"ddl-{SPEC.run_id}"
+
+
+def item(state: State, job_id: str | None = "17") -> Entry:
+    return Entry(SPEC, Path("/run"), state, "why", job_id)
+
+
+@pytest.mark.parametrize("answer", ["17\n", "17;cluster\n", "Welcome!\n17\n"])
+def test_the_number_of_a_job_is_read(stand_ins: StandIns, answer: str) -> None:
+    stand_ins.add("sbatch", answer)
+    assert scheduler.hold(Path("/run/job.sh")) == "17"
+    assert stand_ins.calls("sbatch") == ["--parsable --hold /run/job.sh"]
+
+
+def test_an_answer_without_a_number_is_an_error(stand_ins: StandIns) -> None:
+    stand_ins.add("sbatch", "Submitted\n")
+    with pytest.raises(LaunchError, match="'Submitted', which names no job"):
+        scheduler.hold(Path("/run/job.sh"))
+
+
+def test_a_refusal_is_passed_on(stand_ins: StandIns) -> None:
+    stand_ins.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
+    with pytest.raises(LaunchError, match=r"sbatch .*: sbatch: error: Invalid account$"):
+        scheduler.hold(Path("/run/job.sh"))
+
+
+def test_a_program_that_hangs_is_given_up(
+    stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins.script("squeue", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(scheduler, "TIMEOUT_S", 0.2)
+    with pytest.raises(LaunchError, match="squeue did not answer"):
+        scheduler.queue()
+
+
+def test_a_machine_without_slurm_has_no_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert scheduler.queue() is None
+    with pytest.raises(LaunchError, match="'sbatch' is not on PATH"):
+        scheduler.hold(Path("/run/job.sh"))
+
+
+def test_the_queue_is_read(stand_ins: StandIns) -> None:
+    stand_ins.add("squeue", "17|ddl-a|PENDING|Priority\n18|ddl-b|RUNNING|None\n")
+    assert scheduler.queue() == {
+        "17": QueuedJob("ddl-a", "PENDING", "Priority"),
+        "18": QueuedJob("ddl-b", "RUNNING", "None"),
+    }
+    assert stand_ins.calls("squeue") == ["--me --noheader --format=%A|%j|%T|%r"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "queued", "state"),
+    [
+        ("submitted", "PENDING", "submitted"),
+        ("submitted", "RUNNING", "running"),
+        ("interrupted", "RUNNING", "running"),
+        ("failed", "PENDING", "submitted"),
+        ("completed", "COMPLETING", "completed"),
+    ],
+)
+def test_the_queue_knows_better(recorded: State, queued: str, state: State) -> None:
+    (found,) = joined([item(recorded)], {"17": QueuedJob(NAME, queued, "Priority")})
+    assert found.state == state
+    assert found.reason == ("why" if state == "completed" else f"job 17 {queued} (Priority)")
+
+
+def test_a_job_that_is_gone_leaves_its_run_to_be_submitted() -> None:
+    (found,) = joined([item("submitted")], {})
+    assert found.state == "interrupted"
+    assert "logs/slurm-17.log" in found.reason
+    assert joined([item("failed")], {}) == [item("failed")]
+
+
+def test_the_number_alone_does_not_make_it_our_job() -> None:
+    (found,) = joined([item("submitted")], {"17": QueuedJob("other", "RUNNING", "None")})
+    assert found.state == "interrupted"
+
+
+def test_without_a_queue_the_records_count() -> None:
+    assert joined([item("submitted"), item("planned", None)], None) == [
+        item("submitted"),
+        item("planned", None),
+    ]

@@ -1,0 +1,117 @@
+"""The job script: stored texts for several machines and shapes, and what is refused.
+
+To store new texts after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest THIS_FILE
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.launch.slurm.script import Options, Place, render
+from ddl_core.launch.slurm.site import find_site
+from ddl_core.spec.run import RunSpec
+
+GOLDEN = Path(__file__).parent / "sbatch"
+PLACE = Place(Path("/shared/results/runs/a study/run"), Path("/shared/ddl"), "/shared/venv/python")
+ASKED = Options(account="project1")
+
+ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
+FOUR_NODES = {**ONE_NODE, "nodes": 4}
+CASES: dict[str, tuple[str, dict[str, Any], Options]] = {
+    "juwels_booster-1": ("juwels_booster", ONE_NODE, ASKED),
+    "juwels_booster-4": ("juwels_booster", {**FOUR_NODES, "strategy": "horovod"}, ASKED),
+    "leonardo-4": ("leonardo", FOUR_NODES, ASKED),
+    "perlmutter-4": ("perlmutter", FOUR_NODES, ASKED),
+    "lumi-4": ("lumi", {**FOUR_NODES, "gpus_per_node": 8}, ASKED),
+    "frontier-1": ("frontier", {**ONE_NODE, "gpus_per_node": 8}, ASKED),
+    "mahti-1": ("mahti", ONE_NODE, ASKED),
+    "generic-1": ("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00")),
+    "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, Options()),
+}
+
+
+def script(site: str, fields: dict[str, Any], options: Options = ASKED, **changes: Any) -> str:
+    changed = find_site(site).model_copy(update=changes)
+    return render(RunSpec(**fields), changed, options, PLACE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_is_the_stored_one(name: str) -> None:
+    text, stored = script(*CASES[name]), GOLDEN / f"{name}.sh"
+    if os.environ.get("DDL_WRITE_GOLDEN"):
+        stored.write_text(text, encoding="utf-8")
+    assert text == stored.read_text(encoding="utf-8")
+
+
+def test_nothing_is_stored_that_no_case_makes() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bash_can_read_the_script(name: str) -> None:
+    subprocess.run(["bash", "-n", GOLDEN / f"{name}.sh"], check=True)
+
+
+def test_a_missing_account_is_refused_where_one_is_needed() -> None:
+    with pytest.raises(SpecError, match="--account PROJECT"):
+        script("juwels_booster", ONE_NODE, Options())
+
+
+@pytest.mark.parametrize(
+    "options", [Options(account="a b"), Options(account="a", partition="x\n#SBATCH --mem=1")]
+)
+def test_a_value_that_would_add_a_line_is_refused(options: Options) -> None:
+    with pytest.raises(SpecError, match="are allowed"):
+        script("juwels_booster", ONE_NODE, options)
+
+
+def test_a_time_shorter_than_the_notice_is_refused() -> None:
+    with pytest.raises(SpecError, match="told to stop 120 s before its limit"):
+        script("generic", ONE_NODE, Options(time="00:02:00"))
+
+
+def test_the_options_override_the_site() -> None:
+    text = script("leonardo", ONE_NODE, Options("a", "other", "00:30:00"))
+    assert "--partition=other\n" in text
+    assert "--time=00:30:00\n" in text
+
+
+def test_ranks_on_the_cpu_ask_for_no_gpu() -> None:
+    text = script("perlmutter", {**ONE_NODE, "device": "cpu"})
+    assert "gpus-per-node" not in text
+    assert "CUDA_VISIBLE_DEVICES" not in text
+
+
+def test_a_list_of_devices_holds_only_those_that_were_asked_for() -> None:
+    assert " CUDA_VISIBLE_DEVICES=1,0'" in script("perlmutter", {**ONE_NODE, "gpus_per_node": 2})
+
+
+def test_a_run_without_checkpoints_is_not_started_again() -> None:
+    fields = {**ONE_NODE, "device": "cpu"}
+    assert "scontrol requeue" in script("localtest", fields, Options())
+    text = script("localtest", {**fields, "checkpoint_every": 0}, Options())
+    assert "scontrol requeue" not in text
+    assert "--no-requeue" in text
+
+
+def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
+    mpi = {"environment": {"HOROVOD_CONTROLLER": "mpi"}}
+    assert "--mpi=pmix_v3" in script("vega", {**ONE_NODE, "strategy": "horovod"}, **mpi)
+    assert "--mpi=none" in script("vega", ONE_NODE, **mpi)
+    assert "--mpi=none" in script("vega", {**ONE_NODE, "strategy": "horovod"})
+
+
+def test_a_percent_in_a_folder_is_no_placeholder() -> None:
+    place = Place(Path("/50%/run"), PLACE.project, PLACE.python)
+    text = render(RunSpec(), find_site("generic"), Options(), place)
+    assert "--output=/50%%/run/logs/slurm-%j.log\n" in text
+
+
+def test_one_torchrun_per_node_gets_the_cores_of_all_its_ranks() -> None:
+    text = script("generic", ONE_NODE, launcher="torchrun")
+    assert "srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 " in text
+    assert "DDL_LAUNCHER=torchrun" in text

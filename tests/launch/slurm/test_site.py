@@ -1,0 +1,103 @@
+"""Every machine's file can be read, and a wrong one says what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.launch.slurm.site import Site, find_site, known_sites, seconds
+from ddl_core.records.paths import SITES
+from ddl_core.spec.run import RunSpec
+
+ROCM = {"lumi", "frontier"}
+
+
+def site(**fields: object) -> Site:
+    return Site.model_validate({"description": "x", **fields})
+
+
+@pytest.mark.parametrize("name", known_sites())
+def test_every_site_loads_and_says_whether_it_was_tried(name: str) -> None:
+    found = find_site(name)
+    head = (SITES / f"{name}.toml").read_text(encoding="utf-8").split("description =")[0]
+    assert ("nothing of this was run on" in head.lower()) != (name == "localtest")
+    assert found.dali == (name not in ROCM)
+    assert f"{name}.toml" in (SITES / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_field() -> None:
+    page = (SITES.parent / "docs" / "slurm.md").read_text(encoding="utf-8")
+    fields = page.split("## A machine of your own")[1].split("\n## ")[0]
+    for name in Site.model_fields:
+        assert f"`{name}`" in fields
+
+
+def test_the_machines_are_the_documented_ones() -> None:
+    machines = "juwels_booster jupiter leonardo perlmutter lumi frontier mahti vega"
+    assert set(known_sites()) == {*machines.split(), "generic", "localtest"}
+
+
+def test_an_unknown_site_lists_the_known() -> None:
+    with pytest.raises(SpecError, match=r"unknown site 'mars'; choose one of: frontier, generic, "):
+        find_site("mars")
+
+
+def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    with pytest.raises(SpecError, match="cannot read the site"):
+        find_site(str(path))
+    path.write_text('description = "mine"\ncpus_per_rank = 3\n')
+    assert find_site(str(path)).cpus_per_rank == 3
+    path.write_text("description = ")
+    with pytest.raises(SpecError, match="is not valid TOML"):
+        find_site(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('gpu_kind = "a100"', r"gpu_kind = 'a100': unknown field; choose from: account_needed"),
+        ('gpu_request = "many"', r"gpu_request = 'many': Input should be 'none', 'gres'"),
+        ("cpus_per_rank = 0", r"cpus_per_rank = 0: Input should be greater than 0"),
+        ('time = "1h"', r"time = '1h': String should match pattern"),
+        ('memory = "some"', r"memory = 'some'"),
+        ('sbatch_lines = ["mem=1"]', r"sbatch_lines.0 = 'mem=1'"),
+        ("gpus_per_node = 4", r"gpu_request = 'none' with gpus_per_node = 4"),
+        ('gpu_type = "a100"', r"gpu_type = 'a100' with gpu_request = 'none'"),
+        ('launcher = "torchrun"\nvisible_devices = "local_rank"', r"one task per node"),
+        ("[environment]\nA = 'say \"x\"'", r"environment.A"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(f'description = "x"\n{line}\n')
+    with pytest.raises(SpecError, match=message):
+        Site.load(path)
+
+
+def test_a_run_has_to_fit_a_node() -> None:
+    four = site(gpus_per_node=4, gpu_request="gres")
+    four.check(RunSpec(strategy="ddp", gpus_per_node=4))
+    four.check(RunSpec(strategy="ddp", gpus_per_node=8, device="cpu"))
+    with pytest.raises(SpecError, match="gpus_per_node = 8, but a node of this site has 4"):
+        four.check(RunSpec(strategy="ddp", gpus_per_node=8))
+    with pytest.raises(SpecError, match="this site has no GPUs"):
+        site().check(RunSpec(device="cuda"))
+
+
+def test_dali_is_refused_where_it_cannot_run() -> None:
+    with pytest.raises(SpecError, match="DALI does not run on this site"):
+        find_site("lumi").check(RunSpec(loader="dali_cpu"))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("00:00:01", 1), ("1:30:00", 5400), ("100:00:00", 360_000)]
+)
+def test_times(text: str, number: int) -> None:
+    assert seconds(text) == number
+
+
+@pytest.mark.parametrize("text", ["90", "1:60:00", "00:00:00", "1-00:00:00", "01:00:00\n"])
+def test_wrong_times(text: str) -> None:
+    with pytest.raises(SpecError, match=r"time = .*01:30:00"):
+        seconds(text)

@@ -1,0 +1,257 @@
+"""Submitting a study: what it costs, what is left out, what is written, what is refused.
+
+SLURM's programs are stand-ins that record their calls: they show what is asked of SLURM, and
+nothing about what it does: that is in `test_real_slurm`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddl_core.cli import main
+from ddl_core.errors import LaunchError
+from ddl_core.launch.slurm import submit
+from ddl_core.launch.slurm.script import Options
+from ddl_core.launch.slurm.site import find_site
+from ddl_core.records.failures import remedy
+from ddl_core.records.ledger import Entry, ledger, plan
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.run import Failure, read_record, write_record
+from ddl_core.spec.run import RunSpec, Study
+from tests.launch.running import study_file
+from tests.launch.stand_ins import StandIns
+
+GENERIC = find_site("generic")
+
+
+@pytest.fixture
+def slurm(stand_ins: StandIns) -> StandIns:
+    """Stand-ins for a SLURM whose queue is empty."""
+    stand_ins.add("sbatch", "17\n")
+    stand_ins.add("squeue")
+    stand_ins.add("scontrol")
+    stand_ins.add("scancel")
+    return stand_ins
+
+
+def ddl(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def two_runs(folder: Path, **fields: Any) -> tuple[Path, list[Entry]]:
+    """Write a study of two runs; return its file and its ledger."""
+    path = study_file(folder, **{"strategy": "ddp", "nodes": [1, 4], **fields})
+    return path, ledger(Study.load(path), results())
+
+
+def change(item: Entry, **fields: Any) -> None:
+    write_record(item.directory, read_record(item.directory).model_copy(update=fields))
+
+
+@pytest.mark.parametrize(
+    ("site", "fields", "asked", "hours"),
+    [
+        ("generic", {}, "01:00:00", 1),
+        ("generic", {"nodes": 4}, "00:30:00", 2),
+        ("generic", {"nodes": 256}, "24:00:00", 6144),
+        ("generic", {"nodes": 2}, None, 2),
+        ("localtest", {"nodes": 3}, "00:20:00", 2),  # it may start twice
+        ("localtest", {"nodes": 3, "checkpoint_every": 0}, "00:20:00", 1),
+    ],
+)
+def test_node_hours(site: str, fields: dict[str, Any], asked: str | None, hours: float) -> None:
+    spec = RunSpec(strategy="ddp", **fields)
+    assert submit.node_hours(spec, find_site(site), Options(time=asked)) == pytest.approx(hours)
+
+
+def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) -> None:
+    path = study_file(tmp_path, strategy=["ddp", "horovod"], nodes=[1, 4])
+    study = Study.load(path)
+    change(plan(study, results())[3], status="completed")
+    entries, options = ledger(study, results()), Options(time="02:00:00")
+    chosen = submit.prepare(entries, GENERIC, options, None, submit.Choice())
+    first, second = submit.arms(entries, chosen.jobs)
+    assert first == submit.Arm("ddp synthetic resnet18", 2, 0, 2, 10)
+    assert second == submit.Arm("horovod synthetic resnet18", 2, 1, 1, 2)
+    last = submit.show_costs(entries, chosen.jobs).splitlines()[-1].split()
+    assert last == ["total", "4", "1", "3", "12.0"]
+
+
+def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, _ = two_runs(tmp_path)
+    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("#!/bin/bash") == 2
+    assert "#SBATCH --nodes=4\n" in shown.output
+    assert shown.output.splitlines()[-1].split() == ["total", "2", "0", "2", "5.0"]
+    assert not results().root.exists()
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_dry_run_does_without_the_queue(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    slurm.add("squeue", error="no configuration", status=1)
+    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "warning: without the state of the jobs: squeue" in shown.output
+    assert shown.output.count("#!/bin/bash") == 2
+
+
+def test_a_dry_run_warns_of_missing_data(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path, loader="native")
+    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "warning: nothing could be submitted now: the data folder" in shown.output
+
+
+def test_every_run_becomes_a_job_and_its_record_says_so(tmp_path: Path, slurm: StandIns) -> None:
+    path, items = two_runs(tmp_path)
+    done = ddl("study", "submit", path, "--site", "generic", "--time", "00:30:00")
+    assert done.exit_code == 0, done.output
+    for item in items:
+        record = read_record(item.directory)
+        assert (record.status, record.job_id) == ("submitted", "17")
+        assert f"17  {item.spec.run_id}\n" in done.output
+        assert RunFiles(item.directory).logs.is_dir()
+        assert "#SBATCH --time=00:30:00\n" in RunFiles(item.directory).script.read_text()
+    scripts = [f"--parsable --hold {RunFiles(item.directory).script}" for item in items]
+    assert slurm.calls("sbatch") == scripts
+    assert slurm.calls("scontrol") == ["release 17", "release 17"]
+
+
+def test_what_is_complete_running_or_queued_is_never_submitted(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, _ = two_runs(tmp_path, classes=[5, 6])
+    complete, queued, at_work, failed = plan(Study.load(path), results())
+    change(complete, status="completed")
+    change(queued, status="submitted", job_id="1")
+    change(at_work, status="running", job_id="2")  # its lock is not seen from here
+    change(failed, status="failed", error=Failure(kind="DataError", message="x"))
+    lines = [f"1|ddl-{queued.spec.run_id}|PENDING|Priority"]
+    lines += [f"2|ddl-{at_work.spec.run_id}|RUNNING|None"]
+    slurm.add("squeue", "\n".join(lines) + "\n")
+    arguments = ("study", "submit", path, "--site", "generic")
+    assert ddl(*arguments).exit_code == 0
+    assert slurm.calls("sbatch") == []
+    assert ddl(*arguments, "--retry-failed").exit_code == 0
+    assert slurm.calls("sbatch") == [f"--parsable --hold {RunFiles(failed.directory).script}"]
+
+
+def test_a_second_call_submits_nothing_while_the_jobs_are_queued(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, items = two_runs(tmp_path)
+    arguments = ("study", "submit", path, "--site", "generic")
+    ddl(*arguments)
+    change(items[1], job_id="18")
+    names = [f"ddl-{item.spec.run_id}" for item in items]
+    slurm.add("squeue", f"17|{names[0]}|PENDING|x\n18|{names[1]}|PENDING|x\n")
+    assert ddl(*arguments).exit_code == 0
+    assert len(slurm.calls("sbatch")) == 2
+    slurm.add("squeue")  # both were cancelled
+    assert ddl(*arguments).exit_code == 0
+    assert len(slurm.calls("sbatch")) == 4
+
+
+def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    held, waiting = plan(Study.load(path), results())
+    change(held, status="failed", job_id="1", error=Failure(kind="Interrupted", message="x"))
+    change(waiting, status="submitted", job_id="2")
+    lines = [f"1|ddl-{held.spec.run_id}|PENDING|launch failed requeued held"]
+    lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]  # not ours to release
+    slurm.add("squeue", "\n".join(lines) + "\n")
+    done = ddl("study", "submit", path, "--site", "generic")
+    assert done.exit_code == 0, done.output
+    assert slurm.calls("scontrol") == ["release 1"]
+    assert slurm.calls("sbatch") == []
+    assert f"1  {held.spec.run_id}\n" in done.output
+
+
+def test_a_silent_queue_is_no_empty_queue(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    slurm.add("squeue", error="slurm_load_jobs error: Unable to contact controller", status=1)
+    refused = ddl("study", "submit", path, "--site", "generic")
+    assert refused.exit_code == 1
+    assert "Unable to contact" in refused.output
+    assert slurm.calls("sbatch") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ({}, ["--site", "mars"], "unknown site 'mars'"),
+        ({}, ["--site", "leonardo"], "--account PROJECT"),
+        ({}, ["--site", "generic", "--time", "soon"], "is not HH:MM:SS"),
+        ({"loader": "native"}, ["--site", "generic"], "the data folder"),
+        ({"device": "cuda"}, ["--site", "localtest"], "this site has no GPUs"),
+        ({"train_images": 8}, ["--site", "generic"], "global batch of 32 images"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_submitted(
+    tmp_path: Path, slurm: StandIns, fields: dict[str, Any], options: list[str], message: str
+) -> None:
+    path, items = two_runs(tmp_path, **{"device": "auto", **fields})
+    refused = ddl("study", "submit", path, *options)
+    assert refused.exit_code == 1
+    assert message in refused.output
+    assert slurm.calls("sbatch") == []
+    assert not items[0].directory.exists()
+
+
+def test_a_refused_job_leaves_its_run_planned(tmp_path: Path, slurm: StandIns) -> None:
+    path, items = two_runs(tmp_path)
+    slurm.add("sbatch", error="sbatch: error: Invalid account", status=1)
+    refused = ddl("study", "submit", path, "--site", "generic")
+    assert refused.exit_code == 1
+    assert "Invalid account" in refused.output
+    assert read_record(items[0].directory).status == "planned"
+
+
+def test_a_job_that_cannot_be_released_is_cancelled(tmp_path: Path, slurm: StandIns) -> None:
+    path, items = two_runs(tmp_path)
+    slurm.add("scontrol", error="Access denied", status=1)
+    study = Study.load(path)
+    with pytest.raises(LaunchError, match=r"job 17 of .* was cancelled again: .*Access"):
+        list(submit.submit(study, results(), GENERIC, Options(), submit.Choice()))
+    assert slurm.calls("scancel") == ["17"]
+    record = read_record(items[0].directory)
+    assert (record.status, record.job_id) == ("planned", None)
+
+
+def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> None:
+    path, items = two_runs(tmp_path)
+    ddl("study", "submit", path, "--site", "generic")
+    slurm.add("squeue", f"17|ddl-{items[0].spec.run_id}|RUNNING|None\n")
+    first, second, counted = ddl("study", "status", path).output.splitlines()[:3]
+    assert counted == "2 runs: 1 interrupted, 1 running"
+    assert first == f"running     {items[0].spec.run_id}  job 17 RUNNING (None)"
+    assert second.startswith(f"interrupted {items[1].spec.run_id}  job 17 left the queue")
+    slurm.add("squeue", error="no controller", status=1)
+    shown = ddl("study", "status", path)
+    assert shown.exit_code == 0
+    assert "warning: without the state of the jobs: squeue" in shown.output
+    assert f"submitted   {items[0].spec.run_id}\n" in shown.output
+
+
+def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path)
+    item = plan(Study.load(path), results())[0]
+    change(item, status="failed", error=Failure.of("OutOfMemoryError", "CUDA out of memory"))
+    lines = ddl("study", "status", path).output.splitlines()
+    assert lines[0].startswith(f"failed      {item.spec.run_id}  [out_of_memory]  OutOfMem")
+    assert lines[3] == remedy("out_of_memory")
+
+
+def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = two_runs(tmp_path)
+    change(plan(Study.load(path), results())[0], status="submitted", job_id="17")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = ddl("study", "status", path)
+    assert shown.exit_code == 0
+    assert "warning" not in shown.output

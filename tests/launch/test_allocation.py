@@ -1,0 +1,112 @@
+"""Ranks inside a SLURM job: the step's command, and a run by a stand-in that starts its tasks.
+
+The stand-in is no SLURM: what is shown is that a rank gets its place from SLURM's variables, that
+its logs lie where they are looked for, and that ending the step comes before killing processes.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import LaunchError
+from ddl_core.launch import commands, ranks
+from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.diagnose import rank_log
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.provenance import available_cores
+from ddl_core.records.run import read_record
+from ddl_core.spec.run import RunSpec
+from tests.launch.fixtures import Start
+from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
+from tests.launch.stand_ins import SRUN, StandIns
+
+two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
+TWO_BY_FOUR = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4)
+CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+
+
+@pytest.fixture
+def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """What the script of a job on two nodes sets, and a stand-in for srun."""
+    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    values = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NUM_NODES": "2",
+        "DDL_SRUN": "srun --mpi=none env -u NOTHING",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "20017",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HOROVOD_GLOO_IFACE": "lo",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    return stand_ins
+
+
+def test_a_job_that_does_not_say_how_to_start_ranks_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Allocation.current() is None
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert Allocation.current() is None
+
+
+def test_one_task_per_rank(job: StandIns) -> None:
+    line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
+    assert line[:4] == [
+        str(job.folder / "srun"),
+        "--nodes=2",
+        "--ntasks=8",
+        "--ntasks-per-node=4",
+    ]
+    assert line[4:10] == ["--mpi=none", "env", "-u", "NOTHING", "sh", "-c"]
+    assert line[-5:] == ["/logs/srun/attempt_0", sys.executable, "-m", "worker", "/run"]
+
+
+def test_one_torchrun_per_node(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_LAUNCHER", "torchrun")
+    line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
+    assert line[1:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    start = line[line.index("sh") + 2]
+    assert "--no-python --nnodes=2 --nproc-per-node=4 --log-dir=/logs/torchrun " in start
+
+
+def test_without_srun_the_error_says_so(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nothing")
+    with pytest.raises(LaunchError, match="cannot find 'srun' on PATH"):
+        commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
+
+
+@two_ranks
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("launcher", "nodes"), [("srun", 2), ("torchrun", 1), ("torchrun", 2)])
+def test_tasks_complete_a_run(
+    launcher: str, nodes: int, job: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other frameworks run in jobs of a real SLURM: `test_real_slurm`."""
+    monkeypatch.setenv("DDL_LAUNCHER", launcher)
+    run_dir = planned(nodes=nodes, gpus_per_node=2 // nodes, strategy="ddp")
+    assert ranks.run_ranks(run_dir).status == "completed"
+    logs = RunFiles(run_dir).logs / "attempt_0"
+    for rank in range(2):
+        assert rank_log(logs, rank) == logs / f"srun/attempt_0/{rank}/stderr.log"
+    assert processes_of(run_dir) == []
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_stopping_a_run_ends_the_step_first(job: StandIns, start: Start, tmp_path: Path) -> None:
+    mark = tmp_path / "told"
+    told = SRUN.replace("def stop(*_):", f"def stop(*_):\n    open({str(mark)!r}, 'w').close()")
+    job.script("srun", f"#!{sys.executable}\n{told}")
+    run_dir = planned(**ENDLESS, gpus_per_node=2)
+    caller = start("-c", CALLER, str(run_dir))
+    wait_for(lambda: is_training(run_dir), "the first step")
+    caller.terminate()
+    caller.communicate(timeout=60)
+    assert mark.exists()
+    record = read_record(run_dir)
+    assert record.error is not None
+    assert record.error.kind == "Interrupted"
+    assert processes_of(run_dir) == []

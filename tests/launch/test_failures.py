@@ -1,0 +1,201 @@
+"""The class of a failure, told from failures that are made here.
+
+Without a GPU and NCCL here, and as root of one machine, some cannot be made: their wording, in the
+last test, is that of the libraries' and SLURM's sources.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from ddl_core.errors import LaunchError
+from ddl_core.launch import diagnose, fork_server, ranks
+from ddl_core.launch.ranks import run_ranks
+from ddl_core.records.failures import REMEDIES, Category, classify, remedy
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.run import Failure, read_record, write_record
+from ddl_core.train import worker
+from tests.launch.fixtures import Start
+from tests.launch.running import planned
+
+MEETING = Path(__file__).with_name("meeting.py")
+
+
+def test_every_class_has_a_remedy_of_one_line() -> None:
+    assert set(REMEDIES) == set(get_args(Category))
+    for category in REMEDIES:
+        assert "\n" not in remedy(category)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("what", "present", "category"),
+    [
+        ("alone", ["0"], "rendezvous"),
+        ("no master", ["1"], "rendezvous"),
+        ("silent", ["0", "1"], "collective"),
+        ("killed", ["0", "1"], "collective"),
+    ],
+)
+def test_ranks_that_do_not_meet_or_lose_one_another(
+    start: Start, what: str, present: list[str], category: Category
+) -> None:
+    port = str(free_port())
+    running = [start(str(MEETING), what, rank, port) for rank in present]
+    said, errors = running[0].communicate(timeout=120)
+    kind, _, message = said.partition("\n")
+    assert kind, errors
+    assert classify(kind, message) == category, said
+
+
+LIMITED = """
+import resource, torch
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+try:
+    {}
+except Exception as error:
+    print(type(error).__name__, error, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("greedy", ["torch.empty(1 << 33)", "bytearray(1 << 33)"])
+def test_memory_that_is_refused(start: Start, greedy: str) -> None:
+    said, errors = start("-c", LIMITED.format(greedy)).communicate(timeout=120)
+    kind, _, message = said.partition("\n")
+    assert kind, errors
+    assert classify(kind, message) == "out_of_memory"
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group of 1 GB; needs root. Yields the file that takes the processes."""
+    version_1 = Path("/sys/fs/cgroup/memory")
+    root, name = (
+        (version_1, "memory.limit_in_bytes")
+        if version_1.is_dir()
+        else (Path("/sys/fs/cgroup"), "memory.max")
+    )
+    group = root / f"ddl-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+        (group / name).write_text("1000000000")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"cannot limit memory: {error}")
+    yield group / "cgroup.procs"
+    group.rmdir()
+
+
+@pytest.mark.multiprocess
+def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path) -> None:
+    run_dir = planned(local_batch_size=512, train_images=512, image_size=224)
+    code = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+    begin = f'echo $$ >{small_memory} && exec "$@"'
+    # The ranks have to come from a server that is in this group as well.
+    alone = {name: value for name, value in os.environ.items() if name != fork_server.ADDRESS}
+    done = subprocess.run(
+        ["sh", "-c", begin, "sh", sys.executable, "-c", code, str(run_dir)],
+        env={**alone, "PYTHONPATH": ranks.import_path()},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    error = read_record(run_dir).error
+    assert error is not None, done.stderr
+    assert (error.kind, error.rank, error.category) == ("Killed", 0, "out_of_memory")
+    assert diagnose.OOM_KILLER in error.message
+
+
+@pytest.mark.multiprocess
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    for name in ("train/a", "train/b", "val/a", "val/b"):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        for number in range(8):
+            (folder / f"{number}.jpg").write_bytes(b"no image")
+    run_dir = planned(loader="native", classes=2, train_images=None, eval_images=None)
+    record = read_record(run_dir).model_copy(update={"data_dir": str(tmp_path / "data")})
+    write_record(run_dir, record)
+    with pytest.raises(LaunchError, match="DataError"):
+        run_ranks(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert error.category == "data"
+
+
+def of_worker(files: RunFiles, error: Exception) -> Failure:
+    """Return the failure that is recorded when a rank raises `error`."""
+    try:
+        raise error
+    except Exception as raised:
+        worker.report(files.directory, raised)
+    return diagnose.diagnose(files, files.logs, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out_of_memory"),
+        (OSError(28, os.strerror(28), "/results/x"), "disk"),
+        (OSError(122, os.strerror(122), "/results/x"), "disk"),
+        (KeyError("layer4"), "code"),
+        (ModuleNotFoundError("No module named 'deepspeed'"), "environment"),
+    ],
+)
+def test_what_a_rank_raises(tmp_path: Path, error: Exception, category: Category) -> None:
+    assert of_worker(RunFiles(tmp_path), error).category == category
+
+
+@pytest.mark.parametrize(
+    ("number", "category"),
+    [
+        (signal.SIGKILL, "killed"),
+        (signal.SIGINT, "killed"),
+        (signal.SIGSEGV, "code"),
+        (signal.SIGBUS, "code"),
+    ],
+)
+def test_a_signal_from_outside_and_one_by_its_own_mistake(number: int, category: Category) -> None:
+    assert classify("Killed", "rank 0 was killed", exit_code=-number) == category
+
+
+def test_the_schedulers_word_comes_first() -> None:
+    assert classify("Killed", "out of memory", exit_code=-9, state="TIMEOUT") == "time_limit"
+    assert classify("Killed", "no space left on device", state="FAILED") == "disk"
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("srun: error: n2: task 3: Out Of Memory", "out_of_memory"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "out_of_memory"),
+        ("It is possible that dataloader's workers are out of shared memory.", "out_of_memory"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("DataLoader worker (pid 7) is killed by signal: Killed.", "killed"),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7", "collective"),
+        ("NCCL error in: ProcessGroupNCCL.cpp:1275, ncclSystemError: System call", "collective"),
+        ("Gloo connectFullMesh failed with [tcp/pair.cc:144] no error", "rendezvous"),
+        ("CUDA error: uncorrectable ECC error encountered", "node_failure"),
+        ("libnccl.so.2: cannot open shared object file: No such file", "environment"),
+        ("CUDA error: device-side assert triggered", "code"),
+    ],
+)
+def test_wordings_that_cannot_be_produced_here(text: str, category: Category) -> None:
+    assert classify("RuntimeError", text) == category

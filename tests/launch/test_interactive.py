@@ -1,0 +1,210 @@
+"""Runs on engines that stay: the same record as any run, knobs, hangs, and nothing left behind."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddl_core import processes
+from ddl_core.errors import DataError, LaunchError
+from ddl_core.launch import engines as cluster_module
+from ddl_core.launch.interactive import Engines
+from ddl_core.launch.rank_table import rank_table, training_rates
+from ddl_core.launch.ranks import run_ranks
+from ddl_core.launch.study import plan_run
+from ddl_core.records.paths import results
+from ddl_core.records.run import read_epochs, read_record
+from ddl_core.spec.run import RunSpec
+from tests.launch.running import TINY, is_training, wait_for
+from tests.launch.stand_ins import SRUN, StandIns
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
+PAIR = {**TINY, "strategy": "ddp", "gpus_per_node": 2, "epochs": 2}
+LONG = {"train_images": 100_000, "epochs": 1000}
+
+
+def plan(study: str, **fields: Any) -> Path:
+    return plan_run(RunSpec(**{**PAIR, **fields}), study, results())
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """Engines for one test after the other: starting them takes seconds."""
+    with Engines(RunSpec(**PAIR)) as found:
+        yield found
+
+
+def engine_pids(engines: Engines) -> list[int]:
+    return [place["pid"] for place in engines.places]
+
+
+def assert_gone(pids: list[int]) -> None:
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), "the end of the engines", 30)
+
+
+def when_training(run_dir: Path, action: Any, *arguments: Any) -> threading.Thread:
+    def wait_and_act() -> None:
+        wait_for(lambda: is_training(run_dir), "training")
+        action(*arguments)
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    return thread
+
+
+def test_runs_equal_those_of_the_launcher_and_the_engines_stay(engines: Engines) -> None:
+    before = engine_pids(engines)
+    run_dir = plan("kept")
+    record = engines.run(run_dir)
+    changed = engines.run(plan("kept", local_batch_size=4))
+
+    assert record.status == changed.status == "completed"
+    assert engine_pids(engines) == before
+    assert [row.phase for row in read_epochs(run_dir)] == ["train", "eval", "train", "eval"]
+    for rank in (0, 1):
+        assert (run_dir / f"logs/attempt_0/engines/attempt_0/{rank}/stderr.log").exists()
+    assert record.provenance is not None
+    by_launcher = run_ranks(plan("launched"))
+    assert record.weights_sha256 == by_launcher.weights_sha256
+    assert changed.weights_sha256 != record.weights_sha256
+
+
+def test_each_rank_tells_its_own_rate_while_it_trains(engines: Engines) -> None:
+    run_dir = plan("live", train_images=960, epochs=1)
+    seen: list[list[dict[str, Any]]] = []
+    engines.run(run_dir, on_ranks=seen.append)
+    assert [state["rank"] for state in seen[-1]] == [0, 1]
+    assert [state["pid"] for state in seen[-1]] == engine_pids(engines)
+    assert {state["phase"] for state in seen[-1]} == {"done"}
+    training = [
+        states
+        for states in seen
+        if all(state.get("phase") == "train" and state["step"] for state in states)
+    ]
+    assert training, rank_table(seen[-1])
+    for state in training[-1]:
+        assert 0 < state["step"] <= state["steps"] == 60
+    # A rank's own throughput: all ranks together make that of the run.
+    (row, *_) = read_epochs(run_dir)
+    total = sum(state["images_per_s"] for state in training[-1])
+    assert row.throughput_samples_per_s / 1.9 < total < row.throughput_samples_per_s * 1.9
+
+
+def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines) -> None:
+    before = engine_pids(engines)
+    with pytest.raises(LaunchError, match="gpus_per_node = 1, but these engines were started"):
+        engines.run(plan("other", strategy="single", gpus_per_node=1))
+    run_dir = plan("broken", loader="native", dataset="nowhere")
+    with pytest.raises(DataError, match="nowhere"):
+        engines.run(run_dir)
+    assert read_record(run_dir).status == "failed"
+    assert engine_pids(engines) == before
+
+
+def test_a_hanging_rank_is_named_and_the_next_run_gets_new_engines(engines: Engines) -> None:
+    before = engine_pids(engines)  # warm by now, so that nothing else takes seconds
+    run_dir = plan("hang", **LONG)
+    stopping = when_training(run_dir, os.kill, before[1], signal.SIGSTOP)
+    with pytest.raises(LaunchError, match="the others wait for rank 1"):
+        engines.run(run_dir, stall_timeout=20)
+    stopping.join()
+    assert_gone(before)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Timeout", 1)
+    assert engines.run(plan("hang")).status == "completed"
+    assert set(engine_pids(engines)).isdisjoint(before)
+
+
+def test_an_interrupt_ends_the_engines_and_is_recorded(engines: Engines) -> None:
+    before = engine_pids(engines)
+    run_dir = plan("stop", **LONG)
+    stopping = when_training(run_dir, os.kill, os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        engines.run(run_dir)
+    stopping.join()
+    assert_gone(before)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert error.kind == "Interrupted"
+
+
+def test_a_killed_engine_is_named(engines: Engines) -> None:
+    run_dir = plan("kill", **LONG)
+    killing = when_training(run_dir, os.kill, engine_pids(engines)[1], signal.SIGKILL)
+    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
+        engines.run(run_dir)
+    killing.join()
+
+
+def test_an_error_of_a_rank_is_that_of_the_run(engines: Engines) -> None:
+    run_dir = plan("error", ddp_compression="bf16")
+    with pytest.raises(LaunchError, match="ddp_compression = 'bf16' needs NCCL"):
+        engines.run(run_dir)
+    assert "needs NCCL" in (run_dir / "logs/attempt_0/engines/attempt_0/0/stderr.log").read_text()
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "deepspeed"])
+def test_other_strategies_get_new_engines_for_every_run(strategy: str) -> None:
+    if find_spec(strategy) is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{strategy} is not installed")
+        pytest.skip(f"{strategy} is not installed")
+    with Engines(RunSpec(**{**PAIR, "strategy": strategy})) as engines:
+        before = engine_pids(engines)
+        first = engines.run(plan("kept", strategy=strategy))
+        second = engines.run(plan("again", strategy=strategy))
+    assert_gone(before)
+    by_launcher = run_ranks(plan("launched", strategy=strategy))
+    assert first.weights_sha256 == second.weights_sha256 == by_launcher.weights_sha256
+
+
+def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "HEARTBEAT", ("--HeartMonitor.period=never",))
+    with pytest.raises(LaunchError, match=r"cluster ended at once\n.*controller.log(.|\n)*never"):
+        Engines(RunSpec(**PAIR))
+
+
+def test_inside_a_job_engines_are_tasks_of_one_step(
+    stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.setenv("DDL_SRUN", "srun --kill-on-bad-exit=1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "23456")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    shape = {"nodes": 2, "gpus_per_node": 1}
+    with Engines(RunSpec(**{**PAIR, **shape})) as engines:
+        token = engines._started().token
+        first = engines.run(plan("tasks", **shape))
+        engines.run(plan("tasks", **shape, local_batch_size=4))
+        assert first.world_size == 2
+        assert [place["rank"] for place in engines.places] == [0, 1]
+        assert len(processes.carrying(token)) > 2
+    assert processes.carrying(token) == []
+    assert not list(results().root.glob(".engines-*"))
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert run_ranks(plan("one_node")).weights_sha256 == first.weights_sha256
+
+
+def test_the_table_has_a_line_per_rank_and_the_sum() -> None:
+    at = {"phase": "train", "epoch": 0, "epochs": 2, "step": 3, "steps": 9}
+    states = [
+        {"rank": 0, "host": "a", "images_per_s": 30.0, **at},
+        {"rank": 1, "host": "b"},
+    ]
+    assert training_rates([*states, {**states[0], "rank": 2, "phase": "eval"}]) == {0: 30.0}
+    lines = rank_table(states).splitlines()
+    assert lines[1].split()[:3] == ["0", "a", "30.0"]
+    assert lines[1].endswith("epoch 1/2 train, step 3/9")
+    assert lines[2].split() == ["1", "b", "-", "starting", "the", "ranks"]
+    assert lines[3].split() == ["all", "30.0"]

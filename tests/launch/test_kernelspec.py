@@ -1,0 +1,149 @@
+"""The kernel of `ddl kernel install`: what it is made of, and that Jupyter can start it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from jupyter_client.manager import KernelManager
+
+from ddl_core.cli import main
+from ddl_core.launch.kernelspec import Kernel
+from ddl_core.launch.slurm.site import known_sites
+from ddl_core.records.paths import PROJECT
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of Jupyter that belongs to the test."""
+    folder = tmp_path / "jupyter"
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder))
+    return folder
+
+
+def ddl(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["kernel", *map(str, arguments)])
+
+
+def test_installing_is_repeatable_and_uninstalling_removes_all(data: Path) -> None:
+    for _ in range(2):
+        done = ddl("install", "--name", "ddl-test")
+        assert done.exit_code == 0, done.output
+    folder = data / "kernels" / "ddl-test"
+    assert str(folder) in done.output
+    assert {path.name for path in folder.iterdir()} == {"kernel.json", "kernel.sh"}
+    assert os.access(folder / "kernel.sh", os.X_OK)
+    assert ddl("uninstall", "--name", "ddl-test").exit_code == 0
+    assert list((data / "kernels").iterdir()) == []
+    again = ddl("uninstall", "--name", "ddl-test")
+    assert again.exit_code == 1
+    assert "there is no kernel 'ddl-test'" in again.output
+
+
+def test_a_prefix_is_where_a_group_finds_it(data: Path, tmp_path: Path) -> None:
+    assert ddl("install", "--prefix", tmp_path / "group").exit_code == 0
+    assert (tmp_path / "group/share/jupyter/kernels/ddl/kernel.sh").exists()
+    assert not data.exists()
+    assert ddl("install", "--prefix", tmp_path, "--user").exit_code == 2
+    assert ddl("uninstall", "--prefix", tmp_path / "group").exit_code == 0
+
+
+def test_dry_run_writes_nothing(data: Path) -> None:
+    done = ddl("install", "--site", "juwels_booster", "--dry-run")
+    assert done.exit_code == 0
+    assert "module load Stages/" in done.output
+    assert '"display_name": "ddl (juwels_booster)"' in done.output
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_a_kernel_that_is_not_ours_is_left_alone(command: str, data: Path) -> None:
+    foreign = data / "kernels" / "ddl" / "kernel.json"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text('{"argv": [], "metadata": {}}')
+    done = ddl(command)
+    assert done.exit_code == 1
+    assert "holds a kernel that `ddl kernel install` has not made" in done.output
+    assert foreign.read_text() == '{"argv": [], "metadata": {}}'
+
+
+@pytest.mark.parametrize("name", ["DDL", "", "a b", "-x", "../up"])
+def test_names_that_portals_refuse(name: str, data: Path) -> None:
+    done = ddl("install", "--name", name)
+    assert done.exit_code == 1
+    assert "small letters, digits" in done.output
+    assert not data.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(data: Path) -> None:
+    data.write_text("a file")
+    done = ddl("install")
+    assert done.exit_code == 1
+    assert f"cannot write the kernel to {data / 'kernels' / 'ddl'}" in done.output
+
+
+@pytest.mark.parametrize("site", known_sites())
+def test_bash_can_read_the_script_of_every_site(site: str) -> None:
+    subprocess.run(["bash", "-n"], input=Kernel(site=site).script(), text=True, check=True)
+
+
+@pytest.mark.notebook
+def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With modules, variables and an allocation, all of which are there for the kernel to see."""
+    site = tmp_path / "here.toml"
+    site.write_text(
+        'description = "a test"\ncpus_per_rank = 2\nmaster_suffix = "i"\n'
+        'modules = ["Stages/1", "Python"]\n[environment]\nOF_SITE = "$HOME/there"\n'
+    )
+    called = tmp_path / "module.calls"
+    # A site's `module` is a function that its shells inherit.
+    monkeypatch.setenv("BASH_FUNC_module%%", f'() {{ echo "$@" >>{called}; }}')
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text("#!/bin/sh\necho node1\necho node2\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(scontrol.parent), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert ddl("install", "--site", site).exit_code == 0
+
+    code = (
+        "import json, os, sys, ddl_core; "
+        "from ddl_core.launch.allocation import Allocation; "
+        "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT', 'DDL_LAUNCHER']; "
+        "assert 'SRUN_CPUS_PER_TASK' not in os.environ; "  # srun refuses an empty one
+        "print(json.dumps([ddl_core.__file__, sys.executable, Allocation.current().srun, "
+        "*[os.environ[name] for name in names]]))"
+    )
+    printed: list[dict[str, Any]] = []
+    # Required of the server by some sites; the kernel's description has to offer it.
+    manager = KernelManager(kernel_name="ddl", transport_encryption="required")
+    manager.start_kernel(cwd=str(tmp_path))
+    try:
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=120)
+            reply = client.execute_interactive(
+                code, timeout=60, output_hook=lambda message: printed.append(message["content"])
+            )
+        finally:
+            client.stop_channels()
+    finally:
+        manager.shutdown_kernel(now=True)
+        manager.context.destroy()
+    assert reply["content"]["status"] == "ok", printed
+    (line,) = [content["text"] for content in printed if content.get("name") == "stdout"]
+    where, python, srun, of_site, address, port, launcher = json.loads(line)
+    assert Path(where) == PROJECT / "ddl_core" / "__init__.py"
+    assert python == sys.executable
+    assert srun[0] == "srun"
+    assert "--cpus-per-task=2" in srun
+    assert of_site == f"{os.environ['HOME']}/there"
+    assert (address, port, launcher) == ("node1i", "24711", "srun")
+    assert called.read_text().splitlines() == ["purge", "load Stages/1 Python"]

@@ -1,0 +1,123 @@
+"""Ranks under Nsight Systems: stored commands for several machines, and what is refused.
+
+To store new texts after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest THIS_FILE
+"""
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ddl_core.cli import main
+from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.launch import nsys, ranks
+from ddl_core.launch.slurm.site import find_site
+from ddl_core.records.paths import PROJECT, RunFiles
+from ddl_core.records.run import read_epochs, read_record
+from ddl_core.spec.run import RunSpec
+from tests.launch.running import planned
+
+GOLDEN = Path(__file__).parent / "nsys"
+RUN_DIR = Path("/shared/results/runs/nsys/a run")
+RANK = ["/shared/venv/python", "-m", "ddl_core.train.worker", str(RUN_DIR)]
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "juwels_booster-2": ("juwels_booster", {"strategy": "ddp", "nodes": 2, "gpus_per_node": 4}),
+    "perlmutter-1": ("perlmutter", {"strategy": "horovod", "gpus_per_node": 4}),
+    "leonardo-1": ("leonardo", {"strategy": "single"}),
+}
+
+
+def step(site: str, fields: dict[str, Any], **changes: Any) -> list[str]:
+    machine = find_site(site).model_copy(update=changes)
+    return nsys.step(RunSpec(**fields), machine, RANK, RUN_DIR / "logs" / "attempt_0")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_command_is_the_stored_one(name: str) -> None:
+    text, stored = shlex.join(step(*CASES[name])) + "\n", GOLDEN / f"{name}.sh"
+    if os.environ.get("DDL_WRITE_GOLDEN"):
+        stored.write_text(text, encoding="utf-8")
+    assert text == stored.read_text(encoding="utf-8")
+
+
+def test_nothing_is_stored_that_no_case_makes() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+
+
+def test_under_torchrun_nsys_starts_each_rank_not_torchrun() -> None:
+    words = step("generic", {"strategy": "ddp", "gpus_per_node": 4}, launcher="torchrun")
+    assert words.index("nsys") > words.index("torchrun")
+    assert words[-len(RANK) :] == RANK
+
+
+def test_a_percent_in_a_folder_is_no_placeholder() -> None:
+    assert nsys.prefix(Path("/50%/logs"))[-1] == "--output=/50%%/logs/nsys/rank.%q{RANK}"
+
+
+@pytest.mark.parametrize("site", ["frontier", "lumi", "localtest"])
+def test_a_machine_without_nvidia_gpus_is_refused(site: str) -> None:
+    with pytest.raises(SpecError, match="no NVIDIA GPU"):
+        step(site, {"strategy": "ddp"})
+
+
+def test_the_command_line_prints_it(tmp_path: Path) -> None:
+    words = ["--site", "juwels_booster", "--gpus-per-node", "4", "--strategy", "ddp"]
+    done = CliRunner().invoke(main, ["profile", "command", *words, "--results", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("srun --nodes=1 --ntasks=4 ")
+    assert f"nsys profile {' '.join(nsys.FLAGS)} '--output={tmp_path}/runs/nsys/" in done.output
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_flag_is_explained_on_the_page() -> None:
+    page = (PROJECT / "docs" / "profiling.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(--[^`]+)` \| (.+) \|$", page, re.MULTILINE))
+    assert {flag: rows.get(flag) for flag in nsys.FLAGS} == nsys.FLAGS
+    assert "--output=" in page
+
+
+def test_nothing_changes_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "0"):
+        monkeypatch.setenv("DDL_NSYS", value)
+        assert nsys.words(RunSpec(), Path("/logs")) == []
+
+
+def test_what_cannot_be_profiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_NSYS", "1")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(NotInstalledError, match="'nsys' is not on PATH; load the module"):
+        nsys.words(RunSpec(), Path("/logs"))
+    with pytest.raises(SpecError, match="profile_steps = 5, but DDL_NSYS is set"):
+        nsys.words(RunSpec(profile_steps=5), Path("/logs"))
+
+
+# nsys itself is not free to be installed everywhere: this one ends its options and starts the rank.
+STAND_IN = """#!/bin/sh
+for word; do case "$word" in --output=*) out="${word#*=}";; esac; done
+while case "$1" in profile|--*) true;; *) false;; esac; do shift; done
+echo "$@" >"${out%.*}.$RANK.started"
+exec "$@"
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program := tmp_path / "bin" / "nsys").parent.mkdir()
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("DDL_NSYS", "1")
+    directory = planned(gpus_per_node=2, epochs=2)
+    ranks.run_ranks(directory)
+    assert read_record(directory).status == "completed"
+    # A profiler takes time of its own: no epoch counts.
+    assert all(row.cold for row in read_epochs(directory))
+    reports = nsys.folder(RunFiles(directory).logs / "attempt_0")
+    started = {path.name: path.read_text() for path in reports.iterdir()}
+    assert set(started) == {"rank.0.started", "rank.1.started"}
+    assert all(f"-m ddl_core.train.worker {directory}" in text for text in started.values())

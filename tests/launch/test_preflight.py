@@ -1,0 +1,138 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import DataError, LaunchError, NotInstalledError, RecordError, SpecError
+from ddl_core.launch import preflight
+from ddl_core.launch.preflight import check_data, check_room, check_run, gpu_count
+from ddl_core.spec.run import RunSpec
+from tests.launch.fixtures import Mount
+
+
+def ddp(ranks: int, **fields: Any) -> RunSpec:
+    return RunSpec(strategy="ddp", gpus_per_node=ranks, **fields)
+
+
+@pytest.fixture(autouse=True)
+def _two_cores_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_cores", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def test_as_many_ranks_as_cores_are_fine() -> None:
+    check_run(ddp(2))
+
+
+def test_more_ranks_than_cores_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"gpus_per_node = 3.*2 core\(s\)"):
+        check_run(ddp(3))
+
+
+def test_ranks_are_counted_against_gpus_where_there_are_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    check_run(ddp(3))
+    with pytest.raises(SpecError, match=r"gpus_per_node = 4.*3 GPU\(s\)"):
+        check_run(ddp(4))
+    with pytest.raises(SpecError, match=r"2 core\(s\)"):
+        check_run(ddp(3, device="cpu"))
+
+
+def test_cuda_without_a_gpu_is_refused() -> None:
+    with pytest.raises(SpecError, match="no GPU is visible"):
+        check_run(ddp(1, device="cuda"))
+
+
+def test_more_than_this_machine_is_refused() -> None:
+    with pytest.raises(SpecError, match="nodes = 2"):
+        check_run(RunSpec(strategy="ddp", nodes=2))
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(SpecError, match="global batch of 128 images"):
+        check_run(ddp(2, local_batch_size=64, train_images=127))
+    check_run(ddp(2, local_batch_size=64, train_images=128))
+
+
+def test_without_torch_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    with pytest.raises(NotInstalledError, match="make env"):
+        check_run(RunSpec())
+
+
+def test_gpus_are_counted_by_the_driver_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_count() == 0
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: A'; echo '  MIG 1g'; echo 'GPU 1: A'\n")
+    tool.chmod(0o755)
+    assert gpu_count() == 2
+
+
+def test_missing_data_are_named_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing does not exist.*ddl data sample.*--data DIR"):
+        check_data(tmp_path / "nothing", "folder")
+
+
+def test_data_need_both_parts(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    with pytest.raises(DataError, match="val: No such file"):
+        check_data(tmp_path, "folder")
+    (tmp_path / "val").mkdir()
+    check_data(tmp_path, "folder")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"cannot write .*file/results: Not a directory"):
+        check_room(tmp_path / "file" / "results")
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path, mount: Mount) -> None:
+    if os.geteuid() == 0:  # root may write everywhere but on a read-only file system
+        with pytest.raises(RecordError, match="Read-only file system"):
+            check_room(mount("ro") / "results")
+        return
+    tmp_path.chmod(0o555)
+    with pytest.raises(RecordError, match="Permission denied"):
+        check_room(tmp_path / "results")
+
+
+def test_a_small_disk_is_refused(mount: Mount) -> None:
+    with pytest.raises(LaunchError, match="1 MB are free on the disk of"):
+        check_room(mount("size=1m"))
+
+
+def test_a_nearly_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_room(tmp_path / "not" / "yet")
+    assert not (tmp_path / "not").exists()
+    monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 10**18)
+    with pytest.raises(LaunchError, match="MB are free"):
+        check_room(tmp_path)
+
+
+def test_a_folder_without_shards_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ddl data convert"):
+        check_data(tmp_path, "tfrecord")
+    (tmp_path / "tfrecord").mkdir()
+    (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
+    check_data(tmp_path, "tfrecord")
+
+
+def test_a_job_gives_way_to_as_many_nodes_as_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    with pytest.raises(SpecError, match=r"this machine only.*`ddl study submit`"):
+        check_run(ddp(1, nodes=2))  # a job by hand, which has not said how to start ranks
+    monkeypatch.setenv("DDL_SRUN", "srun")
+    check_run(ddp(4, nodes=2))  # more ranks than this node has cores for: they were granted
+    with pytest.raises(SpecError, match="nodes = 3, but this SLURM job has 2"):
+        check_run(ddp(1, nodes=3))
+    with pytest.raises(SpecError, match="global batch"):
+        check_run(ddp(1, nodes=2, local_batch_size=64, train_images=127))

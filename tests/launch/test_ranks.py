@@ -1,0 +1,256 @@
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddl_core.errors import LaunchError, RecordError, SpecError
+from ddl_core.launch import fork_server, preflight, ranks
+from ddl_core.launch.commands import Command
+from ddl_core.launch.ranks import run_ranks
+from ddl_core.records.ledger import entry, exclusive
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.provenance import available_cores
+from ddl_core.records.run import Attempt, RunRecord, now, read_epochs, read_record, write_record
+from ddl_core.spec.run import RunSpec
+from tests.launch.fixtures import Mount, Start
+from tests.launch.running import ENDLESS, is_training, planned, processes_of, rank_process, wait_for
+
+CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+
+two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
+
+
+def test_a_folder_without_a_record_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"run\.json"):
+        run_ranks(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_complete_run_is_refused_and_untouched() -> None:
+    run_dir = planned()
+    write_record(run_dir, read_record(run_dir).model_copy(update={"status": "completed"}))
+    before = RunFiles(run_dir).record.read_bytes()
+    with pytest.raises(LaunchError, match="is complete and will not be run again"):
+        run_ranks(run_dir)
+    assert RunFiles(run_dir).record.read_bytes() == before
+
+
+def test_a_run_at_work_elsewhere_is_refused_and_untouched() -> None:
+    run_dir = planned()
+    before = RunFiles(run_dir).record.read_bytes()
+    with (
+        exclusive(RunFiles(run_dir).lock, "test"),
+        pytest.raises(LaunchError, match="being run by another process"),
+    ):
+        run_ranks(run_dir)
+    assert RunFiles(run_dir).record.read_bytes() == before
+
+
+def test_what_preflight_finds_is_recorded() -> None:
+    run_dir = planned(gpus_per_node=4096)
+    with pytest.raises(SpecError, match="gpus_per_node = 4096"):
+        run_ranks(run_dir)
+    record = read_record(run_dir)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.kind == "SpecError"
+    assert record.attempts == []
+
+
+def test_the_command_says_what_each_rank_executes(tmp_path: Path) -> None:
+    spec = RunSpec(strategy="ddp", gpus_per_node=2)
+    command = ranks.command(spec, tmp_path, tmp_path / "logs")
+    assert str(command) == f"2 x {sys.executable} -m ddl_core.train.worker {tmp_path}"
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_two_ranks_complete_a_run() -> None:
+    run_dir = planned(gpus_per_node=2, epochs=2)
+    phases: list[str] = []
+    record = run_ranks(run_dir, on_progress=lambda progress: phases.append(progress["phase"]))
+    assert record.status == record.attempts[-1].status == "completed"
+    assert record == read_record(run_dir)
+    assert [(row.epoch, row.phase) for row in read_epochs(run_dir)] == [
+        (0, "train"),
+        (0, "eval"),
+        (1, "train"),
+        (1, "eval"),
+    ]
+    assert phases[0] == "setup"
+    assert processes_of(run_dir) == []
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_a_killed_rank_fails_the_run(start: Start) -> None:
+    run_dir = planned(**ENDLESS, gpus_per_node=2)
+    caller = start("-c", CALLER, str(run_dir))
+    wait_for(lambda: is_training(run_dir), "the first step")
+    rank_process(run_dir, 1).kill()
+    _, errors = caller.communicate(timeout=60)
+    assert "rank 1 was killed by SIGKILL" in errors
+    record = read_record(run_dir)
+    assert record.status == record.attempts[-1].status == "failed"
+    assert record.error is not None
+    assert (record.error.kind, record.error.rank) == ("Killed", 1)
+    assert record.error.category == "killed"
+    assert record.attempts[-1].error == record.error
+    assert record.attempts[-1].ended_utc is not None
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.multiprocess
+def test_a_raising_rank_leaves_its_own_error(tmp_path: Path) -> None:
+    pixels = np.zeros((40, 40, 3), dtype=np.uint8)
+    for name in ("train/a", "train/b", "val/a", "val/b"):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        for number in range(8):
+            Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    run_dir = planned(loader="native", classes=1, train_images=None, eval_images=None)
+    record = read_record(run_dir).model_copy(update={"data_dir": str(tmp_path / "data")})
+    write_record(run_dir, record)
+    with pytest.raises(LaunchError, match="2 class folders"):
+        run_ranks(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.rank, error.category) == ("SpecError", 0, "settings")
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_a_hanging_rank_fails_the_run(start: Start) -> None:
+    run_dir = planned(**ENDLESS, gpus_per_node=2)
+    caller = start("-c", CALLER.replace("argv[1]", "argv[1], stall_timeout=20"), str(run_dir))
+    wait_for(lambda: is_training(run_dir), "the first step")
+    rank_process(run_dir, 1).send_signal(signal.SIGSTOP)
+    _, errors = caller.communicate(timeout=90)
+    assert "no progress for 20 s" in errors
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.category) == ("Timeout", "stalled")
+    assert processes_of(run_dir) == []
+
+
+def is_starting(run_dir: Path) -> bool:
+    return bool(processes_of(run_dir))
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, is_starting), (signal.SIGHUP, is_starting), (signal.SIGTERM, is_training)],
+)
+def test_an_interrupted_caller_ends_its_ranks_and_says_so(
+    number: signal.Signals, moment: Callable[[Path], bool], start: Start
+) -> None:
+    run_dir = planned(**ENDLESS)
+    caller = start("-c", CALLER, str(run_dir))
+    wait_for(lambda: moment(run_dir), moment.__name__)
+    caller.send_signal(number)
+    _, errors = caller.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert processes_of(run_dir) == []
+    record = read_record(run_dir)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert (record.error.kind, record.error.category) == ("Interrupted", "cancelled")
+
+
+@pytest.mark.multiprocess
+def test_a_killed_caller_takes_its_ranks_along(start: Start) -> None:
+    run_dir = planned(**ENDLESS)
+    caller = start("-c", CALLER, str(run_dir))
+    wait_for(lambda: is_training(run_dir), "the first step")
+    caller.kill()
+    caller.communicate(timeout=60)
+    wait_for(lambda: not processes_of(run_dir), "the ranks to end", seconds=40)
+    assert entry(read_record(run_dir).spec, run_dir).state == "interrupted"
+
+
+@pytest.mark.multiprocess
+def test_a_disk_that_fills_up_fails_the_run_and_harms_no_other(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDL_RESULTS", str(mount("size=30m")))
+    monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 0)
+    finished = planned(repeat=1)
+    write_record(finished, read_record(finished).model_copy(update={"status": "completed"}))
+    before = RunFiles(finished).record.read_bytes()
+    run_dir = planned(checkpoint_every=1)  # a checkpoint of ResNet18 is 90 MB
+    with pytest.raises(LaunchError, match="disk full"):
+        run_ranks(run_dir)
+    record = read_record(run_dir)
+    assert record.error is not None
+    assert (record.status, record.error.category) == ("failed", "disk")
+    assert RunFiles(finished).record.read_bytes() == before
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.multiprocess
+def test_a_rank_that_hangs_after_completion_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "WORKER", "hanging_worker")
+    monkeypatch.setattr(ranks, "EXIT_GRACE_S", 8.0)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    run_dir = planned()
+    assert run_ranks(run_dir, stall_timeout=60).status == "completed"
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.multiprocess
+def test_a_rank_that_cannot_even_start_shows_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "WORKER", "no_such_worker")
+    run_dir = planned()
+    with pytest.raises(LaunchError, match="No module named no_such_worker"):
+        run_ranks(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert error.category == "environment"
+
+
+@pytest.mark.multiprocess
+def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "command", lambda *_: Command(("/no/such/nsys",), ranks=1))
+    run_dir = planned()
+    with pytest.raises(LaunchError, match="cannot start /no/such/nsys: No such file"):
+        run_ranks(run_dir)
+    assert read_record(run_dir).status == "failed"
+
+
+def test_ranks_that_cannot_be_started_say_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    run_dir = planned()
+    with pytest.raises(LaunchError, match=r"NotStarted.*\n.*\n.*No module named no_such_program"):
+        run_ranks(run_dir)
+    assert read_record(run_dir).status == "failed"
+
+
+def test_a_new_attempt_closes_the_one_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    run_dir = planned()
+    files = RunFiles(run_dir)
+    left: RunRecord = read_record(run_dir)
+    left.status = "running"
+    left.attempts.append(Attempt(started_utc=now()))
+    write_record(run_dir, left)
+    files.error.write_text('{"kind": "Old", "message": "of the last attempt"}')
+    with pytest.raises(LaunchError, match="NotStarted"):
+        run_ranks(run_dir)
+    first, second = read_record(run_dir).attempts
+    assert first.error is not None
+    assert first.error.kind == "Interrupted"
+    assert second.error is not None
+    assert second.error.kind == "NotStarted"

@@ -1,0 +1,85 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.launch.screen import (
+    LogScreen,
+    TerminalScreen,
+    describe,
+    fraction,
+    in_notebook,
+    read_progress,
+    screen,
+)
+from ddl_core.records.paths import RunFiles
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    start = {"phase": "train", "epoch": 1, "epochs": 4, "step": 5, "steps": 10}
+    return {**start, "images_per_s": 87.25, **changes}
+
+
+@pytest.mark.parametrize(
+    ("progress", "share"),
+    [
+        (None, 0.0),
+        (state(phase="setup"), 0.0),
+        (state(), 0.375),
+        (state(steps=0, step=0), 0.25),
+        (state(phase="eval", step=1), 0.5),
+        (state(phase="eval", epoch=3), 1.0),
+        (state(phase="done", steps=0), 1.0),
+    ],
+)
+def test_fraction_of_a_run(progress: dict[str, Any] | None, share: float) -> None:
+    assert fraction(progress) == share
+
+
+def test_words_for_a_state() -> None:
+    assert describe(None) == "starting the ranks"
+    assert describe(state(phase="setup")) == "setting up"
+    assert describe(state()) == "epoch 2/4 train, step 5/10, 87.2 images/s"
+    assert describe(state(steps=0, images_per_s=None)) == "epoch 2/4 train"
+
+
+def test_an_unreadable_state_is_none(tmp_path: Path) -> None:
+    assert read_progress(tmp_path) is None
+    RunFiles(tmp_path).progress.write_text('{"phase": ')
+    assert read_progress(tmp_path) is None
+    RunFiles(tmp_path).progress.write_text(json.dumps(state()))
+    assert read_progress(tmp_path) == state()
+
+
+def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = LogScreen(2)
+    for _ in range(3):
+        shown.show(0, "first", state())
+    shown.show(0, "first", state(phase="done"))
+    shown.show(0, "first", state(phase="done"))
+    shown.show(1, "second", None)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("run 1/2 first [#########---------------] epoch 2/4 train")
+    assert "first [########################] done" in lines[1]
+    assert lines[2].startswith("run 2/2 second [------------------------] starting the ranks")
+    assert "to go" in lines[2]
+
+
+def test_the_screen_fits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not in_notebook()
+    assert isinstance(screen(1), LogScreen)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
+    bar = screen(3)
+    assert isinstance(bar, TerminalScreen)
+    bar.show(1, "name", state())
+    bar.say("a line that stays")
+    bar.close()
+    assert "run 2/3" in terminal.getvalue()
+    assert "epoch 2/4 train, step 5/10, 87.2 images/s, name" in terminal.getvalue()
+    assert "a line that stays\n" in terminal.getvalue()

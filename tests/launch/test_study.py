@@ -1,0 +1,217 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import DataError, LaunchError, SpecError
+from ddl_core.launch import study as module
+from ddl_core.launch.study import find_study, pending, plan_run, run_study, summary
+from ddl_core.records.failures import remedy
+from ddl_core.records.ledger import Entry, exclusive, ledger, plan
+from ddl_core.records.paths import RunFiles, Tree, portable, results
+from ddl_core.records.run import Failure, RunRecord, read_record, write_record
+from ddl_core.spec.run import RunSpec, Study
+from tests.launch.running import TINY
+from tests.launch.stand_ins import StandIns
+
+
+class FakeJob:
+    """Ends at once: a run of classes 7 fails, the others complete."""
+
+    ended = True
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    def wait(self, timeout: float | None = None) -> RunRecord:
+        record = read_record(self.run_dir)
+        record.status = "failed" if record.spec.classes == 7 else "completed"
+        if record.status == "failed":
+            record.error = Failure(kind="Killed", message="rank 0 was killed\n  last lines")
+        write_record(self.run_dir, record)
+        if record.error:
+            raise LaunchError(record.error.message)
+        return record
+
+
+class FakeLauncher:
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def submit(self, run_dir: Path) -> Any:
+        self.started.append(run_dir.name)
+        return FakeJob(run_dir)
+
+
+@pytest.fixture(autouse=True)
+def _any_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.preflight, "MIN_FREE_BYTES", 0)
+
+
+@pytest.fixture
+def launcher() -> FakeLauncher:
+    return FakeLauncher()
+
+
+def grid(**axes: list[Any]) -> Study:
+    base = {name: value for name, value in TINY.items() if name not in axes}
+    return Study(name="grid", question="?", base=base, axes=axes, repeats=1)
+
+
+def states(entries: list[Entry]) -> list[str]:
+    return [entry.state for entry in entries]
+
+
+def test_a_failed_run_does_not_stop_the_others(
+    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = run_study(grid(classes=[5, 7, 9]), results(), launcher=launcher)
+    assert states(entries) == ["completed", "failed", "completed"]
+    text = capsys.readouterr().err
+    assert text.count("completed  single") == 2
+    assert "rank 0 was killed" in text
+    assert summary(entries).splitlines() == [
+        "3 runs: 2 completed, 1 failed",
+        f"  {entries[1].spec.run_id}: Killed: rank 0 was killed",
+        remedy("killed"),
+    ]
+
+
+def test_a_second_call_redoes_nothing(launcher: FakeLauncher) -> None:
+    study = grid(classes=[5, 7])
+    run_study(study, results(), launcher=launcher, progress=False)
+    before = [RunFiles(item.directory).record.read_bytes() for item in ledger(study, results())]
+    again = FakeLauncher()
+    run_study(study, results(), launcher=again, progress=False)
+    assert again.started == []
+    after = [RunFiles(item.directory).record.read_bytes() for item in ledger(study, results())]
+    assert after == before
+
+
+def test_failed_runs_are_tried_again_on_demand(launcher: FakeLauncher) -> None:
+    study = grid(classes=[5, 7])
+    failed = run_study(study, results(), launcher=launcher, progress=False)[1]
+    again = FakeLauncher()
+    run_study(study, results(), launcher=again, progress=False, retry_failed=True)
+    assert again.started == [failed.spec.run_id]
+
+
+def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:
+    study = grid(classes=[5])
+    (item,) = plan(study, results())
+    record = read_record(item.directory)
+    record.status, record.error = "failed", Failure(kind="Interrupted", message="stopped")
+    write_record(item.directory, record)
+    assert [open_.spec for open_ in pending(ledger(study, results()))] == [item.spec]
+
+
+def test_what_waits_in_the_queue_is_not_run_here(
+    launcher: FakeLauncher, stand_ins: StandIns
+) -> None:
+    study = grid(classes=[5, 9])
+    waits, gone = plan(study, results())
+    for number, item in enumerate((waits, gone)):
+        changes = {"status": "submitted", "job_id": str(number)}
+        write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    stand_ins.add("squeue", f"0|ddl-{waits.spec.run_id}|PENDING|Priority\n")
+    stand_ins.add("sacct")
+    stand_ins.add("scontrol")
+    run_study(study, results(), launcher=launcher, progress=False)
+    assert launcher.started == [gone.spec.run_id]
+    stand_ins.add("squeue", error="no controller", status=1)
+    with pytest.raises(LaunchError, match="no controller"):
+        run_study(study, results(), launcher=launcher, progress=False)
+
+
+def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher) -> None:
+    study = grid(classes=[5])
+    (item,) = plan(study, results())
+    record = RunFiles(item.directory).record
+    record.write_text("{")
+    assert states(run_study(study, results(), launcher=launcher)) == ["unreadable"]
+    entries = run_study(study, results(), launcher=launcher, retry_failed=True)
+    assert states(entries) == ["completed"]
+    assert record.with_suffix(".json.unreadable").read_text() == "{"
+
+
+def test_a_study_at_work_elsewhere_is_refused_at_once(launcher: FakeLauncher) -> None:
+    with (
+        exclusive(results().study("grid") / ".lock", "test"),
+        pytest.raises(LaunchError, match="study 'grid' is being run by another process"),
+    ):
+        run_study(grid(classes=[5]), results(), launcher=launcher)
+    assert launcher.started == []
+
+
+def test_missing_data_stop_a_study_before_anything_is_written(launcher: FakeLauncher) -> None:
+    with pytest.raises(DataError, match="ddl data sample"):
+        run_study(grid(loader=["native"]), results(), launcher=launcher)
+    assert launcher.started == []
+    assert list(results().study("grid").glob("*/run.json")) == []
+
+
+def test_data_named_in_the_plan_need_not_be_named_again(
+    launcher: FakeLauncher, tmp_path: Path
+) -> None:
+    study = grid(loader=["native", "synthetic"])
+    for part in ("train", "val"):
+        (tmp_path / "images" / part).mkdir(parents=True)
+    plan(study, results(), tmp_path / "images")
+    entries = run_study(study, results(), launcher=launcher)
+    assert states(entries) == ["completed", "completed"]
+
+
+def test_data_may_be_named_later(launcher: FakeLauncher, tmp_path: Path) -> None:
+    study = grid(loader=["native"])
+    (item,) = plan(study, results())
+    for part in ("train", "val"):
+        (tmp_path / "images" / part).mkdir(parents=True)
+    run_study(study, results(), launcher=launcher, data_dir=tmp_path / "images")
+    assert read_record(item.directory).data_dir == portable(tmp_path / "images")
+
+
+def test_interrupting_a_study_cancels_the_run_at_work(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[Path] = []
+
+    class Endless(FakeJob):
+        ended = False
+
+        def cancel(self) -> None:
+            cancelled.append(self.run_dir)
+
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "submit", Endless)
+    monkeypatch.setattr(module.time, "sleep", press)
+    study = grid(classes=[5, 9])
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, results(), launcher=launcher, progress=False)
+    assert cancelled == [ledger(study, results())[0].directory]
+
+
+def test_a_study_is_found_by_name_or_by_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nquestion: '?'\nrepeats: 1\n")
+    assert find_study(str(path)).name == "mine"
+    monkeypatch.setattr(module, "STUDIES", tmp_path)
+    assert find_study("mine").name == "mine"
+    with pytest.raises(SpecError, match="unknown study 'yours'; choose one of: mine"):
+        find_study("yours")
+
+
+def test_a_single_run_is_planned_once(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    spec = RunSpec()
+    run_dir = plan_run(spec, "adhoc", tree)
+    assert run_dir == tmp_path / "runs" / "adhoc" / spec.run_id
+    assert read_record(run_dir).data_dir == portable(tree.dataset("sample"))
+    before = RunFiles(run_dir).record.read_bytes()
+    plan_run(spec, "adhoc", tree)
+    assert RunFiles(run_dir).record.read_bytes() == before
+    plan_run(spec, "adhoc", tree, tmp_path / "other")
+    assert read_record(run_dir).data_dir == portable(tmp_path / "other")

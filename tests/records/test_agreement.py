@@ -1,0 +1,161 @@
+"""Which runs must hold the same weights, and what is said when they do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.records.agreement import alarm, groups, statements
+from ddl_core.records.ledger import Entry, entry
+from ddl_core.records.paths import committed
+from ddl_core.records.run import DataInfo, RunRecord, read_record, write_record
+from ddl_core.spec.run import RunSpec
+
+CPU = {"cpu": "Some CPU", "architecture": "x86_64", "device": "cpu", "accelerator": None}
+PROVENANCE = {"git_commit": "0123456789", "packages": {"torch": "2.13.0", "horovod": "0.28.1"}}
+WEIGHTS, OTHERS = "a" * 64, "b" * 64
+
+
+def run(weights: str | None = WEIGHTS, system: dict | None = None, **fields: Any) -> RunRecord:
+    """Return the record of a completed run: two workers and one repeat, if nothing else is said."""
+    spec = RunSpec(**{"strategy": "ddp", "model": "resnet18", "gpus_per_node": 2, **fields})
+    record = RunRecord.plan("small", spec, None)
+    record.status, record.weights_sha256 = "completed", weights
+    record.system, record.provenance = {**CPU, **(system or {})}, PROVENANCE
+    record.data = DataInfo(train_images=64, eval_images=None, classes=5, fingerprint="f")
+    return record
+
+
+def ledger_of(tmp_path: Path, *records: RunRecord) -> list[Entry]:
+    for record in records:
+        write_record(tmp_path / record.run_id, record)
+    return [entry(record.spec, tmp_path / record.run_id) for record in records]
+
+
+def test_what_agrees_is_counted(tmp_path: Path) -> None:
+    pairs = [
+        run(strategy=name, repeat=repeat, weights=str(repeat) * 64)
+        for name in ("ddp", "horovod")
+        for repeat in (0, 1)
+    ]
+    entries = ledger_of(tmp_path, *pairs, run(strategy="ddp", repeat=2))
+    assert statements(entries) == ["same weights under all frameworks: 2 of 2 groups"]
+    assert alarm(entries) == ""
+
+
+def test_a_framework_that_disagrees_is_named(tmp_path: Path) -> None:
+    wrong = run(strategy="horovod", repeat=1, weights=OTHERS)
+    right = [run(), run(strategy="horovod"), run(repeat=1), run(strategy="deepspeed", repeat=1)]
+    entries = ledger_of(tmp_path, *right, wrong)
+    assert statements(entries) == ["same weights under all frameworks: 1 of 2 groups"]
+    first, title, *lines = alarm(entries).splitlines()
+    assert first == "DIFFERENT WEIGHTS in 1 of 2 groups that must hold the same:"
+    assert title == "  resnet18 native, 2 workers, repeat 1, on Some CPU"
+    assert lines[:3] == [
+        f"    ddp        aaaaaaaa  {right[2].run_id}  (commit 0123456)",
+        f"    deepspeed  aaaaaaaa  {right[3].run_id}  (commit 0123456)",
+        f"    horovod    bbbbbbbb  {wrong.run_id}  (commit 0123456)",
+    ]
+    assert "run the study again" in " ".join(lines)
+
+
+def test_a_title_names_what_tells_groups_apart(tmp_path: Path) -> None:
+    runs = [run(strategy=name, base_lr=lr) for name in ("ddp", "horovod") for lr in (0.1, 0.2)]
+    runs[-1].weights_sha256 = OTHERS
+    assert "repeat 0, base_lr=0.2, on Some CPU" in alarm(ledger_of(tmp_path, *runs))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"system": {"cpu": "Another CPU"}},
+        {"gpus_per_node": 1},
+        {"repeat": 1},
+        {"seed": 1},
+        {"loader": "synthetic"},
+        {"precision": "bf16"},
+        {"gpus_per_node": 1, "accumulation": 2},
+        {"horovod_compression": "fp16"},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 1},
+        {"profile_steps": 5},
+        {"strategy": "ddp", "ddp_bucket_mb": 1},  # of one framework: it has nobody to agree with
+    ],
+    ids=str,
+)
+def test_other_work_and_other_machines_are_not_compared(changes: dict[str, Any]) -> None:
+    assert groups([run(), run(**{"strategy": "horovod", "weights": OTHERS, **changes})]) == []
+
+
+@pytest.mark.parametrize("field", ["data", "torch", "study"])
+def test_other_data_torch_and_studies_are_not_compared(field: str) -> None:
+    other = run(strategy="horovod", weights=OTHERS)
+    if field == "data":
+        other.data = None
+    elif field == "torch":
+        other.provenance = {"packages": {"torch": "2.14.0", "horovod": "0.28.1"}}
+    else:
+        other.study = "another"
+    assert groups([run(), other]) == []
+
+
+def test_a_package_that_computes_nothing_divides_no_group() -> None:
+    other = run(strategy="horovod")
+    other.provenance = {"packages": {"torch": "2.13.0"}}  # made before Horovod was built
+    assert len(groups([run(), other])) == 1
+
+
+def test_settings_that_only_cut_messages_leave_the_weights() -> None:
+    knobs = run(strategy="horovod", horovod_fusion_mb=1, weights=OTHERS)
+    (group,) = groups([run(ddp_bucket_mb=1), run(), knobs])
+    assert (group.agrees, len(group.records)) == (False, 3)
+
+
+def test_runs_that_trained_nothing_hold_nothing_to_compare() -> None:
+    loading = [run(strategy=name, weights=None, work="load") for name in ("ddp", "horovod")]
+    assert groups(loading) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"system": {"device": "cuda", "accelerator": "A GPU"}},
+        {"gpus_per_node": 3},
+        {"nodes": 2, "gpus_per_node": 1},
+        {"precision": "bf16"},
+        {"compile": True},
+    ],
+    ids=str,
+)
+def test_no_alarm_where_the_last_bit_is_not_promised(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    runs = [run(**changes), run(strategy="horovod", weights=OTHERS, **changes)]
+    entries = ledger_of(tmp_path, *runs)
+    (line,) = statements(entries)
+    assert line.endswith("not promised (docs/method.md): 0 of 1 groups")
+    assert alarm(entries) == ""
+
+
+def test_what_is_not_complete_is_left_out_and_said(tmp_path: Path) -> None:
+    open_run = run(strategy="deepspeed", weights=OTHERS)
+    open_run.status = "failed"
+    entries = ledger_of(tmp_path, run(), run(strategy="horovod"), open_run)
+    told = "same weights under all frameworks: 1 of 1 groups, of what is complete"
+    assert statements(entries) == [told]
+
+
+def test_a_study_that_compares_nothing_says_nothing(tmp_path: Path) -> None:
+    alone = run()
+    alone.system = alone.provenance = alone.data = None  # as little as a record may have
+    entries = ledger_of(tmp_path, alone)
+    assert (statements(entries), alarm(entries)) == ([], "")
+
+
+def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
+    numbers = {}
+    for study in committed().runs.iterdir():
+        found = groups(read_record(path.parent) for path in study.glob("*/run.json"))
+        assert all(one.promised and one.agrees for one in found)
+        numbers[study.name] = len(found)
+    alone = {"laptop_loaders": 0, "accuracy_laptop": 0}  # of one process each
+    assert numbers == {"laptop": 9, "profile_laptop": 2, **alone}

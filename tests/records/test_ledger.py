@@ -1,0 +1,86 @@
+"""What became of each run, and who may work on it."""
+
+import pytest
+
+from ddl_core.errors import LaunchError, RecordError
+from ddl_core.records.failures import remedy
+from ddl_core.records.ledger import counts, exclusive, is_locked, ledger, plan, remedies
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.run import Failure, read_record, write_record
+from ddl_core.spec.run import Study
+
+STUDY = Study(name="s", question="?", axes={"loader": ["native", "synthetic"]}, repeats=2)
+
+
+def test_nothing_planned_is_missing(tmp_path):
+    assert counts(ledger(STUDY, Tree(tmp_path))) == "4 runs: 4 missing"
+
+
+def test_planning_writes_each_run_once_and_never_touches_a_finished_one(tmp_path):
+    tree = Tree(tmp_path)
+    first = plan(STUDY, tree)[0]
+    record = read_record(first.directory)
+    write_record(first.directory, record.model_copy(update={"status": "completed"}))
+    assert counts(plan(STUDY, tree)) == "4 runs: 1 completed, 3 planned"
+
+
+def test_the_data_folder_is_planned_for_real_data_only(tmp_path):
+    entries = plan(STUDY, Tree(tmp_path), tmp_path / "imagenet")
+    folders = {entry.spec.loader: read_record(entry.directory).data_dir for entry in entries}
+    assert folders == {"native": str(tmp_path / "imagenet"), "synthetic": None}
+
+
+def test_running_without_a_process_is_interrupted(tmp_path):
+    tree = Tree(tmp_path)
+    entry = plan(STUDY, tree)[0]
+    record = read_record(entry.directory)
+    write_record(entry.directory, record.model_copy(update={"status": "running"}))
+    assert ledger(STUDY, tree)[0].state == "interrupted"
+    with exclusive(RunFiles(entry.directory).lock, "the run"):
+        assert ledger(STUDY, tree)[0].state == "running"
+
+
+def test_a_failed_run_keeps_its_reason(tmp_path):
+    tree = Tree(tmp_path)
+    entry = plan(STUDY, tree)[0]
+    failure = Failure(kind="DataError", message="no such folder")
+    record = read_record(entry.directory)
+    write_record(entry.directory, record.model_copy(update={"status": "failed", "error": failure}))
+    found = ledger(STUDY, tree)
+    assert found[0].reason == "DataError: no such folder"
+    assert (found[0].state, found[0].category) == ("failed", "data")  # told from the kind
+    assert remedies(found) == [remedy("data")]
+
+
+def test_a_run_that_was_told_to_stop_is_interrupted(tmp_path):
+    tree = Tree(tmp_path)
+    item = plan(STUDY, tree)[0]
+    failure = Failure.of("Interrupted", "stopped by the user")
+    record = read_record(item.directory)
+    write_record(item.directory, record.model_copy(update={"status": "failed", "error": failure}))
+    found = ledger(STUDY, tree)[0]
+    assert (found.state, found.category) == ("interrupted", "cancelled")
+
+
+def test_a_damaged_record_does_not_hide_the_others(tmp_path):
+    tree = Tree(tmp_path)
+    entry = plan(STUDY, tree)[0]
+    RunFiles(entry.directory).record.write_text("{")
+    assert counts(ledger(STUDY, tree)) == "4 runs: 3 planned, 1 unreadable"
+
+
+def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
+    lock = tmp_path / "a" / ".lock"
+    with (
+        exclusive(lock, "study s"),
+        pytest.raises(LaunchError, match="study s is being run"),
+        exclusive(lock, "study s"),
+    ):
+        pass
+    assert not is_locked(lock.parent)
+
+
+def test_a_lock_below_a_file_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="--results"), exclusive(tmp_path / "file" / "x", "s"):
+        pass

@@ -1,0 +1,144 @@
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import RecordError
+from ddl_core.records.paths import RunFiles, Tree, results
+from ddl_core.records.profile import ProfileRecord, write_profile
+from ddl_core.records.publish import publish
+from ddl_core.records.run import EpochRecord, append_epoch, read_record, write_record
+from tests.launch.running import planned
+
+ROW = EpochRecord(
+    attempt=0,
+    epoch=0,
+    phase="train",
+    cold=True,
+    steps=1,
+    samples=8,
+    corrupt_images=0,
+    wall_s=1,
+    cpu_s=1,
+    data_s=0,
+    rank_wall_s_min=1,
+    rank_wall_s_max=1,
+    step_s_median=1,
+    step_s_p95=1,
+    throughput_samples_per_s=8,
+    loss=1,
+    top1=None,
+    top5=None,
+    lr=0.1,
+    max_memory_bytes=None,
+)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "data")
+
+
+def completed(repeat: int = 0, dirty: bool = False, data_dir: str | None = None) -> Path:
+    run_dir = planned(repeat=repeat)
+    update = {
+        "status": "completed",
+        "provenance": {"git_dirty": dirty},
+        "data_dir": data_dir,
+    }
+    write_record(run_dir, read_record(run_dir).model_copy(update=update))
+    append_epoch(run_dir, ROW)
+    return run_dir
+
+
+def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
+    run_dir = completed()
+    RunFiles(run_dir).weights.write_bytes(b"large")
+    open_run = planned(repeat=1)
+    done = publish("test", results(), target)
+    assert done.new == [run_dir.name]
+    assert done.skipped == [f"{open_run.name} (planned)"]
+    assert done.warnings == []
+    copy = target.study("test") / run_dir.name
+    assert sorted(path.name for path in copy.iterdir()) == ["epochs.jsonl", "run.json"]
+    assert RunFiles(copy).epochs.read_bytes() == RunFiles(run_dir).epochs.read_bytes()
+    assert read_record(copy) == read_record(run_dir)
+
+
+def profiled(run_dir: Path) -> ProfileRecord:
+    record = ProfileRecord(
+        run_id=run_dir.name,
+        device="cpu",
+        epoch=1,
+        first_step=3,
+        steps=5,
+        overlapped_missing=None,
+        ranks=[],
+    )
+    write_profile(run_dir, record)
+    return record
+
+
+def test_a_profile_is_copied_without_its_traces(target: Tree) -> None:
+    run_dir = completed()
+    profile = profiled(run_dir)
+    RunFiles(run_dir).trace(0).parent.mkdir()
+    RunFiles(run_dir).trace(0).write_bytes(b"large")
+    publish("test", results(), target)
+    copy = target.study("test") / run_dir.name
+    names = ["epochs.jsonl", "profile.json", "run.json"]
+    assert sorted(path.name for path in copy.iterdir()) == names
+    assert RunFiles(copy).profile.read_bytes() == RunFiles(run_dir).profile.read_bytes()
+    assert publish("test", results(), target).unchanged == [run_dir.name]
+    write_profile(run_dir, profile.model_copy(update={"steps": 6}))
+    with pytest.raises(RecordError, match="published before with other content"):
+        publish("test", results(), target)
+
+
+def test_a_profile_that_cannot_be_read_is_not_published(target: Tree) -> None:
+    run_dir = completed()
+    RunFiles(run_dir).profile.write_text('{"profile_version": 2}')
+    with pytest.raises(RecordError, match="has profile version 2; this code reads 1"):
+        publish("test", results(), target)
+    assert not target.study("test").exists()
+
+
+def test_publishing_again_changes_nothing(target: Tree) -> None:
+    run_dir = completed()
+    publish("test", results(), target)
+    later = completed(repeat=1)
+    done = publish("test", results(), target)
+    assert (done.new, done.unchanged) == ([later.name], [run_dir.name])
+
+
+def test_a_published_record_is_never_replaced(target: Tree) -> None:
+    run_dir = completed()
+    publish("test", results(), target)
+    record = RunFiles(target.study("test") / run_dir.name).record
+    before = record.read_bytes()
+    append_epoch(run_dir, ROW.model_copy(update={"epoch": 1}))
+    completed(repeat=1)
+    with pytest.raises(RecordError, match="published before with other content"):
+        publish("test", results(), target)
+    assert record.read_bytes() == before
+    assert len(list(target.study("test").iterdir())) == 1
+
+
+def test_doubtful_origins_are_warned_of(target: Tree) -> None:
+    completed(dirty=True, data_dir="/here/only")
+    warnings = publish("test", results(), target).warnings
+    assert "uncommitted changes" in warnings[0]
+    assert "/here/only" in warnings[1]
+
+
+def test_nothing_to_publish_says_what_to_do(target: Tree) -> None:
+    with pytest.raises(RecordError, match="ddl study run other"):
+        publish("other", results(), target)
+
+
+def test_what_cannot_be_read_is_not_published(target: Tree) -> None:
+    run_dir = completed()
+    with RunFiles(run_dir).epochs.open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(RecordError, match="line 2"):
+        publish("test", results(), target)
+    assert not target.runs.exists()

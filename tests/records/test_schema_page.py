@@ -1,0 +1,72 @@
+"""docs/schema.md describes the records as they are: no field forgotten, none invented."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from ddl_core.records.failures import Category
+from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
+from ddl_core.records.progress import Progress
+from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
+from ddl_core.records.spent import Spent
+from ddl_core.spec.run import RunSpec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_column(text: str) -> list[str]:
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [
+        ("run.json", RunRecord),
+        ("epochs.jsonl", EpochRecord),
+        ("profile.json", ProfileRecord),
+        ("spec", RunSpec),
+    ],
+)
+def test_a_table_has_the_fields_of_its_record_in_their_order(title, model):
+    assert first_column(section(title)) == list(model.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("begin", "model"),
+    [
+        ("`attempts[]`", Attempt),
+        ("`error`:", Failure),
+        ("`data`:", DataInfo),
+        ("`spent` [", Spent),
+        ("`ranks[]`", RankProfile),
+        ("`shares`:", Shares),
+    ],
+)
+def test_a_paragraph_names_the_fields_of_its_part(begin, model):
+    (paragraph,) = (one for one in PAGE.split("\n\n") if one.startswith(begin))
+    for field in model.model_fields:
+        assert f"`{field}`" in paragraph
+
+
+def test_every_class_of_failure_is_described():
+    assert first_column(section("Classes of failure")) == list(get_args(Category))
+
+
+def test_every_setting_has_its_default_and_description():
+    text = section("spec")
+    for name, field in RunSpec.model_fields.items():
+        default = "null" if field.default is None else str(field.default).lower()
+        assert f"| `{name}` | {default} | {field.description} |" in text
+
+
+def test_progress_is_described(tmp_path):
+    progress = Progress(tmp_path / "progress.json", 1)
+    for name in progress._state:
+        assert f"`{name}`" in section("Files of a run at work")

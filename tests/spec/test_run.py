@@ -1,0 +1,103 @@
+"""RunSpec and Study: derived values, names, errors that help."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec, Study
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_sizes_follow_from_workers_and_accumulation():
+    spec = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4, accumulation=3, local_batch_size=16)
+    assert (spec.world_size, spec.virtual_workers, spec.global_batch_size) == (8, 24, 384)
+
+
+def test_run_id_is_readable_and_depends_on_changed_fields_only():
+    default = RunSpec()
+    assert default.run_id.startswith("single-native-resnet50-1x1-r0-")
+    assert RunSpec(epochs=90).run_id == default.run_id
+    assert RunSpec(epochs=91).run_id != default.run_id
+    # Pinned: a published run keeps its name whatever fields are added later.
+    assert default.run_id == "single-native-resnet50-1x1-r0-44136fa3"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"strategy": "dpp"}, ["strategy", "'dpp'", "ddp", "single"]),
+        ({"loader": "dally"}, ["loader", "'dally'", "native", "synthetic"]),
+        ({"model": "resnet51"}, ["model", "'resnet51'", "resnet50"]),
+        ({"batch": 3}, ["batch", "unknown field", "local_batch_size"]),
+        ({"local_batch_size": 0}, ["local_batch_size", "0", "greater than 0"]),
+        ({"precision": "fp8"}, ["precision", "'fp8'", "bf16"]),
+        ({"base_lr": float("nan")}, ["base_lr", "nan"]),
+        ({"strategy": "single", "gpus_per_node": 2}, ["single", "= 2", "ddp"]),
+        ({"strategy": "single", "ddp_bucket_mb": 1}, ["ddp_bucket_mb", "'ddp'", "'single'"]),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(fields, words):
+    with pytest.raises(SpecError) as caught:
+        RunSpec.parse(fields)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_study_is_the_union_of_its_grids_repeat_by_repeat():
+    study = Study(
+        name="s",
+        question="?",
+        base={"epochs": 2},
+        axes=[{"strategy": ["single"]}, {"strategy": ["ddp"], "gpus_per_node": [1, 2]}],
+        repeats=2,
+    )
+    runs = [(run.repeat, run.strategy, run.gpus_per_node) for run in study.expand()]
+    one = [("single", 1), ("ddp", 1), ("ddp", 2)]
+    assert runs == [(repeat, *arm) for repeat in (0, 1) for arm in one]
+    assert len({run.run_id for run in study.expand()}) == len(runs)
+
+
+def test_one_grid_needs_no_list():
+    study = Study(name="s", question="?", axes={"epochs": [1, 2]}, repeats=1)
+    assert [run.epochs for run in study.expand()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: s\nquestion: q\nbase: {modle: resnet50}", ["base", "'modle'", "model"]),
+        ("name: s\nquestion: q\naxes: {loader: []}", ["axes.loader", "empty"]),
+        ("name: s\nquestion: q\naxes: {loader: [x]}", ["loader", "'x'", "native"]),
+        ("name: s\nquestion: q\nfoo: 1", ["foo", "unknown field", "axes"]),
+        ("name: s\nquestion: q\naxes: {repeat: [1]}", ["repeat", "repeats"]),
+        ("name: s\nquestion: q\nbase: {epochs: 1}\naxes: {epochs: [2]}", ["epochs", "both"]),
+        ("name: [", ["not valid YAML"]),
+        ("- 1", ["valid dictionary"]),
+        (
+            "name: s\nquestion: q\naxes: [{epochs: [1]}, {epochs: [1, 2]}]",
+            ["two grids", "single-native-resnet50-1x1-r0"],
+        ),
+    ],
+)
+def test_a_wrong_study_says_where_and_what(tmp_path, text, words):
+    with pytest.raises(SpecError) as caught:
+        Study.load(write(tmp_path, text))
+    for word in [*words, "study.yaml"]:
+        assert word in str(caught.value)
+
+
+def test_a_missing_study_file_is_a_clear_error(tmp_path):
+    with pytest.raises(SpecError, match="cannot read the study"):
+        Study.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("fields", [{"optimizer": "lamb"}, {"momentum": 0.0}])
+def test_nesterov_without_momentum_is_refused(fields):
+    with pytest.raises(SpecError, match="nesterov = true needs momentum"):
+        RunSpec.parse({"nesterov": True, **fields})

@@ -1,0 +1,117 @@
+"""The studies in studies/: all can be planned, and the paper's are the paper's."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from ddl_core.records.paths import PAPER, STUDIES
+from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, KNOB_OWNERS, RunSpec, Study
+
+FILES = sorted(STUDIES.glob("*.yaml"))
+FRAMEWORKS = ("ddp", "horovod", "deepspeed")
+needs_all = pytest.mark.skipif(
+    not set(FRAMEWORKS) <= STRATEGIES.keys(), reason="a framework is not registered"
+)
+
+
+def runs_of(name: str) -> list[RunSpec]:
+    return Study.load(STUDIES / f"{name}.yaml").expand()
+
+
+def paper(name: str) -> str:
+    with (PAPER / "settings.csv").open(encoding="utf-8") as file:
+        (value,) = (row["value"] for row in csv.DictReader(file) if row["name"] == name)
+    return value
+
+
+@needs_all
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_study_can_be_planned(path: Path) -> None:
+    study = Study.load(path)
+    assert study.name == path.stem  # its records lie under its name
+    assert study.repeats >= 3 or study.name == "cluster_demo"  # which measures nothing
+    for run in study.expand():
+        images = run.train_images or IMAGENET_TRAIN_IMAGES
+        assert run.global_batch_size <= images
+        cold = -(-run.warmup_steps // (images // run.global_batch_size))
+        assert run.epochs > cold or run.profile_steps  # one is warm, where throughput is asked for
+
+
+@needs_all
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [
+        ("juwels_booster", "max_world_size_dali"),
+        ("juwels_booster_native", "max_world_size_native"),
+    ],
+)
+def test_the_papers_matrix_is_the_papers(name: str, largest: str) -> None:
+    runs = runs_of(name)
+    sizes = {int(size) for size in paper("world_sizes").split()}
+    assert {run.world_size for run in runs} == {one for one in sizes if one <= int(paper(largest))}
+    assert {run.strategy for run in runs} == set(FRAMEWORKS)
+    assert {run.model for run in runs} == {"resnet50", "resnet101", "resnet152"}
+    assert {run.repeat for run in runs} == set(range(int(paper("repeats"))))
+    for run in runs:
+        assert run.gpus_per_node == int(paper("gpus_per_node"))
+        assert run.local_batch_size == int(paper("local_batch_size"))
+        assert run.base_lr == float(paper("base_lr"))
+        assert run.warmup_epochs == float(paper("warmup_epochs"))
+        assert run.loader_workers == int(paper("cpu_threads_per_loader"))
+        assert not any(knob in KNOB_OWNERS for knob in owners(run))
+
+
+def owners(run: RunSpec) -> list[str]:
+    return [name.split("_")[0] for name in run.model_dump(exclude_defaults=True)]
+
+
+@needs_all
+def test_knobs_are_turned_one_at_a_time() -> None:
+    runs = [run for run in runs_of("knobs") if run.repeat == 0]
+    turned = [
+        {
+            name: value
+            for name, value in run.model_dump(exclude_defaults=True).items()
+            if is_knob(name)
+        }
+        for run in runs
+    ]
+    assert turned.count({}) == len(FRAMEWORKS)
+    # Overlap does nothing at stage 0; it is compared with the same stage without it.
+    several = [one for one in turned if len(one) > 1]
+    assert all("deepspeed_overlap_comm" in one and len(one) == 2 for one in several)
+    all_knobs = {name for name in RunSpec.model_fields if is_knob(name)}
+    assert {name for one in turned for name in one} == all_knobs
+
+
+def is_knob(name: str) -> bool:
+    return name.split("_")[0] in KNOB_OWNERS
+
+
+def test_the_papers_accuracy_runs_are_the_papers() -> None:
+    runs = runs_of("accuracy_paper")
+    batches = {int(size) for size in paper("global_batch_sizes").split()}
+    assert {(run.schedule, run.global_batch_size) for run in runs} == {
+        (schedule, batch) for schedule in ("step", "cosine", "exponential") for batch in batches
+    }
+    for run in runs:
+        assert run.local_batch_size == int(paper("local_batch_size"))
+        assert run.base_lr == float(paper("base_lr"))
+        assert run.warmup_epochs == float(paper("warmup_epochs"))
+        assert run.epochs == int(paper("epochs"))
+        assert run.eval_every == 1
+
+
+@pytest.mark.parametrize("name", ["accuracy_laptop", "accuracy"])
+def test_small_accuracy_studies_compare_the_same_batches(name: str) -> None:
+    arms: dict[tuple[str, str], set[int]] = {}
+    for run in runs_of(name):
+        arms.setdefault((run.optimizer, run.schedule), set()).add(run.global_batch_size)
+        assert run.eval_every == 1
+    assert arms.keys() == {
+        ("sgd", "step"), ("sgd", "cosine"), ("sgd", "exponential"), ("lars", "cosine")
+    }  # fmt: skip
+    assert len({frozenset(batches) for batches in arms.values()}) == 1
+    assert max(arms["sgd", "step"]) >= 16 * min(arms["sgd", "step"])

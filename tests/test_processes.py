@@ -1,0 +1,114 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddl_core import processes
+from tests.launch.running import wait_for
+
+FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
+
+
+Begin = Callable[[Sequence[str], str], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    """Give a token that no other test run on this machine has; nothing of it stays."""
+    name = uuid.uuid4().hex
+    yield name
+    processes.end_all(name)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(command: Sequence[str], token: str) -> subprocess.Popen[bytes]:
+        log = tmp_path / "logs" / f"{len(children)}"
+        child = processes.start(command, token=token, log=log, environment=os.environ)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def test_everything_that_a_command_started_is_ended(begin: Begin, token: str) -> None:
+    begin(FAMILY, token)
+    wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
+    assert processes.end_all(token) == []
+    assert processes.carrying(token) == []
+
+
+def test_another_run_is_left_alone(begin: Begin, token: str) -> None:
+    other = begin(["/bin/sleep", "300"], f"{token}-other")
+    begin(FAMILY, token)
+    wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
+    processes.end_all(token)
+    assert other.poll() is None
+
+
+def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from ddl_core.processes import start\n"
+        "child = start(['/bin/sleep', '300'], token=sys.argv[2], log=Path(sys.argv[1]),"
+        " environment=os.environ)\n"
+        "print(child.pid, flush=True); time.sleep(300)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log"), token],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    wait_for(lambda: child.name() == "sleep", "the command", seconds=30)
+    parent.kill()
+    parent.communicate()
+    wait_for(lambda: not processes.carrying(token), "the child to go", seconds=30)
+    assert processes.carrying(token) == []
+
+
+def test_output_of_a_command_lands_in_its_log(begin: Begin, token: str, tmp_path: Path) -> None:
+    begin(["/bin/sh", "-c", "echo out; echo err >&2"], token).wait()
+    assert (tmp_path / "logs" / "0").read_text() == "out\nerr\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_signal_becomes_an_interrupt(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt, match=number.name), processes.stoppable():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+def test_a_clean_up_is_not_interrupted() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with processes.undisturbed():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_handlers_are_left_alone_outside_the_main_thread() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with processes.stoppable():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]

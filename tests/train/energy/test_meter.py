@@ -1,0 +1,165 @@
+"""The meter of a group: each machine once, nothing half measured, and a reason for every null."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.clock import Clock
+from ddl_core.train.energy.meter import Meter
+from ddl_core.train.energy.rapl import Rapl
+from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies.single import Single
+from tests.groups import ThreadGroup, ThreadRank
+from tests.train.energy import powercap
+from tests.train.test_loop import ListLoader, batches
+
+GPU = "01234567-89ab-cdef-0123-456789abcdef"  # there is none of this name
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = powercap.make(tmp_path / "powercap")
+    monkeypatch.setenv("DDL_POWERCAP", str(root))
+    return root
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_POWERCAP", str(tmp_path / "nowhere"))
+
+
+def window(group: ThreadRank, root: Path, spenders: tuple[int, ...] = (0,)) -> float | None:
+    """Measure one window, in which some ranks let the machine use energy."""
+    with Meter(group, None) as meter:
+        meter.start()
+        group.barrier()
+        if group.rank in spenders:
+            powercap.spend(root)
+        group.barrier()
+        return meter.stop()
+
+
+def test_ranks_of_one_machine_count_its_packages_once(root: Path) -> None:
+    assert ThreadGroup(3).run(lambda group: window(group, root)) == [45.0] * 3
+
+
+def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks read one tree under two names of a machine, so all of it counts twice."""
+    places = iter(["first", "second"])
+
+    class Elsewhere(Rapl):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = next(places)
+
+    monkeypatch.setattr("ddl_core.train.energy.meter.Rapl", Elsewhere)
+    assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
+
+
+def test_what_one_rank_cannot_read_counts_for_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readable = iter([root, root / "nowhere"])
+    monkeypatch.setattr("ddl_core.train.energy.meter.Rapl", lambda: Rapl(next(readable)))
+
+    def measure(group: ThreadRank) -> tuple:
+        meter = Meter(group, None)
+        meter.start()
+        return meter.method, meter.missing, meter.stop()
+
+    told = sorted(ThreadGroup(2).run(measure), key=lambda one: "no RAPL" in one[1])
+    assert told[0] == (None, "RAPL, CPU packages and DRAM: not readable on every rank", None)
+    assert told[1] == (None, told[1][1], None)
+    assert "nowhere" in told[1][1]
+
+
+@pytest.mark.usefixtures("root")
+def test_a_gpu_that_cannot_be_read_leaves_no_number_of_the_processors_alone() -> None:
+    (told,) = ThreadGroup(1).run(lambda group: Meter(group, GPU))
+    assert told.method is None
+    assert told.missing.startswith("GPU: ")
+    told.start()
+    assert told.stop() is None
+
+
+def test_a_counter_lost_in_a_window_loses_that_window_only(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def measure(group: ThreadRank) -> list[float | None]:
+        meter, joules = Meter(group, None), []
+        for lost in (False, True, False):
+            meter.start()
+            group.barrier()
+            counter = root / "intel-rapl:1" / "energy_uj"
+            if group.rank == 1:
+                powercap.spend(root)
+                if lost:
+                    counter.rename(counter.with_name("away"))
+            group.barrier()
+            joules.append(meter.stop())
+            if group.rank == 1 and lost:
+                counter.with_name("away").rename(counter)
+            group.barrier()
+        return joules
+
+    assert ThreadGroup(2).run(measure) == [[45.0, None, 45.0]] * 2
+    assert "energy of this window is lost: CPU: cannot read" in caplog.text
+
+
+def test_leaving_ends_a_window_that_an_error_cut_short(root: Path) -> None:
+    def leave(group: ThreadRank) -> Meter:
+        meter = Meter(group, None)
+        with meter:
+            meter.start()
+            assert meter._mine[0]._every is not None
+        return meter
+
+    (meter,) = ThreadGroup(1).run(leave)
+    assert meter._mine[0]._every is None
+
+
+def test_the_clock_measures_between_start_and_stop_only(root: Path) -> None:
+    def timed(group: ThreadRank) -> float | None:
+        clock = Clock(group, meter=Meter(group, None))
+        if group.rank == 0:
+            powercap.spend(root)
+        clock.start()
+        group.barrier()
+        if group.rank == 1:
+            powercap.advance(root, "intel-rapl:0", 3)
+        window = clock.stop()
+        if group.rank == 0:
+            powercap.spend(root)
+        return window.energy_j
+
+    assert ThreadGroup(2).run(timed) == [3.0, 3.0]
+
+
+def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
+    spec = RunSpec(classes=3, local_batch_size=4)
+    group, model = Single(spec), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    meter = Meter(group, None)
+    trainee = Trainee.build(spec, group, model, make_optimizer(spec, model), meter)
+    loader = ListLoader(batches(6))
+
+    def use(done: int, steps: int) -> None:
+        powercap.advance(root, "intel-rapl:1", 2)
+
+    torch.manual_seed(0)
+    assert train_one_epoch(trainee, loader, 0, use).window.energy_j == 12.0
+    assert evaluate(trainee, loader, use).window.energy_j == 12.0
+    assert load_one_epoch(spec, group, loader, 0, use, meter).window.energy_j == 12.0
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_nothing_to_read_costs_nothing_but_the_number() -> None:
+    def timed(group: ThreadRank) -> float | None:
+        clock = Clock(group, meter=Meter(group, None))
+        clock.start()
+        return clock.stop().energy_j
+
+    assert ThreadGroup(2).run(timed) == [None, None]

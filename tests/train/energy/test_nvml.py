@@ -1,0 +1,153 @@
+"""NVML: the real binding, asked on machines without a GPU and of a driver in its place."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddl_core.train.energy.nvml import GpuCounter, GpuPower, integral
+from ddl_core.train.energy.source import Every, Unmeasured
+from tests.train.energy import powercap
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def has_driver() -> bool:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("source", [GpuCounter, GpuPower])
+def test_no_driver_or_no_such_gpu_is_a_reason(source) -> None:
+    with pytest.raises(Unmeasured) as caught:
+        source(UUID)
+    if has_driver():
+        assert f"NVML does not know {UUID}" in str(caught.value)
+    else:
+        assert str(caught.value) == "GPU: no NVIDIA driver (NVML Shared Library Not Found)"
+
+
+def test_no_binding_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(Unmeasured, match=r"nvidia-ml-py is not installed; pip install -r requi"):
+        GpuCounter(UUID)
+
+
+def test_power_is_integrated_by_trapezoids() -> None:
+    assert integral([0, 1, 3], [100, 200, 50]) == 150 + 250
+    assert integral([5.0, 5.5], [80, 80]) == 40
+    assert integral([7.0], [300.0]) == 0
+    seconds = [math.pi * step / 1000 for step in range(1001)]
+    watts = [math.sin(second) for second in seconds]
+    assert integral(seconds, watts) == pytest.approx(2, rel=1e-5)
+
+
+def test_work_is_done_again_and_again_until_it_is_stopped() -> None:
+    done: list[None] = []
+    every = Every(0.01, lambda: done.append(None))
+    end = time.monotonic() + 60
+    while len(done) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    every.stop()
+    count = len(done)
+    time.sleep(0.1)
+    assert len(done) == count
+
+
+def test_work_that_fails_is_told_when_it_is_stopped() -> None:
+    def fail() -> None:
+        raise Unmeasured("lost")
+
+    every = Every(0.0, fail)
+    every._thread.join(60)
+    with pytest.raises(Unmeasured, match="lost"):
+        every.stop()
+
+
+ASK = """
+import json, os, sys, time
+from pathlib import Path
+from ddl_core.train.energy.meter import Meter
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies.single import Single
+
+def measure(board):
+    os.environ["NVML_STAND_IN"] = board
+    meter = Meter(Single(RunSpec(device="cpu")), sys.argv[1])
+    begin = time.perf_counter()
+    meter.start()
+    counter = Path(board, "energy_mj")
+    if counter.exists():
+        counter.write_text("7400500")
+    time.sleep(0.3)
+    return [meter.method, meter.missing, meter.stop(), time.perf_counter() - begin]
+
+print(json.dumps([measure(board) for board in sys.argv[2:]]))
+"""
+BOARDS = {
+    "new": {"energy_mj": 7_000_000, "power_mw": 250_000, "mig": 0},
+    "older": {"power_mw": 250_000},
+    "divided": {"energy_mj": 7_000_000, "power_mw": 250_000, "mig": 1},
+    "mute": {},
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """What the meter says of each of `BOARDS`, through the real binding.
+
+    In a process of its own, where a library made here answers in place of the driver.
+    """
+    place = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("nvml_stand_in.c")
+    if not (compiler := shutil.which("gcc") or shutil.which("cc")):
+        pytest.skip("no C compiler")
+    library = place / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    for board, files in BOARDS.items():
+        (place / board).mkdir()
+        for name, value in files.items():
+            (place / board / name).write_text(str(value))
+    settings = {
+        "LD_LIBRARY_PATH": str(place),
+        "NVML_STAND_IN_UUID": f"GPU-{UUID}",
+        "DDL_POWERCAP": str(powercap.make(place / "powercap")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, UUID, *(str(place / board) for board in BOARDS)],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(BOARDS, json.loads(done.stdout), strict=True))
+
+
+def test_a_counter_in_millijoules_gives_joules(told: dict[str, list]) -> None:
+    method = "NVML counter, GPU boards + RAPL, CPU packages and DRAM"
+    assert told["new"][:3] == [method, None, 400.5]
+
+
+def test_power_in_milliwatts_gives_joules_where_there_is_no_counter(told: dict[str, list]) -> None:
+    method, missing, joules, seconds = told["older"]
+    assert method == "NVML sampled power, GPU boards + RAPL, CPU packages and DRAM"
+    assert missing is None
+    assert 250 * 0.3 <= joules <= 250 * seconds
+
+
+def test_a_divided_board_and_one_that_says_nothing_are_reasons(told: dict[str, list]) -> None:
+    reason = "GPU: divided by MIG; a slice has no counter of its own"
+    assert told["divided"][:3] == [None, reason, None]
+    assert told["mute"][:3] == [None, "GPU: no power reading (Not Supported)", None]
