@@ -13,7 +13,7 @@ from pathlib import Path
 from loop_overhead import compare
 
 from ddl_core.records.provenance import host, provenance
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 
 STUDY = Path(__file__).parent.parent / "studies" / "accuracy_laptop.yaml"
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import Attempt, EpochRecord, RunRecord, write_atomically
+from ddl_core.records.run import Attempt, EpochRecord, RunRecord
+from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
 RESULT = PROJECT / "benchmarks" / "results" / "figures_10k.json"

@@ -20,11 +20,11 @@ import nbformat
 
 from ddl_core.launch import fork_server
 from ddl_core.launch.local import Local
-from ddl_core.launch.screen import read_progress
-from ddl_core.launch.study import plan_run
+from ddl_core.launch.plan import plan_run
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.progress import read_progress
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import write_atomically
+from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
 RESULT = PROJECT / "benchmarks" / "results" / "launch_cost.json"

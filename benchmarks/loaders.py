@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader
 
 from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.folder import list_images
-from ddl_core.records.paths import results, shards_folder
+from ddl_core.datasets.shards import shards_folder
+from ddl_core.records.paths import results
 from ddl_core.records.provenance import host, provenance
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.bench import exhaust, open_loader, stages

@@ -20,8 +20,8 @@ import torch
 from loop_overhead import SHORT_STEPS, in_turns, throughput_ratios
 from torch import nn
 
+from ddl_core.records.profile import Phase
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.spent import Phase
 from ddl_core.spec.registry import resolve
 from ddl_core.train import device, loop
 from ddl_core.train.clock import Clock

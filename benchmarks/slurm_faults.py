@@ -27,15 +27,16 @@ import yaml
 from ddl_core.cli import main as ddl
 from ddl_core.errors import LaunchError
 from ddl_core.launch import local_faults
-from ddl_core.launch.screen import read_progress
-from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.emulated import Cluster, running
+from ddl_core.launch.slurm import reconcile, scheduler
+from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import Entry, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.progress import read_progress
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import now, read_epochs, read_record, write_atomically
-from ddl_core.spec.run import Study
+from ddl_core.records.run import read_epochs, read_record
+from ddl_core.records.storage import now, write_atomically
+from ddl_core.spec.study import Study
 
 RESULT = PROJECT / "benchmarks" / "results" / "slurm_faults.json"
 REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait
@@ -44,7 +45,7 @@ PAUSE_S = (3.0, 15.0)  # between faults
 MENDED_AFTER_S = (1.0, 25.0)  # some nodes are back before SLURM gives them up (10 s), some not
 POLL_S = 1.0
 
-Fault = Callable[[Cluster, Entry, random.Random], str]
+Fault = Callable[[EmulatedSlurm, Entry, random.Random], str]
 
 
 @dataclass
@@ -57,34 +58,34 @@ class Outcome:
     final: dict[str, str] = field(default_factory=dict)  # run.json of completed runs
 
 
-def kill_script(cluster: Cluster, item: Entry, chance: random.Random) -> str:
+def kill_script(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill the job's script."""
     local_faults.kill_script(cluster, str(item.job_id))
     return f"job {item.job_id}"
 
 
-def kill_rank(cluster: Cluster, item: Entry, chance: random.Random) -> str:
+def kill_rank(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill one of the ranks."""
     rank = chance.randrange(item.spec.world_size)
     local_faults.kill_rank(cluster, item.directory, rank)
     return f"rank {rank}"
 
 
-def kill_daemon(cluster: Cluster, item: Entry, chance: random.Random) -> str:
+def kill_daemon(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill the daemon of one of the job's nodes."""
     node = chance.choice(_nodes(cluster, item))
     local_faults.kill_daemon(cluster, node)
     return node
 
 
-def take_down(cluster: Cluster, item: Entry, chance: random.Random) -> str:
+def take_down(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Declare one of the job's nodes down."""
     node = chance.choice(_nodes(cluster, item))
     local_faults.take_down(cluster, node)
     return node
 
 
-def notice_limit(cluster: Cluster, item: Entry, chance: random.Random) -> str:
+def notice_limit(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Send the notice of the time limit."""
     local_faults.notice_limit(cluster, str(item.job_id))
     return f"job {item.job_id}"
@@ -93,7 +94,7 @@ def notice_limit(cluster: Cluster, item: Entry, chance: random.Random) -> str:
 KINDS: tuple[Fault, ...] = (kill_script, kill_rank, kill_daemon, take_down, notice_limit)
 
 
-def _nodes(cluster: Cluster, item: Entry) -> list[str]:
+def _nodes(cluster: EmulatedSlurm, item: Entry) -> list[str]:
     nodes = local_faults.nodes_of(cluster, str(item.job_id))
     if not nodes:
         raise LaunchError(f"job {item.job_id} has no node now")
@@ -168,7 +169,7 @@ def study(number: int) -> Study:
 
 
 def play(
-    cluster: Cluster,
+    cluster: EmulatedSlurm,
     asked: Study,
     tree: Tree,
     outcome: Outcome,
@@ -182,7 +183,7 @@ def play(
     next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
     mend_at = 0.0
     while True:
-        entries = scheduler.joined(ledger(asked, tree), scheduler.queue())
+        entries = reconcile.joined(ledger(asked, tree), scheduler.queue())
         watch_completed(entries, outcome)
         if all(item.state == "completed" for item in entries):
             local_faults.mend(cluster)
@@ -218,7 +219,7 @@ def at_work(item: Entry) -> bool:
     return progress is not None and progress["phase"] in ("train", "eval")
 
 
-def inject(cluster: Cluster, item: Entry, chance: random.Random, outcome: Outcome) -> None:
+def inject(cluster: EmulatedSlurm, item: Entry, chance: random.Random, outcome: Outcome) -> None:
     """Do one thing to a run at work, and note it."""
     kind = chance.choice(KINDS)
     try:

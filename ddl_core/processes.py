@@ -1,5 +1,6 @@
-"""Start a process tree so that nothing of it outlives its run, however the caller ends."""
+"""Processes that do not outlive their run, however the caller ends."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -36,6 +37,8 @@ try:
 except OSError as error:
     sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
 """
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def start(
@@ -136,3 +139,19 @@ def _handlers(
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask Linux to end this process as soon as its parent is gone.
+
+    Parameters
+    ----------
+    parent
+        Its process id where that is known: Linux says nothing of a parent that was gone before.
+    number
+        The signal that ends it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        if parent is not None and os.getppid() != parent:
+            os.kill(os.getpid(), number)

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.launch.ranks import import_path
-from ddl_core.launch.study import find_study
+from ddl_core.launch.plan import find_study
+from ddl_core.processes import import_path
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.launch.running import study_file, wait_for

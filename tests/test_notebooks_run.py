@@ -11,7 +11,7 @@ from ddl_core.launch import lab_book
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import NOTEBOOKS, results
 from ddl_core.records.run import read_record
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 from tests.launch.running import planned, study_file
 
 RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"

@@ -8,13 +8,18 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.energy import WORLD_G_PER_KWH
 from ddl_core.analysis.figures import all_reduce, time_shares
+from ddl_core.analysis.metrics import WORLD_G_PER_KWH
 from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.plot.save import save_figure
-from ddl_core.analysis.profiles import profiles_table
+from ddl_core.analysis.plot.canvas import save_figure
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import empty_table, read_table, studies_with_runs, write_table
+from ddl_core.analysis.tables import (
+    empty_table,
+    profiles_table,
+    read_table,
+    studies_with_runs,
+    write_table,
+)
 from ddl_core.records.paths import Tree
 
 
@@ -49,8 +54,8 @@ def _redraw_profiles(tree: Tree, runs: pd.DataFrame, figures: Path) -> list[Path
     profiles = profiles_table(tree)
     if profiles.empty:
         return []
-    points = time_shares.time_shares(profiles, runs)
-    return save_figure(time_shares.draw_time_shares(points), points, figures / time_shares.NAME)
+    points = time_shares.points(profiles, runs)
+    return save_figure(time_shares.draw(points), points, figures / time_shares.NAME)
 
 
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
@@ -61,10 +66,10 @@ def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     RecordError
         If a record cannot be read, or something cannot be written.
     """
-    table = all_reduce.all_reduce_table(tree)
+    table = all_reduce.points(tree)
     if table.empty:
         return []
-    return save_figure(all_reduce.all_reduce(table), table, figures / all_reduce.NAME)
+    return save_figure(all_reduce.draw(table), table, figures / all_reduce.NAME)
 
 
 def pictures(drawn: list[Path], study: str) -> list[Path]:

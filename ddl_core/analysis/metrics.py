@@ -5,9 +5,12 @@ Notation: DT throughput, T runtime, G workers, G0 workers of the base.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from ddl_core.records.run import EpochRecord
 
 LEVEL = 0.95
 RESAMPLES = 1_999
@@ -15,6 +18,12 @@ SEED = 20231
 
 Values = Sequence[float] | np.ndarray
 Interval = tuple[float, float]
+
+J_PER_KWH = 3.6e6
+# World, 2025, life cycle, all greenhouse gases: 458.29 g CO2e for each kWh generated. Ember, Yearly
+# Electricity Data, as processed by Our World in Data: column carbon_intensity_elec of
+# owid-energy-data.csv, github.com/owid/energy-data, commit e7897ae.
+WORLD_G_PER_KWH = 458.29
 
 
 def throughput(samples: float, wall_s: float) -> float:
@@ -136,3 +145,29 @@ def _percentiles(draws: np.ndarray, level: float) -> Interval:
     rank = round((len(draws) + 1) * (1 - level) / 2)
     ordered = np.sort(draws)
     return float(ordered[rank - 1]), float(ordered[-rank])
+
+
+def joules(epochs: Sequence[EpochRecord]) -> float | None:
+    """Return the energy of `epochs` together; None if there is none, or one was not measured."""
+    values = [row.energy_j for row in epochs if row.energy_j is not None]
+    return sum(values) if values and len(values) == len(epochs) else None
+
+
+def joules_per_image(warm: Sequence[EpochRecord]) -> float | None:
+    """Return J per image that the optimiser consumed, in warm training epochs; None if unknown."""
+    total, images = joules(warm), sum(row.samples for row in warm)
+    return None if total is None or not images else total / images
+
+
+def kwh(epochs: Sequence[EpochRecord]) -> float | None:
+    """Return the energy of all windows of a run, 1 kWh = 3.6 MJ; None if unknown."""
+    total = joules(epochs)
+    return None if total is None else total / J_PER_KWH
+
+
+def kg_co2e(kwh: Any, g_per_kwh: float) -> Any:
+    """Return kg CO2e = kWh * (g CO2e / kWh) / 1000; numbers or a column of them.
+
+    Of the electricity that was measured: nothing of cooling, nor of making the machine.
+    """
+    return kwh * g_per_kwh / 1000

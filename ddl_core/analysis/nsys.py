@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis import profiles
-from ddl_core.analysis.nsys_csv import REPORTS, read_csv
-from ddl_core.analysis.nsys_sqlite import read_sqlite
-from ddl_core.analysis.recorded import Recorded
+from ddl_core.analysis import tables
+from ddl_core.analysis.nsys_files import REPORTS, Recorded, read_csv, read_sqlite
 from ddl_core.errors import DataError
-from ddl_core.records.intervals import length
 from ddl_core.records.kernel_names import Kind
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import read_record
-from ddl_core.records.timeline import PARTS, Seconds, transfer_and_waiting
+from ddl_core.records.timeline import PARTS, Seconds, length, transfer_and_waiting
 
-COLUMNS = {**profiles.COLUMNS, "file": "string", "pid": "Int64", "gpu": "string", "note": "string"}
+COLUMNS = {
+    **tables.PROFILE_COLUMNS,
+    "file": "string",
+    "pid": "Int64",
+    "gpu": "string",
+    "note": "string",
+}
 ALONE = (
     "transfer and waiting are told apart by comparing all ranks: import the files of a run together"
 )
@@ -106,8 +109,8 @@ class _Rank:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the lines of the table."""
-        shares = [(name, profiles.WINDOW, value) for name, value in self.window.items()]
-        shares += [(name, profiles.KERNELS, value) for name, value in self.kernels.items()]
+        shares = [(name, tables.WINDOW, value) for name, value in self.window.items()]
+        shares += [(name, tables.KERNELS, value) for name, value in self.kernels.items()]
         about = {**self.about, "note": "; ".join(self.notes)}
         return [{**about, "share": name, "of": of, "value": value} for name, of, value in shares]
 

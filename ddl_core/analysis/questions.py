@@ -8,13 +8,10 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis.figures import (
     accuracy,
-    accuracy_figures,
-    bullets,
     by_arm,
     kernel_shares,
     loader_bound,
     over_workers,
-    points,
     time_budget,
 )
 from ddl_core.analysis.paper import Paper
@@ -38,48 +35,51 @@ _ALL = [("native", "turbo", "dali_cpu", "dali_gpu", "synthetic")]
 
 QUESTIONS = {
     "throughput_vs_workers": Question(
-        lambda runs, arms, paper: points.throughput(arms, paper), over_workers.throughput_vs_workers
+        lambda runs, arms, paper: over_workers.throughput_points(arms, paper),
+        over_workers.draw_throughput,
     ),
-    "throughput_by_arm": Question(
-        lambda runs, arms, paper: points.repeats(runs, arms), by_arm.throughput_by_arm
-    ),
+    "throughput_by_arm": Question(lambda runs, arms, paper: by_arm.points(runs, arms), by_arm.draw),
     "loader_bound": Question(
-        lambda runs, arms, paper: loader_bound.loader_bound(runs), bullets.loader_bound
+        lambda runs, arms, paper: loader_bound.points(runs), loader_bound.draw
     ),
     "efficiency_native": Question(
-        lambda runs, arms, paper: points.efficiency(arms, paper, _NATIVE, models=["resnet50"]),
-        over_workers.efficiency_native,
+        lambda runs, arms, paper: over_workers.efficiency_points(
+            arms, paper, _NATIVE, models=["resnet50"]
+        ),
+        over_workers.draw_native,
     ),
     "efficiency_dali": Question(
-        lambda runs, arms, paper: points.efficiency(arms, paper, _DALI, models=["resnet50"]),
-        over_workers.efficiency_dali,
+        lambda runs, arms, paper: over_workers.efficiency_points(
+            arms, paper, _DALI, models=["resnet50"]
+        ),
+        over_workers.draw_dali,
     ),
     "efficiency_by_model": Question(
-        lambda runs, arms, paper: points.efficiency(
+        lambda runs, arms, paper: over_workers.efficiency_points(
             arms, paper, [("dali_cpu",), ("native",)], strategies=["ddp"], compare="model"
         ),
-        over_workers.efficiency_by_model,
+        over_workers.draw_by_model,
     ),
     "efficiency_by_loader": Question(
-        lambda runs, arms, paper: points.efficiency(arms, paper, _ALL, models=["resnet101"]),
-        over_workers.efficiency_by_loader,
+        lambda runs, arms, paper: over_workers.efficiency_points(
+            arms, paper, _ALL, models=["resnet101"]
+        ),
+        over_workers.draw_by_loader,
     ),
     "kernel_shares": Question(
-        lambda runs, arms, paper: kernel_shares.kernel_shares(paper),
-        kernel_shares.draw_kernel_shares,
+        lambda runs, arms, paper: kernel_shares.points(paper),
+        kernel_shares.draw,
     ),
-    "time_budget": Question(
-        lambda runs, arms, paper: time_budget.time_budget(runs), time_budget.draw_time_budget
-    ),
+    "time_budget": Question(lambda runs, arms, paper: time_budget.points(runs), time_budget.draw),
     "schedules": Question(
-        lambda runs, arms, paper: accuracy.schedules(paper), accuracy_figures.schedules
+        lambda runs, arms, paper: accuracy.schedule_points(paper), accuracy.draw_schedules
     ),
     "accuracy_vs_batch_size": Question(
-        lambda runs, arms, paper: accuracy.accuracy_vs_batch_size(runs, paper),
-        accuracy_figures.accuracy_vs_batch_size,
+        lambda runs, arms, paper: accuracy.batch_size_points(runs, paper),
+        accuracy.draw_batch_size,
     ),
     "learning_curves": Question(
-        lambda runs, arms, paper: accuracy.learning_curves(runs),
-        accuracy_figures.learning_curves,
+        lambda runs, arms, paper: accuracy.curve_points(runs),
+        accuracy.draw_curves,
     ),
 }

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ddl_core.analysis.metrics import WORLD_G_PER_KWH, joules_per_image, kg_co2e, kwh
 from ddl_core.analysis.plot import style
-from ddl_core.records.run import read_epochs, read_record
+from ddl_core.records.run import RunRecord, read_epochs, read_record
 
 COLUMNS = {
     "epoch": "epoch",
@@ -26,6 +27,39 @@ COLUMNS = {
     "lr": "learning rate",
     "energy_j": "energy (J)",
 }
+
+
+def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
+    """Return what a run used, by which method, and what is not in it; or why there is no number.
+
+    Raises
+    ------
+    RecordError
+        If the record or the epochs of the run cannot be read.
+    """
+    record, epochs = read_record(Path(run_dir)), read_epochs(Path(run_dir))
+    method, missing = told(record)
+    if method is None:
+        return f"energy: not measured ({missing})"
+    total = kwh(epochs)
+    if total is None:
+        return "energy: " + ("lost in at least one window" if epochs else "no window is over yet")
+    per_image = joules_per_image([row for row in epochs if row.phase == "train" and not row.cold])
+    lines = [
+        f"energy: {total:.4g} kWh in {len(epochs)} windows",
+        f"{kg_co2e(total, g_per_kwh):.4g} kg CO2e at {g_per_kwh:g} g/kWh",
+        f"{per_image:.4g} J per image in warm epochs" if per_image is not None else "no warm epoch",
+        f"measured: {method}",
+        *([f"not measured: {missing}"] if missing else []),
+    ]
+    return "\n  ".join(lines)
+
+
+def told(record: RunRecord) -> tuple[str | None, str | None]:
+    """Return what the record says was measured, and what not and why."""
+    system = record.system or {}
+    unknown = "the run is older than the measurement, or never started"
+    return system.get("energy_method"), system.get("energy_missing", unknown)
 
 
 def run_table(run_dir: Path | str) -> pd.DataFrame:

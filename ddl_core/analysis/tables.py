@@ -1,4 +1,7 @@
-"""From result records to one table: a row per run, failed runs too, missing values empty."""
+"""From result records to tables: a row per run, failed runs too, missing values empty.
+
+`profiles_table` has a row per profiled run, rank and share of time.
+"""
 
 import types
 from pathlib import Path
@@ -7,14 +10,34 @@ from typing import Any, Union, get_args, get_origin
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis import energy, metrics
+from ddl_core.analysis import metrics, run_report
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_atomically
-from ddl_core.records.spent import Spent
+from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
+from ddl_core.records.run import EpochRecord, RunRecord, Spent, read_epochs, read_record
+from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
+
+WINDOW = "window"
+KERNELS = "kernel time"
+
+PROFILE_COLUMNS = {
+    "study": "string",
+    "run_id": "string",
+    "strategy": "string",
+    "loader": "string",
+    "data_format": "string",
+    "model": "string",
+    "world_size": "Int64",
+    "device": "string",
+    "rank": "Int64",
+    "share": "string",
+    "of": "string",
+    "value": "float64",
+    "source": "string",
+}
 
 
 def _dtype(annotation: Any) -> str:
@@ -72,7 +95,7 @@ COLUMNS: dict[str, str] = {
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
-def runs_table(runs_dir: Path, carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH) -> pd.DataFrame:
+def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> pd.DataFrame:
     """Read every record below `runs_dir` (``<study>/<run_id>/``) strictly.
 
     Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
@@ -91,7 +114,7 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH)
     return _frame([row for study in studies for row in _rows(study)], carbon_g_per_kwh)
 
 
-def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH) -> Path:
+def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
     """Write ``tables/<study>.csv`` from the study's records and return its path.
 
     The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`.
@@ -139,12 +162,12 @@ def empty_table() -> pd.DataFrame:
 
 
 def _frame(
-    rows: list[dict[str, Any]], carbon_g_per_kwh: float = energy.WORLD_G_PER_KWH
+    rows: list[dict[str, Any]], carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
 ) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     measured = table["energy_kwh"].notna()
     table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
-    table["kg_co2e"] = energy.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
+    table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
 
 
@@ -187,7 +210,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "git_dirty": provenance.get("git_dirty"),
         "method_version": record.method_version,
         "attempts": len(record.attempts),
-        "energy_method": energy.told(record)[0],
+        "energy_method": run_report.told(record)[0],
         "error_kind": record.error.kind if record.error else None,
         "error_category": record.error.told if record.error else None,
     }
@@ -213,7 +236,7 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         "diverged": not np.isfinite(losses).all() if losses else None,
         **_curve(train, evaluations),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
-        "energy_kwh": energy.kwh(epochs) if completed else None,
+        "energy_kwh": metrics.kwh(epochs) if completed else None,
     }
 
 
@@ -259,5 +282,65 @@ def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
         "runtime_warm_epoch_s": wall_s / len(warm),
         "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
         "step_s_median": float(np.median(steps)) if steps else None,
-        "energy_j_per_image": energy.joules_per_image(warm),
+        "energy_j_per_image": metrics.joules_per_image(warm),
     }
+
+
+def profiles_table(tree: Tree) -> pd.DataFrame:
+    """Read the profiles of all completed runs in `tree`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`. ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from the
+        first watched step to the end of the last: ``compute``, ``transfer``, ``waiting``,
+        ``copies``, ``data``, ``other`` and ``idle``, in this order, which sum to 1 in each rank;
+        apart from them ``overlapped``, which lies within ``compute`` and is missing where it is
+        not known. Of the ``kernel time``, only on GPUs: the kinds of `kernel_names`, which sum to 1
+        as well. ``source`` is ``torch.profiler``.
+
+    Raises
+    ------
+    RecordError
+        If a record or a profile cannot be read.
+    """
+    rows = [
+        row for path in sorted(tree.runs.glob("*/*/run.json")) for row in _profile_rows(path.parent)
+    ]
+    return pd.DataFrame(rows, columns=list(PROFILE_COLUMNS)).astype(PROFILE_COLUMNS)
+
+
+def _profile_rows(directory: Path) -> list[dict[str, object]]:
+    if not RunFiles(directory).profile.exists():
+        return []
+    record = read_record(directory)
+    if record.status != "completed":
+        return []
+    profile = read_profile(directory)
+    about = _about_profile(record, profile)
+    return [
+        {**about, "rank": one.rank, "share": share, "of": whole, "value": value}
+        for one in profile.ranks
+        for share, whole, value in _profile_values(one)
+    ]
+
+
+def _about_profile(record: RunRecord, profile: ProfileRecord) -> dict[str, object]:
+    spec = record.spec
+    return {
+        "study": record.study,
+        "run_id": record.run_id,
+        "strategy": spec.strategy,
+        "loader": spec.loader,
+        "data_format": spec.data_format,
+        "model": spec.model,
+        "world_size": record.world_size,
+        "device": profile.device,
+        "source": "torch.profiler",
+    }
+
+
+def _profile_values(one: RankProfile) -> list[tuple[str, str, float | None]]:
+    shares = [(name, WINDOW, value) for name, value in one.shares.model_dump().items()]
+    kernels = [(name, KERNELS, value) for name, value in (one.kernels or {}).items()]
+    return [*shares, ("overlapped", WINDOW, one.overlapped), *kernels]

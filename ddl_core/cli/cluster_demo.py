@@ -23,7 +23,7 @@ from ddl_core.cli.submit import submit
 from ddl_core.errors import STOPPED, DDLError, LaunchError
 from ddl_core.records.ledger import Entry, ledger
 from ddl_core.records.paths import Tree
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 
 SITE = "localtest"
 STUDY = "cluster_demo"
@@ -40,7 +40,8 @@ def demo(name: str, nodes: int, root: Path | None, dry_run: bool) -> None:
 
     The default is studies/cluster_demo.yaml. Nothing on this machine is changed but the results.
     """
-    from ddl_core.launch.study import find_study, summary
+    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.study import summary
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
@@ -78,12 +79,12 @@ def _through_slurm(name: str, study: Study, tree: Tree, nodes: int) -> None:
 
 def follow(study: Study, tree: Tree) -> Iterator[str]:
     """Yield a line whenever a run has another state or another phase, until no job is left."""
-    from ddl_core.launch.slurm import scheduler
+    from ddl_core.launch.slurm import reconcile, scheduler
 
     shown: dict[str, str] = {}
     while True:
         queue = scheduler.queue()
-        for item in scheduler.joined(ledger(study, tree), queue):
+        for item in reconcile.joined(ledger(study, tree), queue):
             key, line = _line(item)
             if shown.get(item.spec.run_id) != key:
                 shown[item.spec.run_id] = key
@@ -95,7 +96,7 @@ def follow(study: Study, tree: Tree) -> Iterator[str]:
 
 def _line(item: Entry) -> tuple[str, str]:
     """Return what has to change for a run to be shown again, and what is then shown."""
-    from ddl_core.launch.screen import describe, read_progress
+    from ddl_core.records.progress import describe, read_progress
 
     key: str = item.state
     text = item.reason.partition("\n")[0]

@@ -42,7 +42,7 @@ def run(
     For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
-    from ddl_core.launch import preflight, ranks, study
+    from ddl_core.launch import local, plan, preflight, ranks
 
     spec = RunSpec.parse(fields)
     tree = tree_of(root)
@@ -54,8 +54,8 @@ def run(
         return
     preflight.check_run(spec)
     preflight.check_room(directory)
-    study.check_data([entry(spec, directory)], tree, data_dir)
-    study.plan_run(spec, study_name, tree, data_dir)
+    plan.check_data([entry(spec, directory)], tree, data_dir)
+    plan.plan_run(spec, study_name, tree, data_dir)
     click.echo(spec.run_id)
-    study.run_one(directory)
+    local.run_one(directory)
     click.echo(f"completed; its lab book is {files.notebook}")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddl_core.cli.cancel import cancel
 from ddl_core.cli.options import (
     data_option,
     dry_run_option,
@@ -24,9 +23,37 @@ from ddl_core.records.paths import RunFiles, committed
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
 
+
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
 ENDED = ("completed", "failed", "interrupted")
+
+
+@click.command()
+@click.argument("name", metavar="STUDY")
+@click.option(
+    "--run", "run_ids", multiple=True, metavar="ID", help="Only this run; may be given repeatedly."
+)
+@results_option
+@dry_run_option
+def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool) -> None:
+    """Cancel the SLURM jobs of a study; its runs can be submitted again and go on.
+
+    What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
+    was started.
+    """
+    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.slurm import reconcile as core
+
+    asked, tree = find_study(name), tree_of(root)
+    found = core.jobs_of(ledger(asked, tree), run_ids)
+    if not dry_run:
+        core.cancel(found)
+    for item in found:
+        done = "would cancel" if dry_run else "cancelled"
+        click.echo(f"{done}  {item.spec.run_id}  {item.reason}")
+    if not found:
+        click.echo("none of these runs has a job in SLURM's queue")
 
 
 @click.group()
@@ -45,7 +72,7 @@ def study() -> None:
 @dry_run_option
 def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
     """Write down all runs of a study, without starting any."""
-    from ddl_core.launch.study import find_study
+    from ddl_core.launch.plan import find_study
     from ddl_core.records.ledger import plan
 
     asked, tree = find_study(name), tree_of(root)
@@ -85,7 +112,8 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     run whose job was killed before it could say so gets, in its record, what SLURM says of it. The
     last line says whether the frameworks hold the same weights.
     """
-    from ddl_core.launch.study import find_study, live
+    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.study import live
 
     asked, tree = find_study(name), tree_of(root)
     jobs = _JobStates()
@@ -109,11 +137,11 @@ class _JobStates:
         self._due = 0.0
 
     def join(self, entries: list[Entry]) -> list[Entry]:
-        from ddl_core.launch.slurm import scheduler
+        from ddl_core.launch.slurm import reconcile, scheduler
         from ddl_core.launch.slurm.reconcile import settled
 
         if not any(item.job_id for item in entries) or time.monotonic() < self._due:
-            return scheduler.joined(entries, self._jobs)
+            return reconcile.joined(entries, self._jobs)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
         try:
             self._jobs = scheduler.queue()
@@ -145,7 +173,8 @@ def publish_command(name: str, root: Path | None) -> None:
 def _start(
     name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_core.launch.study import find_study, run_study, summary
+    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.study import run_study, summary
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
@@ -176,7 +205,7 @@ def _start(
 
 def _show_start(entries: list[Entry], retry_failed: bool) -> None:
     from ddl_core.launch import ranks
-    from ddl_core.launch.study import pending
+    from ddl_core.launch.plan import pending
 
     click.echo(show_entries(entries))
     click.echo(counts(entries))

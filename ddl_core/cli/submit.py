@@ -12,7 +12,7 @@ from ddl_core.records.paths import RunFiles, Tree
 
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
-    from ddl_core.launch.slurm.submit import Job, Plan
+    from ddl_core.launch.slurm.submit import Submission, Submissions
 
 
 @click.command()
@@ -54,11 +54,11 @@ def submit(
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
     most.
     """
+    from ddl_core.launch.plan import find_study
     from ddl_core.launch.slurm import submit as core
-    from ddl_core.launch.slurm.scheduler import joined
+    from ddl_core.launch.slurm.reconcile import joined
     from ddl_core.launch.slurm.script import Options
     from ddl_core.launch.slurm.site import find_site
-    from ddl_core.launch.study import find_study
 
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
@@ -75,7 +75,7 @@ def submit(
         click.echo(f"{job_id}  {item.spec.run_id}")
 
 
-def _show_plan(plan: "Plan") -> None:
+def _show_plan(plan: "Submissions") -> None:
     from ddl_core.launch.slurm.submit import show_costs
 
     click.echo(show_costs(plan.entries, plan.jobs))
@@ -100,15 +100,15 @@ def _queue() -> "Queue | None":
         return None
 
 
-def _show_scripts(jobs: list["Job"]) -> None:
+def _show_scripts(jobs: list["Submission"]) -> None:
     for job in jobs:
         click.echo(f"# {RunFiles(job.entry.directory).script}")
         click.echo(job.script)
 
 
-def _warn_of_data(jobs: list["Job"], tree: Tree, data_dir: Path | None) -> None:
+def _warn_of_data(jobs: list["Submission"], tree: Tree, data_dir: Path | None) -> None:
     """Say that data are missing: submitting would refuse, but a look at the scripts needs none."""
-    from ddl_core.launch.study import check_data
+    from ddl_core.launch.plan import check_data
 
     try:
         check_data([job.entry for job in jobs], tree, data_dir)

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from ddl_core.datasets.making import alone, explained, require_space
+from ddl_core.datasets.bulk import alone, explained, require_space, stream
 from ddl_core.datasets.manifest import write_whole
-from ddl_core.datasets.parallel import stream
-from ddl_core.datasets.shard_names import shards_in
-from ddl_core.datasets.shards import RecordList, list_records
-from ddl_core.datasets.tasks import SPLITS
+from ddl_core.datasets.sample import SPLITS
+from ddl_core.datasets.shards import RecordList, list_records, shards_in
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, SYNSET, Example, Record, read_records
 from ddl_core.errors import DataError
 

@@ -1,10 +1,16 @@
-"""``manifest.json``: what a made image folder holds, file by file."""
+"""What a made set holds, and what an unfinished one holds already.
+
+``manifest.json`` tells it file by file. While images are made, ``manifest.partial.jsonl`` has the
+plan and then one line per finished image, and ``shards.jsonl`` the same of a conversion's shards:
+so what was interrupted continues.
+"""
 
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +19,10 @@ from ddl_core.errors import DataError
 
 MANIFEST = "manifest.json"
 FORMAT = "ddl-sample"
+
+JOURNAL = "manifest.partial.jsonl"
+
+SHARD_LOG = "shards.jsonl"
 
 
 class FileEntry(BaseModel):
@@ -28,7 +38,7 @@ class FileEntry(BaseModel):
     sha256: str
 
 
-class Plan(BaseModel):
+class SamplePlan(BaseModel):
     """What was asked for, and what it is made with: the same plan gives the same bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +67,7 @@ class Plan(BaseModel):
         return self.classes * (self.train_per_class + self.val_per_class)
 
 
-class Manifest(Plan):
+class Manifest(SamplePlan):
     """A finished set: `files` sorted by path."""
 
     files: tuple[FileEntry, ...]
@@ -122,3 +132,97 @@ def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def read_journal(folder: Path) -> tuple[SamplePlan | None, list[FileEntry]]:
+    """Return the plan and the finished images; a line that was cut off ends the reading."""
+    plan: SamplePlan | None = None
+    entries: list[FileEntry] = []
+    try:
+        with (folder / JOURNAL).open(encoding="utf-8") as lines:
+            plan = SamplePlan.model_validate_json(next(lines, ""))
+            for line in lines:
+                entries.append(FileEntry.model_validate_json(line))
+    except (FileNotFoundError, ValidationError, UnicodeDecodeError):
+        pass
+    return plan, entries
+
+
+def start_journal(folder: Path, plan: SamplePlan, entries: Iterable[FileEntry]) -> TextIO:
+    """Begin a journal with what is already there, and return it open for more lines."""
+    lines = [model.model_dump_json() + "\n" for model in (plan, *entries)]
+    write_whole(folder / JOURNAL, "".join(lines).encode())
+    return (folder / JOURNAL).open("a", encoding="utf-8", buffering=1)
+
+
+class SplitPlan(BaseModel):
+    """What one split becomes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: int
+    shards: int
+
+
+class ConvertPlan(BaseModel):
+    """What a conversion makes: the same plan gives the same bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["ddl-tfrecord"] = "ddl-tfrecord"
+    format_version: Literal[1] = 1
+    seed: int
+    source: str  # SHA-256 over class names and file names
+    splits: dict[str, SplitPlan]
+    classes: tuple[str, ...]  # the first has label 1 in the records
+
+    @property
+    def request(self) -> str:
+        """The settings that a user chose, as words."""
+        shards = ", ".join(f"{plan.shards} {name}" for name, plan in self.splits.items())
+        return f"seed {self.seed}, shards: {shards}, source {self.source[:12]}"
+
+
+class ShardEntry(BaseModel):
+    """One finished shard."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    split: str
+    records: int
+    bytes: int
+    sha256: str
+
+
+def read_shard_log(folder: Path) -> tuple[ConvertPlan | None, list[ShardEntry]]:
+    """Return plan and finished shards; none for a folder of another origin.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged. A last line that was cut off is no damage: its shard is unfinished.
+    """
+    path = folder / SHARD_LOG
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, []
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    whole = [line for line in lines if line.endswith(b"\n")]
+    try:
+        plan = ConvertPlan.model_validate_json(whole[0] if whole else b"")
+        return plan, [ShardEntry.model_validate_json(line) for line in whole[1:]]
+    except ValidationError:
+        raise DataError(
+            f"{path} is damaged, or of another version of this program; delete {folder} and make "
+            "it again: ddl data convert"
+        ) from None
+
+
+def start_shard_log(folder: Path, plan: ConvertPlan, entries: Iterable[ShardEntry]) -> TextIO:
+    """Begin the file with what is already there, and return it open for more lines."""
+    lines = [model.model_dump_json() + "\n" for model in (plan, *entries)]
+    write_whole(folder / SHARD_LOG, "".join(lines).encode())
+    return (folder / SHARD_LOG).open("a", encoding="utf-8", buffering=1)

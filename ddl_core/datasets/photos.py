@@ -1,14 +1,22 @@
-"""The photographs of the sample set: one per class, all from packages that are pinned on PyPI.
+"""The photographs of the sample set, and an ImageNet-shaped JPEG out of each: a reproducible view.
 
-Debian's picture packages (wallpapers, themes) were considered and left out: they are other
-pictures on Ubuntu and in another release, and the sample set is to be the same bytes everywhere.
+One photograph per class, all from packages that are pinned on PyPI. Debian's picture packages
+(wallpapers, themes) were considered and left out: they are other pictures on Ubuntu and in another
+release, and the sample set is to be the same bytes everywhere.
+
+All arithmetic that reaches a pixel is in integers, or is rounded far above the last bit of a
+double, so that the bytes do not depend on the machine's mathematical library.
 """
 
 import hashlib
+import io
+import math
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
@@ -38,6 +46,29 @@ CLASSES = tuple(sorted(PHOTOS))  # of the set that is made unless another number
 # Longest side, pixels. Larger photographs are reduced once, so that a crop is about one photograph
 # pixel per image pixel, and the bicubic sampling of `crops` needs no filter against aliasing.
 LONGEST_SIDE = 800
+
+# Width, height (pixels) and share. ImageNet's commonest shape is 500 x 375, and most others keep a
+# long side of 500; the shares are chosen here, not measured there.
+SHAPES = (
+    (500, 375, 0.58),
+    (500, 333, 0.14),
+    (500, 400, 0.06),
+    (500, 500, 0.03),
+    (375, 500, 0.14),
+    (333, 500, 0.05),
+)
+SHORT_SIDE_JITTER = 12  # pixels, either way
+
+# Bytes. What comes out is 8 % less than what is wanted, since the smoothest images cannot reach it:
+# 119,000 gives the 110,000 of ImageNet.
+WANTED_BYTES = 119_000
+SIZE_SPREAD = 0.35  # standard deviation of the logarithm of the wanted size
+SIZE_LIMITS = (45_000, 280_000)  # bytes wanted; grain and quality cannot reach much further
+QUALITIES = (70, 80, 87, 92, 95, 97, 99)  # seven, so that bisection needs three encodings
+
+SMALLEST_ZOOM = 0.5  # side of the view / side of the largest view that fits
+LARGEST_ANGLE = 12.0  # degrees
+GRAIN = (5, 14)  # half width of the grain's triangular distribution, of 255
 
 
 class Source(BaseModel):
@@ -95,3 +126,98 @@ def load_photo(class_name: str) -> Image.Image:
         photo = image.convert("RGB")
     photo.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BICUBIC)
     return photo
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A finished image file in memory."""
+
+    jpeg: bytes
+    width: int
+    height: int
+
+
+def make_crop(photo: Image.Image, seed: np.random.SeedSequence) -> Crop:
+    """Return a JPEG of a random view of `photo`: the same bytes for the same seed."""
+    rng = np.random.default_rng(seed)
+    width, height = _shape(rng)
+    wanted = _wanted_bytes(rng)
+    view = photo.transform(
+        (width, height),
+        Image.Transform.AFFINE,
+        _view(rng, photo.size, (width, height)),
+        Image.Resampling.BICUBIC,
+    )
+    image = _grain(rng, _colours(rng, view))
+    return Crop(_encode(image, wanted), width, height)
+
+
+def _shape(rng: np.random.Generator) -> tuple[int, int]:
+    width, height, _ = SHAPES[rng.choice(len(SHAPES), p=[share for *_, share in SHAPES])]
+    jitter = int(rng.integers(-SHORT_SIDE_JITTER, SHORT_SIDE_JITTER + 1))
+    return (width, height + jitter) if width > height else (width + jitter, height)
+
+
+def _wanted_bytes(rng: np.random.Generator) -> int:
+    # A lognormal variable of logarithmic mean mu has mean exp(mu + spread^2 / 2).
+    mu = math.log(WANTED_BYTES) - SIZE_SPREAD**2 / 2
+    wanted = round(math.exp(mu + SIZE_SPREAD * rng.standard_normal()), -2)
+    return int(min(max(wanted, SIZE_LIMITS[0]), SIZE_LIMITS[1]))
+
+
+def _view(
+    rng: np.random.Generator, photo: tuple[int, int], image: tuple[int, int]
+) -> tuple[float, ...]:
+    """Return the affine map from image pixels to photograph pixels: zoom, turn, shift, mirror."""
+    angle = math.radians(LARGEST_ANGLE * rng.uniform(-1, 1))
+    cos, sin = round(math.cos(angle), 9), round(math.sin(angle), 9)
+    width, height = image
+    # The turned image needs this much room per photograph pixel at zoom 1.
+    room = (width * cos + height * abs(sin), width * abs(sin) + height * cos)
+    scale = min(photo[0] / room[0], photo[1] / room[1]) * rng.uniform(SMALLEST_ZOOM, 1)
+    centre = [
+        rng.uniform(scale * need / 2, side - scale * need / 2)
+        for side, need in zip(photo, room, strict=True)
+    ]
+    mirror = -1 if rng.integers(2) else 1
+    a, b = scale * cos * mirror, -scale * sin
+    d, e = scale * sin * mirror, scale * cos
+    c = centre[0] - a * width / 2 - b * height / 2
+    f = centre[1] - d * width / 2 - e * height / 2
+    return tuple(round(value, 6) for value in (a, b, c, d, e, f))
+
+
+def _colours(rng: np.random.Generator, image: Image.Image) -> Image.Image:
+    """Vary exposure, contrast and white balance."""
+    contrast, exposure = rng.uniform(0.8, 1.2), rng.uniform(-20, 20)
+    levels = np.arange(256)
+    table: list[int] = []
+    for balance in rng.uniform(0.93, 1.07, size=3):
+        values = ((levels - 128) * contrast + 128 + exposure) * balance
+        table += np.clip(np.rint(np.round(values, 6)), 0, 255).astype(int).tolist()
+    return image.point(table)
+
+
+def _grain(rng: np.random.Generator, image: Image.Image) -> Image.Image:
+    """Add a camera's noise: an enlarged photograph is smoother than a real one of its size."""
+    half = int(rng.integers(GRAIN[0], GRAIN[1] + 1))
+    pixels = np.asarray(image).astype(np.int16)
+    noise = rng.integers(256, size=(2, *pixels.shape[:2], 1), dtype=np.uint8).astype(np.int16)
+    grainy = pixels + ((noise[0] - noise[1]) * half + 128 >> 8)
+    return Image.fromarray(grainy.clip(0, 255).astype(np.uint8))
+
+
+def _encode(image: Image.Image, wanted: int) -> bytes:
+    """Return the JPEG whose size is nearest to `wanted` bytes (bisection over the quality)."""
+    tried: dict[int, bytes] = {}
+    low, high = 0, len(QUALITIES) - 1
+    while low <= high:
+        middle = (low + high) // 2
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=QUALITIES[middle])
+        tried[middle] = buffer.getvalue()
+        if len(tried[middle]) < wanted:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return min(tried.values(), key=lambda jpeg: abs(len(jpeg) - wanted))

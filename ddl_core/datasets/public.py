@@ -1,10 +1,6 @@
-"""Small public sets as image folders: the same door through which ImageNet goes.
+"""Read small public sets from the few files in which their makers publish them."""
 
-What lies in a few packed files is written once as ``train/<class>/*.png`` and
-``val/<class>/*.png``, so that every loader, `ddl data verify` and `ddl data convert` read it like
-any other set.
-"""
-
+import gzip
 import shutil
 import zlib
 from collections.abc import Callable
@@ -16,11 +12,104 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from ddl_core.datasets.making import alone, explained, require_space
-from ddl_core.datasets.packed import Split, read_cifar10, read_digits, read_fashion_mnist
+from ddl_core.datasets.bulk import alone, explained, require_space
 from ddl_core.errors import DataError
 
+# Xiao et al. 2017, arXiv:1708.07747, table 2. Numbered, so that sorted folders give the labels.
+FASHION_MNIST_CLASSES = (
+    "0_tshirt_top",
+    "1_trouser",
+    "2_pullover",
+    "3_dress",
+    "4_coat",
+    "5_sandal",
+    "6_shirt",
+    "7_sneaker",
+    "8_bag",
+    "9_ankle_boot",
+)
+CIFAR10_BYTES = 1 + 3 * 32 * 32  # a label, then the three planes of an image
+DIGITS_TRAIN = 1437  # four fifths; the later fifth was written by other people
+
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images are smaller
+
+
+class Split(NamedTuple):
+    """Images (n, height, width) or (n, height, width, 3), labels (n,), and class names."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+    classes: tuple[str, ...]
+
+
+def read_fashion_mnist(folder: Path) -> tuple[Split, Split]:
+    """Return training and validation images from the four ``*-ubyte.gz`` files (IDX format).
+
+    Raises
+    ------
+    OSError, EOFError, ValueError
+        If a file is missing or damaged.
+    """
+
+    def split(prefix: str) -> Split:
+        images = _read_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
+        labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1)
+        if len(images) != len(labels):
+            raise ValueError(f"{prefix}: {len(images)} images, but {len(labels)} labels")
+        return _checked(Split(images, labels, FASHION_MNIST_CLASSES))
+
+    return split("train"), split("t10k")
+
+
+def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Return the array of an IDX file: magic number, sizes as big-endian 32-bit, then bytes."""
+    with gzip.open(path) as file:
+        content = file.read()
+    head = np.frombuffer(content, ">u4", 1 + dimensions)
+    if head[0] != 0x0800 + dimensions:
+        raise ValueError(f"{path.name} is not an IDX file of {dimensions} dimensions")
+    return np.frombuffer(content, np.uint8, offset=head.nbytes).reshape(head[1:].astype(int))
+
+
+def read_cifar10(folder: Path) -> tuple[Split, Split]:
+    """Return training and validation images from CIFAR-10's binary version.
+
+    Raises
+    ------
+    OSError, ValueError
+        If a file is missing or damaged.
+    """
+    names = (folder / "batches.meta.txt").read_text(encoding="utf-8").split()
+    classes = tuple(f"{number}_{name}" for number, name in enumerate(names))
+
+    def split(*files: str) -> Split:
+        content = b"".join((folder / file).read_bytes() for file in files)
+        rows = np.frombuffer(content, np.uint8).reshape(-1, CIFAR10_BYTES)
+        planes = rows[:, 1:].reshape(-1, 3, 32, 32)
+        return _checked(Split(planes.transpose(0, 2, 3, 1).copy(), rows[:, 0], classes))
+
+    return split(*(f"data_batch_{part}.bin" for part in range(1, 6))), split("test_batch.bin")
+
+
+def read_digits(_folder: Path) -> tuple[Split, Split]:
+    """Return scikit-learn's 1797 handwritten digits of 8 x 8 pixels, split in writing order."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    labels = digits.target.astype(np.uint8)
+    classes = tuple(str(name) for name in digits.target_names)
+    parts = slice(None, DIGITS_TRAIN), slice(DIGITS_TRAIN, None)
+    train, val = (Split(images[part], labels[part], classes) for part in parts)
+    return train, val
+
+
+def _checked(split: Split) -> Split:
+    if len(split.labels) and split.labels.max() >= len(split.classes):
+        raise ValueError(
+            f"label {split.labels.max()}, but there are only {len(split.classes)} classes"
+        )
+    return split
 
 
 class PublicSet(NamedTuple):

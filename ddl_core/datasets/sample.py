@@ -6,17 +6,26 @@ same photographs: accuracy on it shows that training works, and nothing about a 
 """
 
 import hashlib
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
 from tqdm import tqdm
 
-from ddl_core.datasets.journal import JOURNAL, read_journal, start_journal
-from ddl_core.datasets.making import alone, explained, require_space
-from ddl_core.datasets.manifest import FileEntry, Manifest, Plan
-from ddl_core.datasets.parallel import stream
-from ddl_core.datasets.photos import CLASSES, source
-from ddl_core.datasets.tasks import make_images, tasks
+from ddl_core.datasets.bulk import alone, explained, require_space, stream
+from ddl_core.datasets.manifest import (
+    JOURNAL,
+    FileEntry,
+    Manifest,
+    SamplePlan,
+    read_journal,
+    start_journal,
+    write_whole,
+)
+from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop, source
 from ddl_core.errors import DataError
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
@@ -26,6 +35,8 @@ VAL_PER_CLASS = 10
 BYTES_PER_IMAGE = 115_000  # for the space needed: mean of the images, names and manifest
 IMAGES_PER_BATCH = 8  # of one worker process: small, for a lively progress bar
 LOCK = ".making.lock"
+
+SPLITS = ("train", "val")
 
 
 def make_sample(
@@ -77,7 +88,7 @@ def make_sample(
             return _finished(folder, plan, check) or _make(folder, plan, check, progress, processes)
 
 
-def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> Plan:
+def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> SamplePlan:
     for name, value, least in (
         ("classes", classes, 1),
         ("train_per_class", train_per_class, 1),
@@ -86,7 +97,7 @@ def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> 
     ):
         if value < least:
             raise DataError(f"{name} = {value}: must be at least {least}")
-    return Plan(
+    return SamplePlan(
         seed=seed,
         train_per_class=train_per_class,
         val_per_class=val_per_class,
@@ -96,7 +107,7 @@ def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> 
     )
 
 
-def _finished(folder: Path, plan: Plan, check: bool) -> Manifest | None:
+def _finished(folder: Path, plan: SamplePlan, check: bool) -> Manifest | None:
     """Return the manifest of a set that is whole; refuse a folder that holds anything else."""
     manifest = Manifest.read(folder)
     found = manifest or read_journal(folder)[0]
@@ -115,7 +126,9 @@ def _finished(folder: Path, plan: Plan, check: bool) -> Manifest | None:
     return None
 
 
-def _make(folder: Path, plan: Plan, check: bool, progress: bool, processes: int | None) -> Manifest:
+def _make(
+    folder: Path, plan: SamplePlan, check: bool, progress: bool, processes: int | None
+) -> Manifest:
     """Make what is missing; the manifest comes last."""
     for part in folder.glob("*/*/.*.part"):  # of a process that was killed
         part.unlink()
@@ -139,7 +152,7 @@ def _make(folder: Path, plan: Plan, check: bool, progress: bool, processes: int 
     return manifest
 
 
-def _usable(folder: Path, plan: Plan, check: bool) -> dict[str, FileEntry]:
+def _usable(folder: Path, plan: SamplePlan, check: bool) -> dict[str, FileEntry]:
     """Return the files that need not be made again: whole, and of the same package versions."""
     manifest = Manifest.read(folder)
     started, entries = (manifest, manifest.files) if manifest else read_journal(folder)
@@ -153,3 +166,61 @@ def _is_intact(folder: Path, entry: FileEntry, check: bool) -> bool:
     if not path.is_file() or path.stat().st_size != entry.bytes:
         return False
     return not check or hashlib.sha256(path.read_bytes()).hexdigest() == entry.sha256
+
+
+@dataclass(frozen=True)
+class Task:
+    """One image to make."""
+
+    split: str
+    class_number: int
+    number: int
+
+    @property
+    def class_name(self) -> str:
+        """The class folder."""
+        return class_name(self.class_number)
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the set's folder."""
+        return f"{self.split}/{self.class_name}/{self.class_name}_{self.number:05d}.JPEG"
+
+    def seed(self, seed: int) -> np.random.SeedSequence:
+        """Return all that the image depends on: not the counts, the processes or the order."""
+        key = (SPLITS.index(self.split), self.class_number, self.number)
+        return np.random.SeedSequence(seed, spawn_key=key)
+
+
+def tasks(plan: SamplePlan) -> list[Task]:
+    """Return every image of the set."""
+    return [
+        Task(split, class_number, number)
+        for split, count in zip(SPLITS, (plan.train_per_class, plan.val_per_class), strict=True)
+        for class_number in range(plan.classes)
+        for number in range(count)
+    ]
+
+
+def make_images(batch: tuple[Path, int, list[Task]]) -> list[FileEntry]:
+    """Write some images of the set in `folder`; `batch` is (folder, seed, tasks)."""
+    folder, seed, todo = batch
+    return [_make_image(folder, task, seed) for task in todo]
+
+
+def _make_image(folder: Path, task: Task, seed: int) -> FileEntry:
+    crop = make_crop(_photo(class_photo(task.class_number)), task.seed(seed))
+    write_whole(folder / task.path, crop.jpeg)
+    return FileEntry(
+        path=task.path,
+        class_name=task.class_name,
+        bytes=len(crop.jpeg),
+        width=crop.width,
+        height=crop.height,
+        sha256=hashlib.sha256(crop.jpeg).hexdigest(),
+    )
+
+
+@cache
+def _photo(name: str) -> Image.Image:
+    return load_photo(name)

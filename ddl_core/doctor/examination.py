@@ -5,17 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddl_core.doctor import job, login_node, machine, packages
+from ddl_core.doctor import login_node, machine, placement, probe_run, traffic
 from ddl_core.doctor.finding import Finding, subjects
-from ddl_core.doctor.judge import judge
 from ddl_core.doctor.probe_run import PROGRAM, command, plan_probe, probe_name, run_probe
 from ddl_core.errors import DDLError, SpecError
-from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.commands import Allocation
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import Site, find_site
 from ddl_core.records.paths import PROJECT, STUDIES, Tree, portable
 from ddl_core.records.probe import ProbeRecord, read_probe
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 
 NODES = 2  # of a site: the fewest that have a network between them
 JOB_TIME = "00:10:00"
@@ -95,7 +95,7 @@ def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report
     data = machine.data(folder, asked.data_format)
     report = Report(
         [
-            *packages.examine({run.strategy for run in runs}),
+            *machine.examine_packages({run.strategy for run in runs}),
             *machine.examine(runs),
             machine.results(tree),
             data,
@@ -120,7 +120,7 @@ def _site(asked: Request, site: Site, tree: Tree, on_state: Callable[[str], None
     folder = asked.data_dir or tree.dataset("sample")
     record = _planned(asked, site, folder if asked.data_dir or folder.exists() else None)
     spec = record.spec
-    report = Report([*packages.examine(()), machine.results(tree)])
+    report = Report([*machine.examine_packages(()), machine.results(tree)])
     if record.data_dir is None:
         report.findings.append(Finding("data", "warn", "none named, so not read", "--data DIR"))
     else:
@@ -194,10 +194,38 @@ def _probe_in_job(
         return
     directory = plan_probe(tree, record)
     try:
-        job_id = job.submit(directory, script)
+        job_id = probe_run.submit_probe(directory, script)
     except DDLError as error:
         report.findings.append(Finding("ranks", "bad", str(error), "see sbatch's own message"))
         return
-    ended = job.wait(directory, job_id, asked.patience_s, on_state)
+    ended = probe_run.wait_for_probe(directory, job_id, asked.patience_s, on_state)
     report.findings += judge(ended, directory)
     report.directory = directory
+
+
+def judge(record: ProbeRecord, directory: Path) -> list[Finding]:
+    """Return what a probe found; of one that failed, what its ranks could still tell.
+
+    Parameters
+    ----------
+    record
+        Of the probe.
+    directory
+        Its folder, for the messages.
+    """
+    found = [_answers(record, directory)]
+    if record.answers:
+        found += [*placement.judge(record), *traffic.judge(record)]
+    return found
+
+
+def _answers(record: ProbeRecord, directory: Path) -> Finding:
+    hosts = len({one.host for one in record.answers})
+    if record.status == "completed":
+        return Finding("ranks", "ok", f"{record.spec.world_size} on {hosts} host(s), all answered")
+    if record.status == "planned":
+        job = f"job {record.job_id} has not ended" if record.job_id else "has not ended"
+        return Finding("ranks", "unknown", job, f"later: ddl doctor --show {directory}")
+    assert record.error is not None
+    place = "" if record.error.rank is None else f"rank {record.error.rank}: "
+    return Finding("ranks", "bad", place + record.error.message, f"logs in {directory / 'logs'}")

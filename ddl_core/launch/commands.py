@@ -1,15 +1,16 @@
 """How the ranks of a run are started: here as forks of a process, in a SLURM job by `srun`."""
 
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch.allocation import Allocation
+from ddl_core.processes import import_path
 from ddl_core.spec.run import RunSpec
 
 # Give a rank the log files that torchrun would have given it, then become the rank.
@@ -21,6 +22,31 @@ TASK_LIKE_TORCHRUN = f"""
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 {OWN_LOGS}
 """
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes that SLURM has granted, and the site's way to start tasks on them."""
+
+    nodes: int
+    srun: tuple[str, ...]
+    launcher: str
+
+    @classmethod
+    def current(cls) -> "Allocation | None":
+        """Return the allocation of this process.
+
+        None outside a job, and in a job without ``DDL_SRUN``, which the job script sets: there a
+        run uses this node alone, as on a laptop.
+        """
+        srun = os.environ.get("DDL_SRUN")
+        if not srun or "SLURM_JOB_ID" not in os.environ:
+            return None
+        return cls(
+            nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
+            srun=tuple(shlex.split(srun)),
+            launcher=os.environ.get("DDL_LAUNCHER", "srun"),
+        )
 
 
 @dataclass(frozen=True)
@@ -140,3 +166,12 @@ def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
     places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
     start = f'exec {shlex.join(torchrun)} {places} "$@"'
     return ["sh", "-c", start, "torchrun", *rank]
+
+
+def environment(spec: RunSpec) -> Mapping[str, str]:
+    """Return the environment of the ranks: this package importable, threads as the run says."""
+    return {
+        **os.environ,
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": str(spec.cpu_threads),
+    }

@@ -5,7 +5,7 @@ import re
 import signal
 from pathlib import Path
 
-from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.commands import Allocation
 from ddl_core.records.failures import INTERRUPTIONS, classify
 from ddl_core.records.ledger import INTERRUPTED
 from ddl_core.records.paths import RunFiles

@@ -21,10 +21,10 @@ import ipyparallel
 
 from ddl_core import processes
 from ddl_core.errors import LaunchError
-from ddl_core.launch import commands, diagnose, engine, ranks, supervise
-from ddl_core.launch.allocation import Allocation
+from ddl_core.launch import commands, diagnose, engine, supervise
+from ddl_core.launch.commands import Allocation
 from ddl_core.records.paths import results
-from ddl_core.records.run import cannot_write
+from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
 
 START_S = 120.0
@@ -34,7 +34,7 @@ POLL_S = 0.1
 HEARTBEAT = ("--HeartMonitor.period=1000", "--HeartMonitor.max_heartmonitor_misses=120")
 
 
-class Cluster:
+class EngineCluster:
     """Controller, engines, and the client that talks to them; nothing of it outlives `close`.
 
     Parameters
@@ -132,7 +132,7 @@ class Cluster:
         self._started.append(begun)
 
     def _environment(self) -> dict[str, str]:
-        return {**ranks.environment(self._spec), "IPYTHONDIR": str(self._folder)}
+        return {**commands.environment(self._spec), "IPYTHONDIR": str(self._folder)}
 
     def _connected(self) -> Any:
         client = ipyparallel.Client(str(self._connection("client")), timeout=START_S)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from ddl_core import processes
 from ddl_core.launch import diagnose
-from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.commands import Allocation
 from ddl_core.launch.forked_ranks import PLACE, PLACE_VALUE
 
 ADDRESS = "DDL_FORK_SERVER"  # where this process, or the one that started it, has a server

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddl_core.launch.diagnose import launcher_log
-from ddl_core.parent import die_with_parent
-from ddl_core.processes import TOKEN
+from ddl_core.processes import TOKEN, die_with_parent
 
 # What every rank needs, whatever it trains and on what device. The frameworks themselves are not
 # here: some look for a GPU when they are imported, and a process that has done so must not fork.

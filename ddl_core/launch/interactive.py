@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddl_core.errors import LaunchError
-from ddl_core.launch import diagnose, hang, preflight, ranks
-from ddl_core.launch.allocation import Allocation
-from ddl_core.launch.engines import Cluster
+from ddl_core.launch import diagnose, preflight, ranks, supervise
+from ddl_core.launch.commands import Allocation
+from ddl_core.launch.engines import EngineCluster
 from ddl_core.launch.ranks import OnProgress
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import RunRecord, read_record
@@ -51,7 +51,7 @@ class Engines:
     def __init__(self, spec: RunSpec) -> None:
         preflight.check_run(spec)
         self._spec = spec
-        self._cluster: Cluster | None = Cluster(spec)
+        self._cluster: EngineCluster | None = EngineCluster(spec)
         self._runs = 0
 
     def __enter__(self) -> Self:
@@ -111,10 +111,10 @@ class Engines:
                     "close them, and start Engines for this run"
                 )
 
-    def _started(self) -> Cluster:
+    def _started(self) -> EngineCluster:
         if self._cluster is None or self._cluster.broken:
             self.close()
-            self._cluster = Cluster(self._spec)
+            self._cluster = EngineCluster(self._spec)
         return self._cluster
 
     def _execute(
@@ -133,7 +133,7 @@ class Engines:
             answers = cluster.submit(*arguments)
             ended = partial(_look, cluster, answers, on_ranks)
             stalled = ranks.watch(ended, files, on_progress, stall_timeout)
-            cause = hang.diagnose(logs, cluster.token, stalled) if stalled else None
+            cause = supervise.ask_ranks(logs, cluster.token, stalled) if stalled else None
             gone = cluster.ended()
             whole = not cluster.broken and all(answer.ready() for answer in answers)
         finally:
@@ -153,7 +153,7 @@ class Engines:
         return {"MASTER_ADDR": os.environ["MASTER_ADDR"], "MASTER_PORT": str(port)}
 
 
-def _look(cluster: Cluster, answers: list[Any], on_ranks: OnRanks | None) -> bool:
+def _look(cluster: EngineCluster, answers: list[Any], on_ranks: OnRanks | None) -> bool:
     """Show where the ranks are; return whether there is nothing left to wait for."""
     done = [answer for answer in answers if answer.ready()]
     well = [answer for answer in done if answer.successful() and answer.get() == 0]

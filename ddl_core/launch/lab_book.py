@@ -6,6 +6,7 @@ from typing import Any
 
 from ddl_core import processes
 from ddl_core.errors import LaunchError
+from ddl_core.launch.diagnose import tail
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
@@ -39,26 +40,31 @@ def execute(
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    from ddl_core.launch.notebook_kernel import event_loop, manager_class
+    from ddl_core.launch.notebook_kernel import LOG, event_loop, manager_class
 
     _check_parameters(papermill, notebook, parameters)
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
         with event_loop(), processes.private_folder() as sockets:
-            papermill.execute_notebook(
-                notebook,
-                partial,
-                parameters=parameters,
-                kernel_manager_class=manager_class(Path(sockets), on_kernel),
-                progress_bar=False,
-                start_timeout=KERNEL_START_S,
-                cwd=notebook.parent,
-            )
+            manager = manager_class(Path(sockets), on_kernel)
+            try:
+                papermill.execute_notebook(
+                    notebook,
+                    partial,
+                    parameters=parameters,
+                    kernel_manager_class=manager,
+                    progress_bar=False,
+                    start_timeout=KERNEL_START_S,
+                    cwd=notebook.parent,
+                )
+            except (RuntimeError, OSError) as error:
+                raise LaunchError(
+                    f"the kernel of {notebook.name} did not survive: {error}"
+                    + tail(Path(sockets) / LOG)
+                ) from None
     except PapermillExecutionError as error:
         raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
-    except (RuntimeError, OSError) as error:
-        raise LaunchError(f"the kernel of {notebook.name} did not survive: {error}") from None
     finally:
         if partial.exists():
             partial.replace(target)

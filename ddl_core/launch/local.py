@@ -1,4 +1,4 @@
-"""The launcher for this machine: a thread drives papermill, its kernel starts the ranks."""
+"""One run on this machine: a thread drives papermill, its kernel starts the ranks."""
 
 import os
 import signal
@@ -7,28 +7,88 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launch import lab_book, ranks
-from ddl_core.records.ending import mark_failed
-from ddl_core.records.ledger import is_locked
+from ddl_core.launch import fork_server, lab_book
+from ddl_core.launch.screen import Screen, screen
+from ddl_core.processes import stoppable
+from ddl_core.records.ledger import (
+    complete_text,
+    is_locked,
+    mark_failed,
+)
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.progress import read_progress
 from ddl_core.records.run import Failure, RunRecord, Status, read_record
 
 CANCEL_PATIENCE_S = 30.0
 ASK_EVERY_S = 1.0
+
+POLL_S = 0.25
+
+
+class Job(Protocol):
+    """A run that was handed to a launcher."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run."""
+        ...
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the ranks' output."""
+        ...
+
+    @property
+    def state(self) -> Status:
+        """What the run's record says now."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether the launcher has nothing left to do for this job."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> RunRecord:
+        """Wait for the end and return the record.
+
+        Raises
+        ------
+        LaunchError
+            If the run failed, with its own error; or if `timeout` seconds were not enough.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """End the run and every process of it; a run that is complete stays complete."""
+        ...
+
+
+class Launcher(Protocol):
+    """Something that can execute planned runs."""
+
+    def submit(self, run_dir: Path) -> Job:
+        """Start the planned run in `run_dir` and return at once.
+
+        Raises
+        ------
+        LaunchError
+            If the run is complete already, or is being run by another process.
+        """
+        ...
 
 
 class Local:
     """Executes runs on this machine, each in a notebook kernel of its own."""
 
     def submit(self, run_dir: Path) -> "LocalJob":
-        """See `ddl_core.launch.Launcher`."""
+        """See `ddl_core.launch.local.Launcher`."""
         run_dir = Path(run_dir).resolve()
         record = read_record(run_dir)
         if record.status == "completed":
-            raise LaunchError(ranks.complete_text(record, run_dir))
+            raise LaunchError(complete_text(record, run_dir))
         if is_locked(run_dir):
             raise LaunchError(f"run {record.run_id} is being run by another process")
         return LocalJob(run_dir)
@@ -47,21 +107,21 @@ class LocalJob:
 
     @property
     def logs(self) -> Path:
-        """See `ddl_core.launch.Job`."""
+        """See `ddl_core.launch.local.Job`."""
         return RunFiles(self.run_dir).logs
 
     @property
     def state(self) -> Status:
-        """See `ddl_core.launch.Job`."""
+        """See `ddl_core.launch.local.Job`."""
         return read_record(self.run_dir).status
 
     @property
     def ended(self) -> bool:
-        """See `ddl_core.launch.Job`."""
+        """See `ddl_core.launch.local.Job`."""
         return not self._thread.is_alive()
 
     def wait(self, timeout: float | None = None) -> RunRecord:
-        """See `ddl_core.launch.Job`."""
+        """See `ddl_core.launch.local.Job`."""
         self._thread.join(timeout)
         if not self.ended:
             raise LaunchError(f"run {self.run_dir.name} has not ended within {timeout} s")
@@ -75,7 +135,7 @@ class LocalJob:
         raise self._error or LaunchError(f"run {record.run_id} ended as {record.status!r}")
 
     def cancel(self) -> None:
-        """See `ddl_core.launch.Job`."""
+        """See `ddl_core.launch.local.Job`."""
         deadline = time.monotonic() + CANCEL_PATIENCE_S
         while not self.ended and time.monotonic() < deadline:
             self._signal(signal.SIGINT)  # may come before the cell runs: ask again
@@ -103,3 +163,47 @@ class LocalJob:
         if pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def run_one(run_dir: Path, *, progress: bool = True, launcher: Launcher | None = None) -> RunRecord:
+    """Execute one planned run and show its progress; return its completed record.
+
+    Raises
+    ------
+    LaunchError
+        If the run failed, was complete before, or is at work elsewhere.
+    KeyboardInterrupt
+        If this process was interrupted; the run was ended cleanly.
+    """
+    shown = screen(1) if progress else _Silence()
+    try:
+        with stoppable(), fork_server.shared():
+            job = (launcher or Local()).submit(run_dir)
+            _follow(job, shown, 0)
+            return job.wait()
+    finally:
+        shown.close()
+
+
+def _follow(job: Job, shown: Screen, done: int) -> None:
+    """Show a job's progress until it ends; end it when this process is interrupted."""
+    try:
+        while not job.ended:
+            shown.show(done, job.run_dir.name, read_progress(job.run_dir))
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        job.cancel()
+        raise
+
+
+class _Silence:
+    """A screen that shows nothing."""
+
+    def show(self, done: int, name: str, progress: object) -> None:
+        """Ignore it."""
+
+    def say(self, line: str) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        """Ignore it."""

@@ -9,27 +9,27 @@ from pathlib import Path
 import psutil
 
 from ddl_core.errors import LaunchError
-from ddl_core.launch.slurm.emulated import Cluster
+from ddl_core.launch.slurm.emulated import EmulatedSlurm
 
 
-def nodes_of(cluster: Cluster, job_id: str) -> list[str]:
+def nodes_of(cluster: EmulatedSlurm, job_id: str) -> list[str]:
     """Return the nodes of a job, the one of its script first; none if it has none now."""
     asked = ("--noheader", f"--jobs={job_id}", "--states=all", "--format=%N")
     names = cluster.call("squeue", *asked).strip()
     return cluster.call("scontrol", "show", "hostnames", names).split() if names else []
 
 
-def notice_limit(cluster: Cluster, job_id: str) -> None:
+def notice_limit(cluster: EmulatedSlurm, job_id: str) -> None:
     """Send the notice of the time limit: SLURM itself looks at the time only every 30 s."""
     cluster.call("scancel", "--batch", "--signal=USR1", job_id)
 
 
-def take_down(cluster: Cluster, node: str) -> None:
+def take_down(cluster: EmulatedSlurm, node: str) -> None:
     """Declare a node broken: SLURM ends or requeues its jobs."""
     cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=fault")
 
 
-def kill_daemon(cluster: Cluster, node: str) -> None:
+def kill_daemon(cluster: EmulatedSlurm, node: str) -> None:
     """Kill the daemon of a node; SLURM gives the node up after `SlurmdTimeout` of ``up.sh``.
 
     Raises
@@ -40,7 +40,7 @@ def kill_daemon(cluster: Cluster, node: str) -> None:
     cluster.daemon(node).kill()
 
 
-def kill_script(cluster: Cluster, job_id: str) -> None:
+def kill_script(cluster: EmulatedSlurm, job_id: str) -> None:
     """Kill the script of a job.
 
     Raises
@@ -57,7 +57,7 @@ def kill_script(cluster: Cluster, job_id: str) -> None:
     raise LaunchError(f"the script of job {job_id} is not running")
 
 
-def kill_rank(cluster: Cluster, run_dir: Path, rank: int) -> None:
+def kill_rank(cluster: EmulatedSlurm, run_dir: Path, rank: int) -> None:
     """Kill one rank of a run.
 
     Raises
@@ -77,7 +77,7 @@ def kill_rank(cluster: Cluster, run_dir: Path, rank: int) -> None:
     raise LaunchError(f"rank {rank} of {run_dir.name} is not running")
 
 
-def mend(cluster: Cluster) -> None:
+def mend(cluster: EmulatedSlurm) -> None:
     """Start the daemons that are gone and take all nodes into service again."""
     for number in range(1, cluster.nodes + 1):
         node = f"node{number}"

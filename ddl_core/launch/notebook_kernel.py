@@ -12,6 +12,8 @@ from jupyter_core.utils import ensure_event_loop
 
 from ddl_core.processes import import_path
 
+LOG = "kernel.log"
+
 
 class ThisPython(AsyncKernelManager):
     """Kernel manager that asks no kernel specification and opens no network port.
@@ -43,6 +45,14 @@ class ThisPython(AsyncKernelManager):
                 "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             },
         )
+
+    async def start_kernel(self, **settings: Any) -> None:  # type: ignore[override]
+        """Start the kernel; what it says itself goes to a file and not into the user's terminal.
+
+        Told to end while it is being interrupted, it may complain of its own closed sockets.
+        """
+        with (self.folder / LOG).open("ab") as log:
+            await super().start_kernel(**settings, stderr=log)
 
     @property
     def pid(self) -> int | None:

@@ -4,10 +4,6 @@ import shutil
 from pathlib import Path
 
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.launch.allocation import Allocation
-from ddl_core.launch.commands import words_of_step
-from ddl_core.launch.slurm.script import srun
-from ddl_core.launch.slurm.site import Site
 from ddl_core.spec.nsys import SWITCH, asked
 from ddl_core.spec.run import RunSpec
 
@@ -36,35 +32,6 @@ def prefix(logs: Path) -> list[str]:
     """
     place = str(folder(logs)).replace("%", "%%")
     return ["nsys", "profile", *FLAGS, f"--output={place}/rank.%q{{RANK}}"]
-
-
-def step(spec: RunSpec, site: Site, rank: list[str], logs: Path) -> list[str]:
-    """Return the job step of a profiled run on a site: a pure function.
-
-    Parameters
-    ----------
-    spec
-        The run.
-    site
-        The machine.
-    rank
-        Command of a rank.
-    logs
-        Of the attempt.
-
-    Raises
-    ------
-    SpecError
-        If the site's GPUs are not NVIDIA's, or the run does not fit it.
-    """
-    site.check(spec)
-    if not site.wants_gpus(spec) or site.visible_variable != "CUDA_VISIBLE_DEVICES":
-        raise SpecError(
-            f"{site.description}: these ranks compute on no NVIDIA GPU, and Nsight Systems knows "
-            "no other; profile_steps has torch.profiler watch instead"
-        )
-    allocation = Allocation(spec.nodes, tuple(srun(spec, site)), site.launcher)
-    return words_of_step(spec, [*prefix(logs), *rank], logs, allocation)
 
 
 def words(spec: RunSpec, logs: Path) -> list[str]:

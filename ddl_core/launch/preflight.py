@@ -8,12 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.datasets import PUBLIC_SETS
-from ddl_core.datasets.shard_names import shards_in
+from ddl_core.datasets.shards import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
-from ddl_core.launch.allocation import Allocation
-from ddl_core.records.paths import shards_folder
+from ddl_core.launch.commands import Allocation
 from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import cannot_write
+from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
 
 # Two checkpoints of the largest model (one being written) are 1 GB.

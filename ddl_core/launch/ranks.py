@@ -6,7 +6,7 @@ interrupted) no process is left behind and ``run.json`` says why.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,12 @@ from pathlib import Path
 from ddl_core import processes
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import commands, diagnose, nsys, preflight, supervise
-from ddl_core.launch.allocation import Allocation
-from ddl_core.launch.screen import Progress, read_progress
-from ddl_core.processes import import_path
-from ddl_core.records.ending import mark_failed
-from ddl_core.records.ledger import INTERRUPTED, exclusive
+from ddl_core.launch.commands import Allocation, environment
+from ddl_core.records.ledger import INTERRUPTED, complete_text, exclusive, mark_failed
 from ddl_core.records.paths import RunFiles, locate
-from ddl_core.records.run import Attempt, Failure, RunRecord, now, read_record, write_record
+from ddl_core.records.progress import Standing, read_progress
+from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
+from ddl_core.records.storage import now
 from ddl_core.spec.nsys import asked
 from ddl_core.spec.run import RunSpec
 
@@ -32,7 +31,7 @@ STALL_TIMEOUT_S = 300.0
 EXIT_GRACE_S = 20.0
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[Standing], None]
 Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
 """Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
 
@@ -82,26 +81,9 @@ def run_ranks(
         return read_record(directory)
 
 
-def complete_text(record: RunRecord, directory: Path) -> str:
-    """Return why a complete run is refused, and what to do instead."""
-    return (
-        f"run {record.run_id} is complete and will not be run again; "
-        f"to measure anew, choose another `repeat`, or remove its folder {directory}"
-    )
-
-
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
     return commands.command(spec, WORKER, run_dir, logs, before=nsys.words(spec, logs))
-
-
-def environment(spec: RunSpec) -> Mapping[str, str]:
-    """Return the environment of the ranks: this package importable, threads as the run says."""
-    return {
-        **os.environ,
-        "PYTHONPATH": import_path(),
-        "OMP_NUM_THREADS": str(spec.cpu_threads),
-    }
 
 
 def stall_limit_s(default: float) -> float:

@@ -1,61 +1,26 @@
-"""Show how far a run is: in a terminal, in a notebook, or in a log file."""
+"""Show how far a run is, in a terminal, a notebook or a log, and what each of its ranks does."""
 
-import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
-from ddl_core.records.paths import RunFiles
-
-Progress = dict[str, Any]
+from ddl_core.records.progress import Standing, describe, fraction
 
 LOG_EVERY_S = 30.0
 CELL_EVERY_S = 1.0
 BAR_WIDTH = 24
 
-
-def read_progress(run_dir: Path) -> Progress | None:
-    """Return what rank 0 last wrote to ``progress.json``, or None."""
-    try:
-        content = json.loads(RunFiles(run_dir).progress.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def fraction(progress: Progress | None) -> float:
-    """Return the share of a run's training that is done, 0 to 1."""
-    if not progress or progress["phase"] == "setup":
-        return 0.0
-    if progress["phase"] == "done":
-        return 1.0
-    epochs, steps = progress["epochs"] or 1, progress["steps"] or 1
-    within = progress["step"] / steps if progress["phase"] == "train" else 1.0
-    return min(1.0, (progress["epoch"] + min(1.0, within)) / epochs)
-
-
-def describe(progress: Progress | None) -> str:
-    """Return e.g. ``"epoch 2/4 train, step 12/50, 87.3 images/s"``."""
-    if not progress:
-        return "starting the ranks"
-    if progress["phase"] in ("setup", "done"):
-        return {"setup": "setting up", "done": "done"}[progress["phase"]]
-    text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
-    if progress["steps"]:
-        text += f", step {progress['step']}/{progress['steps']}"
-    if rate := progress.get("images_per_s"):
-        text += f", {rate:.1f} images/s"
-    return text
+EVERY_S = 0.5
+TABLE_BAR_WIDTH = 20
 
 
 class Screen(Protocol):
     """Somewhere to show the progress of several runs."""
 
-    def show(self, done: int, name: str, progress: Progress | None) -> None:
+    def show(self, done: int, name: str, progress: Standing | None) -> None:
         """Show that `done` runs have ended and how far the run `name` is."""
         ...
 
@@ -75,7 +40,7 @@ def screen(total: int) -> Screen:
     return TerminalScreen(total) if sys.stderr.isatty() else LogScreen(total)
 
 
-def follow(name: str) -> Callable[[Progress], None]:
+def follow(name: str) -> Callable[[Standing], None]:
     """Return a callback that shows the progress of the single run `name`."""
     return partial(screen(1).show, 0, name)
 
@@ -100,7 +65,7 @@ class TerminalScreen:
             ncols=shutil.get_terminal_size().columns - 1,
         )
 
-    def show(self, done: int, name: str, progress: Progress | None) -> None:
+    def show(self, done: int, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
         self._bar.n = done + fraction(progress)
         self._bar.set_description_str(f"run {done + 1}/{self._bar.total}", refresh=False)
@@ -124,7 +89,7 @@ class LogScreen:
         self._total = total
         self._clock = _Clock(LOG_EVERY_S)
 
-    def show(self, done: int, name: str, progress: Progress | None) -> None:
+    def show(self, done: int, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
         if self._clock.due(name, progress):
             self.say(_line(done, self._total, name, progress, self._clock))
@@ -150,7 +115,7 @@ class CellScreen:
         self._now = ""
         self._handle = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def show(self, done: int, name: str, progress: Progress | None) -> None:
+    def show(self, done: int, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
         if self._clock.due(name, progress):
             self._now = _line(done, self._total, name, progress, self._clock)
@@ -179,7 +144,7 @@ class _Clock:
         self._shown: tuple[str, bool] = ("", False)
         self._last = self._started = time.monotonic()
 
-    def due(self, name: str, progress: Progress | None) -> bool:
+    def due(self, name: str, progress: Standing | None) -> bool:
         now = time.monotonic()
         state = (name, progress is not None and progress["phase"] == "done")
         if state == self._shown and (state[1] or now - self._last < self._every_s):
@@ -195,9 +160,64 @@ class _Clock:
         return f", {seconds / 60:.0f} min to go" if seconds >= 90 else f", {seconds:.0f} s to go"
 
 
-def _line(done: int, total: int, name: str, progress: Progress | None, clock: _Clock) -> str:
+def _line(done: int, total: int, name: str, progress: Standing | None, clock: _Clock) -> str:
     share = fraction(progress)
     filled = round(share * BAR_WIDTH)
     bar = "#" * filled + "-" * (BAR_WIDTH - filled)
     number = f"run {done + 1}/{total} " if total > 1 else ""
     return f"{number}{name} [{bar}] {describe(progress)}{clock.to_go(done + share, total)}"
+
+
+def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
+    """Return a callback that shows the states of all ranks as one output that is replaced."""
+    from IPython.display import display
+
+    handle = display({"text/plain": "starting the ranks"}, raw=True, display_id=True)
+    shown = 0.0
+    rates: dict[int, float] = {}
+
+    def show(states: list[dict[str, Any]]) -> None:
+        nonlocal shown
+        rates.update(training_rates(states))
+        if time.monotonic() - shown >= EVERY_S or _all_done(states):
+            shown = time.monotonic()
+            # What a cell shows at last is what the notebook keeps, so the last rates stay in it.
+            kept = [{**state, "images_per_s": rates.get(state["rank"])} for state in states]
+            handle.update({"text/plain": rank_table(kept)}, raw=True)
+
+    return show
+
+
+def rank_table(states: list[dict[str, Any]]) -> str:
+    """Return a line per rank with its own images/s, and one with their sum.
+
+    Parameters
+    ----------
+    states
+        One per rank, as `interactive.Engines.run` reports them.
+    """
+    rates = [state.get("images_per_s") for state in states]
+    known = [rate for rate in rates if rate]
+    lines = [f"{'rank':>4}  {'host':<16} {'images/s':>9}  {'':<{TABLE_BAR_WIDTH}}  where"]
+    for state, rate in zip(states, rates, strict=True):
+        bar = "#" * round(TABLE_BAR_WIDTH * rate / max(known)) if rate else ""
+        number = f"{rate:9.1f}" if rate else f"{'-':>9}"
+        where = describe(None if "phase" not in state else {**state, "images_per_s": None})
+        line = f"{state['rank']:>4}  {state['host'][:16]:<16} {number}"
+        lines.append(f"{line}  {bar:<{TABLE_BAR_WIDTH}}  {where}")
+    total = f"{sum(known):9.1f}" if known else f"{'-':>9}"
+    return "\n".join([*lines, f" all  {'':<16} {total}"])
+
+
+def training_rates(states: list[dict[str, Any]]) -> dict[int, float]:
+    """Return the images/s of each rank that is training now."""
+    found = {state["rank"]: state.get("images_per_s") for state in states if _trains(state)}
+    return {rank: rate for rank, rate in found.items() if rate}
+
+
+def _trains(state: dict[str, Any]) -> bool:
+    return state.get("phase") == "train"
+
+
+def _all_done(states: list[dict[str, Any]]) -> bool:
+    return all(state.get("phase") == "done" for state in states)

@@ -1,7 +1,7 @@
-"""What became of each run of a study, and who may work on a run now."""
+"""What became of each run of a study, who may work on a run now, and how one is closed."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,10 @@ from filelock import FileLock, Timeout
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.records.failures import Category, remedy
 from ddl_core.records.paths import RunFiles, Tree, portable
-from ddl_core.records.run import RunRecord, Status, read_record, write_record
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
+from ddl_core.records.storage import now
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 
 State = Status | Literal["missing", "interrupted", "unreadable"]
 
@@ -134,3 +136,54 @@ def is_locked(directory: Path) -> bool:
             return False
     except Timeout:
         return True
+
+
+def mark_failed(directory: Path, cause: Failure) -> None:
+    """Write into the record of a run why it failed, unless it is complete."""
+    record = read_record(directory)
+    if record.status == "completed":
+        return
+    record.status, record.error = "failed", cause
+    if record.attempts and record.attempts[-1].status == "running":
+        _close(record.attempts[-1], cause)
+    write_record(directory, record)
+
+
+def restate(directory: Path, cause: Failure) -> None:
+    """Replace why a run failed, also in its last attempt where that gives the same cause."""
+    record = read_record(directory)
+    if record.status == "completed":
+        return
+    if record.attempts and record.attempts[-1].error == record.error:
+        _close(record.attempts[-1], cause)
+    record.status, record.error = "failed", cause
+    write_record(directory, record)
+
+
+def _close(attempt: Attempt, cause: Failure) -> None:
+    attempt.status, attempt.error = "failed", cause
+    attempt.ended_utc = attempt.ended_utc or now()
+
+
+def amend(run_dir: Path, job_id: str | None, cause: Callable[[RunRecord], Failure | None]) -> None:
+    """Mark a run as failed by what `cause` makes of its record, unless that is None.
+
+    Raises
+    ------
+    LaunchError
+        If a process is at work on the run.
+    RecordError
+        If the record cannot be read or written.
+    """
+    with exclusive(RunFiles(run_dir).lock, f"run {run_dir.name}"):
+        record = read_record(run_dir)
+        if record.job_id == job_id and (found := cause(record)):
+            mark_failed(run_dir, found)
+
+
+def complete_text(record: RunRecord, directory: Path) -> str:
+    """Return why a complete run is refused, and what to do instead."""
+    return (
+        f"run {record.run_id} is complete and will not be run again; "
+        f"to measure anew, choose another `repeat`, or remove its folder {directory}"
+    )

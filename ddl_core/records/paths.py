@@ -143,17 +143,6 @@ def committed() -> Tree:
     return Tree(PROJECT / "data")
 
 
-def converted_folder(data_dir: Path) -> Path:
-    """Return where a conversion of a data folder to TFRecord goes by default."""
-    return data_dir / "tfrecord"
-
-
-def shards_folder(data_dir: Path) -> Path:
-    """Return where the TFRecord shards of a data folder are: in ``tfrecord/``, else in itself."""
-    inner = converted_folder(data_dir)
-    return inner if inner.is_dir() else data_dir
-
-
 def portable(path: Path) -> str:
     """Return `path` relative to the project when it lies inside, for records that travel."""
     path = path.resolve()

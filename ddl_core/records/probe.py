@@ -6,21 +6,18 @@ It holds what was measured and no verdict; `ddl_core.doctor` judges it.
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import ProbeFiles
-from ddl_core.records.run import Failure, now, read_versioned, write_atomically
+from ddl_core.records.run import Failure
+from ddl_core.records.storage import Strict, now, read_versioned, write_atomically
 from ddl_core.spec.run import RunSpec
 
 PROBE_VERSION = 1
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Interface(_Strict):
+class Interface(Strict):
     """A network interface of the rank's host."""
 
     name: str
@@ -28,7 +25,7 @@ class Interface(_Strict):
     speed_mbit_per_s: int | None = Field(description="of /sys/class/net; null if it has none")
 
 
-class Folder(_Strict):
+class Folder(Strict):
     """A folder that libraries write their caches to."""
 
     variable: str
@@ -37,7 +34,7 @@ class Folder(_Strict):
     error: str | None = Field(description="null if a file could be made there")
 
 
-class Reading(_Strict):
+class Reading(Strict):
     """One rank's random sample of the training data, read while all ranks read."""
 
     images: int
@@ -50,7 +47,7 @@ class Reading(_Strict):
     shards: int | None = Field(description="TFRecord files of the split; null for image files")
 
 
-class AllReduce(_Strict):
+class AllReduce(Strict):
     """One message size. Times are of one operation, the slowest rank's."""
 
     bytes: int
@@ -73,7 +70,7 @@ class AllReduce(_Strict):
         return self.algorithm_bytes_per_s * 2 * (ranks - 1) / ranks
 
 
-class Answer(_Strict):
+class Answer(Strict):
     """What one rank says; written anew after each step, so that a silent rank is known."""
 
     rank: int
@@ -102,7 +99,7 @@ class Answer(_Strict):
     )
 
 
-class ProbeRecord(_Strict):
+class ProbeRecord(Strict):
     """``probe.json``."""
 
     probe_version: int = PROBE_VERSION

@@ -3,20 +3,31 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ddl_core.records.kernel_names import Kind
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import read_versioned, write_atomically
+from ddl_core.records.storage import Strict, read_versioned, write_atomically
+
+Phase = Literal["data", "compute", "communication", "update"]
+"""What a mark ends; an update also ends its step."""
+
+PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
+
+
+OURS = "ddl_core."
+"""Before all names that this project gives in a profile."""
+
+MARK = OURS + "mark."
+"""Before the name of a phase: what a mark is called in a profile."""
+
+WINDOW = OURS + "window"
+"""What the range of the epoch that is looked at is called in a profile."""
 
 PROFILE_VERSION = 1
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Shares(_Strict):
+class Shares(Strict):
     """Shares of a rank's window, 0 to 1; their sum is 1."""
 
     compute: float = Field(description="GPU: kernels of the training; CPU: operators")
@@ -30,7 +41,7 @@ class Shares(_Strict):
     idle: float = Field(description="nothing that the profiler sees")
 
 
-class RankProfile(_Strict):
+class RankProfile(Strict):
     """One rank."""
 
     rank: int
@@ -45,7 +56,7 @@ class RankProfile(_Strict):
     )
 
 
-class ProfileRecord(_Strict):
+class ProfileRecord(Strict):
     """``profile.json``."""
 
     profile_version: int = PROFILE_VERSION

@@ -6,11 +6,48 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddl_core.records.run import now, write_atomically
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.storage import now, write_atomically
+
+Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
 
 Publish = Callable[[dict[str, Any]], None]
+
+
+def read_progress(run_dir: Path) -> Standing | None:
+    """Return what rank 0 last wrote to ``progress.json``, or None."""
+    try:
+        content = json.loads(RunFiles(run_dir).progress.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def fraction(progress: Standing | None) -> float:
+    """Return the share of a run's training that is done, 0 to 1."""
+    if not progress or progress["phase"] == "setup":
+        return 0.0
+    if progress["phase"] == "done":
+        return 1.0
+    epochs, steps = progress["epochs"] or 1, progress["steps"] or 1
+    within = progress["step"] / steps if progress["phase"] == "train" else 1.0
+    return min(1.0, (progress["epoch"] + min(1.0, within)) / epochs)
+
+
+def describe(progress: Standing | None) -> str:
+    """Return e.g. ``"epoch 2/4 train, step 12/50, 87.3 images/s"``."""
+    if not progress:
+        return "starting the ranks"
+    if progress["phase"] in ("setup", "done"):
+        return {"setup": "setting up", "done": "done"}[progress["phase"]]
+    text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
+    if progress["steps"]:
+        text += f", step {progress['step']}/{progress['steps']}"
+    if rate := progress.get("images_per_s"):
+        text += f", {rate:.1f} images/s"
+    return text
 
 
 class Progress:

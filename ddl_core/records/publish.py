@@ -6,7 +6,8 @@ from pathlib import Path
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import read_profile
-from ddl_core.records.run import RunRecord, read_epochs, read_record, write_atomically
+from ddl_core.records.run import RunRecord, read_epochs, read_record
+from ddl_core.records.storage import write_atomically
 
 
 @dataclass

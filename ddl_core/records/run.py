@@ -7,16 +7,15 @@ sees a complete record. ``epochs.jsonl`` only grows, one line per epoch and phas
 import errno
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from ddl_core.errors import RecordError
 from ddl_core.records.failures import Category, classify
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.spent import Spent
+from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
 from ddl_core.spec.run import RunSpec, describe
 
 SCHEMA_VERSION = 3
@@ -24,16 +23,27 @@ SCHEMA_VERSION = 3
 READABLE = (1, 2, SCHEMA_VERSION)
 METHOD_VERSION = 1
 
-Record = TypeVar("Record", bound=BaseModel)
-
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=True, ser_json_inf_nan="constants")
+class Spent(Strict):
+    """Seconds of an epoch by what they were spent on, mean over ranks; the sum is its wall time.
+
+    On a GPU they are times of the device: it computes while the host is already elsewhere.
+    """
+
+    start_s: float = Field(description="until the first batch is there: the loader starts")
+    data_s: float = Field(description="waiting for the other batches")
+    compute_s: float = Field(description="forward and backward, up to the last gradient")
+    transfer_s: float = Field(
+        description="exposed communication of the rank that came last in each step: no waiting"
+    )
+    waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
+    update_s: float = Field(description="of the weights")
+    end_s: float = Field(description="from the last update until all ranks are there")
 
 
-class Failure(_Strict):
+class Failure(Strict):
     """Why a run ended badly."""
 
     kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
@@ -55,7 +65,7 @@ class Failure(_Strict):
         return self.category or classify(self.kind, self.message)
 
 
-class Attempt(_Strict):
+class Attempt(Strict):
     """One start of a run; a resumed run has several."""
 
     started_utc: str
@@ -64,7 +74,7 @@ class Attempt(_Strict):
     error: Failure | None = None
 
 
-class DataInfo(_Strict):
+class DataInfo(Strict):
     """The data a run really read."""
 
     train_images: int = Field(description="available per epoch, before the last batch is dropped")
@@ -73,7 +83,7 @@ class DataInfo(_Strict):
     fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
 
 
-class RunRecord(_Strict):
+class RunRecord(Strict):
     """``run.json``."""
 
     schema_version: int = SCHEMA_VERSION
@@ -110,8 +120,11 @@ class RunRecord(_Strict):
         )
 
 
-class EpochRecord(_Strict):
+class EpochRecord(Strict):
     """One line of ``epochs.jsonl``: one epoch of one phase. Missing is null, never 0."""
+
+    # A loss that diverged is kept as it is.
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")
 
     attempt: int = Field(description="index into RunRecord.attempts")
     epoch: int
@@ -147,47 +160,6 @@ class EpochRecord(_Strict):
     )
 
 
-def now() -> str:
-    """Return the UTC time, ISO 8601, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, so that it is never seen half written.
-
-    Raises
-    ------
-    RecordError
-        If the folder cannot be written or the disk is full. The old content is then untouched.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        _discard(temporary)
-        raise cannot_write(path, error) from error
-
-
-def cannot_write(path: Path, error: OSError) -> RecordError:
-    """Return the error that says what to do when `path` cannot be written."""
-    return RecordError(
-        f"cannot write {path}: {error.strerror}; free some space or make the folder writable, "
-        "or choose another place with --results DIR or DDL_RESULTS"
-    )
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder itself is not writable: nothing was left there
-
-
 def write_record(directory: Path, record: RunRecord) -> None:
     """Write ``run.json`` of a run atomically."""
     write_atomically(RunFiles(directory).record, record.model_dump_json(indent=1) + "\n")
@@ -211,29 +183,6 @@ def read_record(directory: Path) -> RunRecord:
         return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
-
-
-def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:
-    """Read a record of another `kind` strictly; its field ``<kind>_version`` must be `version`.
-
-    Raises
-    ------
-    RecordError
-        If it is missing (then with a `remedy`), not JSON, of another version, or has a wrong field.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}; {remedy}") from None
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from None
-    found = content.get(f"{kind}_version") if isinstance(content, dict) else None
-    if found != version:
-        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise RecordError(f"{path} is no valid {kind}:\n{describe(error, model)}") from None
 
 
 def append_epoch(directory: Path, row: EpochRecord) -> None:

@@ -19,7 +19,7 @@ STRATEGIES = {
 LOADERS = {
     "native": "ddl_core.train.loaders.native:Native",
     "turbo": "ddl_core.train.loaders.turbo:Turbo",
-    "memory": "ddl_core.train.loaders.memory:Memory",
+    "memory": "ddl_core.train.loaders.turbo:Memory",
     "dali_cpu": "ddl_core.train.loaders.dali:DaliCPU",
     "dali_gpu": "ddl_core.train.loaders.dali:DaliGPU",
     "synthetic": "ddl_core.train.loaders.synthetic:Synthetic",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ddl_core.records.paths import shards_folder
+from ddl_core.datasets.shards import shards_folder
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.clock import cpu_seconds

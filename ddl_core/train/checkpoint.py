@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddl_core.errors import RecordError
-from ddl_core.records.run import cannot_write
+from ddl_core.records.storage import cannot_write
 from ddl_core.train.loop import Trainee
 
 

@@ -18,12 +18,37 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from ddl_core.records.spent import MARK, PHASES, Phase, Spent, by_step
+from ddl_core.records.profile import MARK, PHASES, Phase
+from ddl_core.records.run import Spent
 from ddl_core.train.energy.meter import Meter
 from ddl_core.train.protocols import Strategy
 
 Item = TypeVar("Item")
 Seconds = npt.NDArray[np.float64]
+
+
+def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the seconds of each phase in each step.
+
+    Parameters
+    ----------
+    phases
+        What each interval was, in order of time; ``"update"`` closes a step.
+    seconds : (n,)
+        How long each interval took.
+
+    Returns
+    -------
+    (steps, 4)
+        In the order of `PHASES`.
+    """
+    kinds = np.array([PHASES.index(phase) for phase in phases], dtype=np.int64)
+    closed = kinds == PHASES.index("update")
+    step = np.cumsum(closed) - closed
+    table = np.zeros((int(closed.sum()), len(PHASES)))
+    within = step < len(table)
+    np.add.at(table, (step[within], kinds[within]), seconds[within])
+    return table
 
 
 @dataclass(frozen=True)

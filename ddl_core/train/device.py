@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ddl_core.records.spent import WINDOW
+from ddl_core.records.profile import WINDOW
 from ddl_core.spec import nsys
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Strategy

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from ddl_core.errors import DataError
-from ddl_core.records.intervals import Spans, subtract
 from ddl_core.records.kernel_names import KINDS, Kind, kind
-from ddl_core.records.spent import MARK, Phase
-from ddl_core.records.timeline import Seconds, Timeline, device_steps
+from ddl_core.records.profile import MARK, Phase
+from ddl_core.records.timeline import Seconds, Spans, Timeline, device_steps, subtract
 
 STEP = "ProfilerStep#"
 """Before the number of a step: torch.profiler's own span around each."""

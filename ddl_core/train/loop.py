@@ -19,9 +19,14 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.clock import Clock, Window
-from ddl_core.train.coverage import check_epoch, check_evaluation, count_corrupt, refuse_broken_data
 from ddl_core.train.energy.meter import Meter
-from ddl_core.train.fairness import Referee
+from ddl_core.train.fairness import (
+    Referee,
+    check_epoch,
+    check_evaluation,
+    count_corrupt,
+    refuse_broken_data,
+)
 from ddl_core.train.optim import set_learning_rate
 from ddl_core.train.protocols import Loader, Strategy
 

@@ -1,8 +1,8 @@
-"""What a framework and a data path may contribute, and nothing more.
+"""What a framework, a data path and a format of data may contribute, and nothing more.
 
-The loop, the learning rate, the batch statistics and the clock belong to `train.py` and
-`timing.py`. A new framework is one file in `strategies/`, a new data path one file in `loaders/`,
-each with one line in `registry.py`.
+The loop, the learning rate, the batch statistics and the clock belong to `loop.py`, `optim.py` and
+`clock.py`. A new framework is one file in `strategies/`, a new data path one file in `loaders/`,
+each with one entry in `spec/registry.py`.
 """
 
 from collections.abc import Iterator
@@ -85,4 +85,38 @@ class Loader(Protocol):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose order and augmentation."""
+        ...
+
+
+class EncodedImages(Protocol):
+    """The images of one split, by number: files in folders or records in shards.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        A label is an index into them. Empty where the set does not name its classes.
+    """
+
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Return the encoded image and its label, ``0 <= index < len``.
+
+        Raises
+        ------
+        DataError
+            If its file was there when the set was listed and is gone now, or has changed.
+        """
+        ...
+
+    def name(self, index: int) -> str:
+        """Return what identifies an image within its split, for messages and records."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 that tells sets apart without reading the images."""
         ...

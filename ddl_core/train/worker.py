@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ddl_core.errors import DDLError
-from ddl_core.parent import die_with_parent
+from ddl_core.processes import die_with_parent
 from ddl_core.records.paths import RunFiles, locate
 from ddl_core.records.progress import Progress, Publish
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import DataInfo, EpochRecord, append_epoch, now, read_record, write_record
+from ddl_core.records.run import DataInfo, EpochRecord, append_epoch, read_record, write_record
+from ddl_core.records.storage import now
 from ddl_core.spec import nsys
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.seeds import derive_seed

@@ -20,7 +20,7 @@ def paper() -> Paper:
 
 
 def verdicts(tree: Tree, paper: Paper, quantity: str, claim: str) -> list[str]:
-    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, quantity)
+    table = claims.speed_claims(arm_table(runs_table(tree.runs)), paper, quantity)
     return table[table["claim"].str.startswith(claim)]["verdict"].tolist()
 
 
@@ -38,7 +38,7 @@ def three_models(make_run: MakeRun, deep: float, shallow: float, **common: objec
 
 def test_without_runs_nothing_can_be_said(paper: Paper) -> None:
     for quantity in ("throughput", "parallel_efficiency"):
-        table = claims.orderings(arm_table(empty_table()), paper, quantity)
+        table = claims.speed_claims(arm_table(empty_table()), paper, quantity)
         assert len(table) > 10
         assert set(table["verdict"]) == {claims.UNDECIDED}
         assert set(table["why"]) == {"no such runs"}
@@ -60,7 +60,7 @@ def arms_with_dali(tree: Tree):  # type: ignore[no-untyped-def]
 def test_greater(tree: Tree, make_run: MakeRun, paper: Paper, dali_s: float, verdict: str) -> None:
     measure(make_run, 20.0, nodes=8)
     measure(make_run, dali_s, nodes=8, loader="synthetic")
-    table = claims.orderings(arms_with_dali(tree), paper, "throughput").set_index("claim")
+    table = claims.speed_claims(arms_with_dali(tree), paper, "throughput").set_index("claim")
     row = table.loc["DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"]
     assert row["verdict"] == verdict
     assert row["ours"].startswith("8 workers: ")
@@ -78,7 +78,9 @@ def test_similar(
     tree: Tree, make_run: MakeRun, paper: Paper, deep: float, shallow: float, verdict: str
 ) -> None:
     three_models(make_run, deep, shallow, loader="synthetic")
-    table = claims.orderings(arms_with_dali(tree), paper, "parallel_efficiency").set_index("claim")
+    table = claims.speed_claims(arms_with_dali(tree), paper, "parallel_efficiency").set_index(
+        "claim"
+    )
     row = table.loc["ResNet152 like ResNet50 (PyTorch-DDP, DALI (CPU), 4 to 16 GPUs)"]
     assert row["verdict"] == verdict
 
@@ -86,7 +88,7 @@ def test_similar(
 def test_cores_of_a_cpu_decide_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     measure(make_run, 20.0, MACHINE, nodes=8)
     measure(make_run, 10.0, MACHINE, nodes=8, loader="synthetic")
-    table = claims.orderings(arms_with_dali(tree), paper, "throughput").set_index("claim")
+    table = claims.speed_claims(arms_with_dali(tree), paper, "throughput").set_index("claim")
     row = table.loc["DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"]
     assert (row["verdict"], row["why"]) == (claims.UNDECIDED, "measured on a CPU")
     assert row["ours"]
@@ -105,7 +107,7 @@ def test_loaders_count_with_the_formats_of_the_paper(
 ) -> None:
     measure(make_run, 20.0, nodes=8, data_format=native)
     measure(make_run, 10.0, nodes=8, loader="dali_gpu", data_format=dali)
-    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, "throughput")
+    table = claims.speed_claims(arm_table(runs_table(tree.runs)), paper, "throughput")
     row = table.set_index("claim").loc[
         "DALI more than native (PyTorch-DDP, ResNet50, 4 to 512 GPUs)"
     ]
@@ -123,7 +125,7 @@ def test_formats_are_those_of_the_papers_settings() -> None:
 def test_loading_alone_decides_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     measure(make_run, 20.0, nodes=8)
     measure(make_run, 10.0, nodes=8, loader="dali_gpu", data_format="tfrecord", work="load")
-    table = claims.orderings(arm_table(runs_table(tree.runs)), paper, "throughput")
+    table = claims.speed_claims(arm_table(runs_table(tree.runs)), paper, "throughput")
     assert set(table["verdict"]) == {claims.UNDECIDED}
 
 
@@ -132,7 +134,7 @@ def test_other_numbers_of_workers_decide_nothing(
 ) -> None:
     measure(make_run, 20.0, nodes=2)
     measure(make_run, 10.0, nodes=2, loader="synthetic")
-    table = claims.orderings(arms_with_dali(tree), paper, "throughput")
+    table = claims.speed_claims(arms_with_dali(tree), paper, "throughput")
     assert set(table["verdict"]) == {claims.UNDECIDED}
 
 
@@ -140,7 +142,7 @@ def test_open_limit_counts_at_the_end_that_is_given(
     tree: Tree, make_run: MakeRun, paper: Paper
 ) -> None:
     """ "DeepSpeed is fastest on few GPUs" is about 4, "DDP on many" about 512."""
-    table = claims.orderings(arm_table(empty_table()), paper, "throughput")
+    table = claims.speed_claims(arm_table(empty_table()), paper, "throughput")
     few = table[table["statement"] == "O03"]["claim"]
     many = table[table["statement"] == "O04"]["claim"]
     assert few.str.endswith("4 GPUs)").all()

@@ -5,7 +5,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.analysis import energy, tables
+from ddl_core.analysis import metrics, run_report, tables
 from ddl_core.analysis.run_report import run_table
 from ddl_core.cli import main
 from ddl_core.records.paths import Tree
@@ -22,16 +22,16 @@ ROWS = [
 
 
 def test_units_by_hand() -> None:
-    assert energy.joules_per_image(ROWS[1:3]) == 1_600_000 / 640 == 2500
-    assert energy.kwh(ROWS) == pytest.approx(3_636_000 / 3_600_000)
-    assert energy.kg_co2e(2.5, 400.0) == 1.0
-    assert energy.kg_co2e(1000, energy.WORLD_G_PER_KWH) == pytest.approx(458.29)
+    assert metrics.joules_per_image(ROWS[1:3]) == 1_600_000 / 640 == 2500
+    assert metrics.kwh(ROWS) == pytest.approx(3_636_000 / 3_600_000)
+    assert metrics.kg_co2e(2.5, 400.0) == 1.0
+    assert metrics.kg_co2e(1000, metrics.WORLD_G_PER_KWH) == pytest.approx(458.29)
 
 
 def test_a_sum_with_a_gap_is_no_sum() -> None:
-    assert energy.joules([]) is None
-    assert energy.joules([*ROWS, epoch_row(3)]) is None
-    assert energy.joules([epoch_row(1, energy_j=0.0)]) == 0.0
+    assert metrics.joules([]) is None
+    assert metrics.joules([*ROWS, epoch_row(3)]) is None
+    assert metrics.joules([epoch_row(1, energy_j=0.0)]) == 0.0
 
 
 def test_a_row_has_the_energy_of_its_run(tree: Tree, make_run: MakeRun) -> None:
@@ -70,12 +70,12 @@ def test_the_command_line_tells_the_intensity_of_the_place(tree: Tree, make_run:
     assert done.exit_code == 2
     assert "-1.0 is not in the range x>=0" in done.output
     told = " ".join(CliRunner().invoke(main, ["figures", "--help"]).output.split())
-    assert f"[default: {energy.WORLD_G_PER_KWH:g}, the world in 2025]" in told
+    assert f"[default: {metrics.WORLD_G_PER_KWH:g}, the world in 2025]" in told
 
 
 def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> None:
     directory = make_run(rows=ROWS, system=MEASURED)
-    assert energy.run_energy(directory, 400.0).splitlines() == [
+    assert run_report.run_energy(directory, 400.0).splitlines() == [
         "energy: 1.01 kWh in 4 windows",
         "  0.404 kg CO2e at 400 g/kWh",
         "  2500 J per image in warm epochs",
@@ -98,7 +98,7 @@ def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> Non
 )
 def test_a_report_says_why_there_is_no_number(make_run: MakeRun, system, rows, reason) -> None:
     directory = make_run(rows=rows, system=system)
-    assert reason in energy.run_energy(directory)
+    assert reason in run_report.run_energy(directory)
 
 
 def test_old_records_have_no_energy(make_run: MakeRun) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.analysis import nsys, profiles
+from ddl_core.analysis import nsys, tables
 from ddl_core.cli import main
 from ddl_core.errors import DataError
 from ddl_core.spec.run import RunSpec
@@ -167,12 +167,12 @@ def values(table: pd.DataFrame, whole: str) -> dict[str, float]:
 @pytest.mark.parametrize("by_id", [False, True])
 def test_shares_worked_out_by_hand(export: Callable[..., Path], by_id: bool) -> None:
     found = nsys.table([export(Database.work, lambda base: base.loop(by_id=by_id))])
-    assert values(found, profiles.WINDOW) == pytest.approx(SHARES)
-    assert values(found, profiles.KERNELS) == pytest.approx(KERNEL_SHARES)
+    assert values(found, tables.WINDOW) == pytest.approx(SHARES)
+    assert values(found, tables.KERNELS) == pytest.approx(KERNEL_SHARES)
     assert set(found["rank"]) == {1}
     assert set(found["pid"]) == {7}
     assert set(found["note"]) == {nsys.ALONE}
-    assert list(found)[: len(profiles.COLUMNS)] == list(profiles.COLUMNS)
+    assert list(found)[: len(tables.PROFILE_COLUMNS)] == list(tables.PROFILE_COLUMNS)
 
 
 # The host is far ahead: it has ended both steps before the device ends the first.
@@ -187,7 +187,7 @@ def test_all_ranks_together_tell_transfer_from_waiting(export: Callable[..., Pat
     ]
     found = nsys.table(paths)
     for rank, waiting in ((0, 0.2), (1, 0.1)):
-        shares = values(found[found["rank"] == rank], profiles.WINDOW)
+        shares = values(found[found["rank"] == rank], tables.WINDOW)
         assert list(shares) == [
             *("compute", "transfer", "waiting", "copies", "data", "other", "idle", "overlapped")
         ]
@@ -220,7 +220,7 @@ def test_processes_and_gpus_are_kept_apart(export: Callable[..., Path]) -> None:
     assert len(found[["pid", "gpu"]].drop_duplicates()) == 3
     for pid in (7, 8):
         own = found[(found["pid"] == pid) & (found["gpu"] == "0")]
-        assert values(own, profiles.WINDOW) == pytest.approx(SHARES)
+        assert values(own, tables.WINDOW) == pytest.approx(SHARES)
 
 
 def test_without_marks_waiting_for_data_is_not_known(export: Callable[..., Path]) -> None:
@@ -230,7 +230,7 @@ def test_without_marks_waiting_for_data_is_not_known(export: Callable[..., Path]
         base.base.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= 1700000000")
 
     found = nsys.table([export(no_loader)])
-    shares = values(found, profiles.WINDOW)
+    shares = values(found, tables.WINDOW)
     assert pd.isna(shares.pop("data"))
     assert shares == pytest.approx(  # from 100 to 1700
         {
@@ -308,8 +308,8 @@ def report(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("shape", SUMMARIES)
 def test_a_summary_has_the_papers_shares_alone(tmp_path: Path, shape: str) -> None:
     found = nsys.table([report(tmp_path, SUMMARIES[shape])])
-    assert values(found, profiles.KERNELS) == pytest.approx(KERNEL_SHARES)
-    assert all(pd.isna(value) for value in values(found, profiles.WINDOW).values())
+    assert values(found, tables.KERNELS) == pytest.approx(KERNEL_SHARES)
+    assert all(pd.isna(value) for value in values(found, tables.WINDOW).values())
     assert found["note"].str.contains("a sum of kernels has no times").all()
 
 
@@ -325,7 +325,7 @@ Start (ns),Duration (ns),CorrId,GrdX,Bytes (MB),Throughput (MBps),SrcMemKd,Devic
 
 def test_a_trace_has_times(tmp_path: Path) -> None:
     found = nsys.table([report(tmp_path, TRACE)])
-    first = values(found[found["gpu"] == "NVIDIA A100-SXM4-40GB (0)"], profiles.WINDOW)
+    first = values(found[found["gpu"] == "NVIDIA A100-SXM4-40GB (0)"], tables.WINDOW)
     assert pd.isna(first.pop("data"))
     assert first == pytest.approx(  # from 1000 to 1700
         {
@@ -344,7 +344,7 @@ def test_kernels_that_all_have_one_name_are_pointed_out(tmp_path: Path) -> None:
     """NCCL 2.13 and others: NVIDIA/nccl#714."""
     text = SUMMARIES["now"].replace("{ALLREDUCE}", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)")
     found = nsys.table([report(tmp_path, text)])
-    assert values(found, profiles.KERNELS)["communication"] == pytest.approx(0.375)
+    assert values(found, tables.KERNELS)["communication"] == pytest.approx(0.375)
     assert found["note"].str.contains("some versions name all kernels SendRecv").all()
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ddl_core.analysis import redraw
-from ddl_core.analysis.figures.time_shares import draw_time_shares, time_shares
-from ddl_core.analysis.profiles import COLUMNS, KERNELS, WINDOW, profiles_table
-from ddl_core.analysis.tables import runs_table
+from ddl_core.analysis.figures import time_shares
+from ddl_core.analysis.figures.time_shares import draw
+from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_core.errors import RecordError
 from ddl_core.records.kernel_names import KINDS
 from ddl_core.records.paths import RunFiles, Tree
@@ -57,7 +57,7 @@ def test_each_rank_has_its_shares(tmp_path: Path) -> None:
     profiled(tree, on_gpu=True)
     profiled(tree, on_gpu=False)
     table = profiles_table(tree)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == list(PROFILE_COLUMNS)
     assert set(table["source"]) == {"torch.profiler"}
     for (strategy, number), part in table.groupby(["strategy", "rank"]):
         window = part[part["of"] == WINDOW].set_index("share")["value"]
@@ -83,7 +83,7 @@ def test_a_run_that_failed_or_was_not_profiled_has_no_rows(tmp_path: Path) -> No
     RunFiles(profiled(tree, on_gpu=True)).profile.unlink()
     table = profiles_table(tree)
     assert table.empty
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == list(PROFILE_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
     profile = read_profile(directory)
     profile.ranks[1].shares = other
     write_profile(directory, profile)
-    points = time_shares(profiles_table(tree), runs_table(tree.runs))
+    points = time_shares.points(profiles_table(tree), runs_table(tree.runs))
     for _, arm in points.groupby("strategy"):
         assert list(arm["cause"]) == list(Shares.model_fields)
         assert arm["value"].sum() == pytest.approx(1)
@@ -125,7 +125,7 @@ def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
-    figure = draw_time_shares(time_shares(profiles_table(tree), runs_table(tree.runs)))
+    figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
     told = [text.get_text() for ax in figure.axes for text in ax.texts if "n =" in text.get_text()]
     assert sorted(told) == ["n = 1\nhidden: 20 %", "n = 1\nhidden: unknown"]
 

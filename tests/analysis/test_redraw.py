@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import QUESTIONS, redraw
-from ddl_core.analysis.plot.save import save_figure
+from ddl_core.analysis.plot.canvas import save_figure
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import PROJECT, Tree
 from tests.analysis.conftest import MakeRun

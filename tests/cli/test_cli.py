@@ -11,7 +11,8 @@ from ddl_core.launch import study as running
 from ddl_core.records.ledger import exclusive, ledger
 from ddl_core.records.paths import RunFiles, Tree, results
 from ddl_core.records.run import read_record, write_record
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 from tests.launch.running import study_file
 
 COMMANDS = (

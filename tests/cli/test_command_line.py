@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.launch.study import pending
+from ddl_core.launch.plan import pending
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_record
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 from tests.launch.fixtures import Start
 from tests.launch.running import ENDLESS, TINY, is_training, processes_of, study_file, wait_for
 

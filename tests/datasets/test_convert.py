@@ -12,15 +12,15 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from ddl_core.datasets import conversion, convert, making, shard_file
-from ddl_core.datasets.conversion import LOCK, shuffled
-from ddl_core.datasets.convert import plan_conversion
+from ddl_core.datasets import bulk, convert
+from ddl_core.datasets.convert import LOCK, plan_conversion, shuffled
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.record_index import index_path, read_index
-from ddl_core.datasets.shard_log import SHARD_LOG, read_shard_log
+from ddl_core.datasets.manifest import SHARD_LOG, read_shard_log
+from ddl_core.datasets.shards import index_path, read_index
 from ddl_core.datasets.tfrecord import Example, read_records
 from ddl_core.errors import DataError
 
+REALLY = convert.make_shard
 SHARDS = {"train_shards": 3, "val_shards": 2}
 QUIET = {"progress": False, "processes": 1}
 TRAIN = [f"train-{number:05d}-of-00003" for number in range(3)]
@@ -37,9 +37,9 @@ def counted(monkeypatch) -> Counter:
 
     def make_shard(task):
         made[task.path.name] += 1
-        return shard_file.make_shard(task)
+        return REALLY(task)
 
-    monkeypatch.setattr(conversion, "make_shard", make_shard)
+    monkeypatch.setattr(convert, "make_shard", make_shard)
     return made
 
 
@@ -49,9 +49,9 @@ def fail(monkeypatch, error: Exception, after: int = 0) -> None:
     def make_shard(task):
         if next(left, None) is None:
             raise error
-        return shard_file.make_shard(task)
+        return REALLY(task)
 
-    monkeypatch.setattr(conversion, "make_shard", make_shard)
+    monkeypatch.setattr(convert, "make_shard", make_shard)
 
 
 def test_every_image_is_in_one_record_byte_for_byte(finished_sample, finished_records):
@@ -165,14 +165,14 @@ def test_killed_conversion_continues(finished_sample, finished_records, tmp_path
     folder = tmp_path / "r"
     code = (
         "import os, signal\n"
-        "from ddl_core.datasets import shard_file\n"
+        "from ddl_core.datasets import convert\n"
         "from ddl_core.datasets.convert import plan_conversion\n"
         "left = iter(range(26))\n"  # two shards of 11, and a part of the third
-        "real = shard_file.frame\n"
+        "real = convert.frame\n"
         "def frame(data):\n"
         "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return real(data)\n"
-        "shard_file.frame = frame\n"
+        "convert.frame = frame\n"
         f"made = plan_conversion({str(finished_sample)!r}, {str(folder)!r}, "
         "train_shards=3, val_shards=2)\n"
         "made.run(progress=False, processes=1)"
@@ -300,7 +300,7 @@ def test_finished_set_on_a_read_only_disk(finished_sample, records, monkeypatch)
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(making, "FileLock", refuse)
+    monkeypatch.setattr(bulk, "FileLock", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(plan_conversion(finished_sample, records).run(**QUIET)) == 5
 
@@ -311,7 +311,7 @@ def test_a_second_process_waits_for_the_first(finished_sample, tmp_path, monkeyp
     first = FileLock(folder / LOCK)
     first.acquire()
     said = []
-    monkeypatch.setattr(making.tqdm, "write", lambda text: (said.append(text), first.release()))
+    monkeypatch.setattr(bulk.tqdm, "write", lambda text: (said.append(text), first.release()))
     plan_conversion(finished_sample, folder, **SHARDS).run(**QUIET)
     assert said == [f"another process is making {folder}: waiting for it"]
     assert counted.total() == 5

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.datasets.crops import make_crop
-from ddl_core.datasets.photos import CLASSES, LONGEST_SIDE, PHOTOS, load_photo, photo_path, source
+from ddl_core.datasets.photos import (
+    CLASSES,
+    LONGEST_SIDE,
+    PHOTOS,
+    load_photo,
+    make_crop,
+    photo_path,
+    source,
+)
 from ddl_core.errors import NotInstalledError
 
 

@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from ddl_core.datasets.record_index import index_path
-from ddl_core.datasets.shards import list_records
+from ddl_core.datasets.shards import index_path, list_records
 from ddl_core.datasets.tfrecord import ENCODED, LABEL
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 
 from ddl_core.datasets import extract as extract_module
 from ddl_core.datasets.extract import extract
-from ddl_core.datasets.record_index import make_indices
+from ddl_core.datasets.shards import make_indices
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, SYNSET, example, frame
 from ddl_core.errors import DataError
 from tests.datasets.published import write_published

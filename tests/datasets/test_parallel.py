@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from ddl_core.datasets.parallel import AHEAD, stream
+from ddl_core.datasets.bulk import AHEAD, stream
 from ddl_core.errors import DataError
 
 

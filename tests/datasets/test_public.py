@@ -11,8 +11,7 @@ from sklearn.datasets import load_digits
 
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.packed import FASHION_MNIST_CLASSES
-from ddl_core.datasets.public import SETS, import_set
+from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
 from ddl_core.errors import DataError
 
 RNG = np.random.default_rng(0)

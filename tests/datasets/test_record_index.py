@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.datasets import record_index
-from ddl_core.datasets.record_index import index_path, make_indices, read_index
+from ddl_core.datasets import shards
+from ddl_core.datasets.shards import index_path, make_indices, read_index
 from ddl_core.errors import DataError
 
 QUIET = {"progress": False, "processes": 1}
@@ -79,7 +79,7 @@ def test_a_folder_that_may_not_be_written_to(records, shard, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     index_path(shard).unlink()
-    monkeypatch.setattr(record_index, "write_whole", refuse)
+    monkeypatch.setattr(shards, "write_whole", refuse)
     with pytest.raises(DataError, match=r"(?s)cannot write into .*/index: Perm.* ln -s .*/train-"):
         make_indices(records, **QUIET)
 

@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from ddl_core.datasets import making
+from ddl_core.datasets import bulk
 from ddl_core.datasets import sample as sample_module
-from ddl_core.datasets import tasks as tasks_module
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.journal import JOURNAL, read_journal
-from ddl_core.datasets.manifest import MANIFEST, Manifest
+from ddl_core.datasets.manifest import JOURNAL, MANIFEST, Manifest, read_journal
 from ddl_core.datasets.photos import CLASSES
 from ddl_core.datasets.sample import LOCK, make_sample
 from ddl_core.errors import DataError
 
+REALLY = sample_module.make_images
 SMALL = {"train_per_class": 2, "val_per_class": 1, "progress": False, "processes": 1}
 
 
@@ -45,7 +44,7 @@ def stop_after(monkeypatch, batches: int, error: Exception) -> None:
     def make_images(batch):
         if next(left, None) is None:
             raise error
-        return tasks_module.make_images(batch)
+        return REALLY(batch)
 
     monkeypatch.setattr(sample_module, "make_images", make_images)
 
@@ -56,7 +55,7 @@ def counted(monkeypatch) -> Counter:
 
     def make_images(batch):
         made.update(task.path for task in batch[2])
-        return tasks_module.make_images(batch)
+        return REALLY(batch)
 
     monkeypatch.setattr(sample_module, "make_images", make_images)
     return made
@@ -177,7 +176,7 @@ def test_a_second_process_waits_for_the_first(tmp_path, monkeypatch):
     first = FileLock(folder / LOCK)
     first.acquire()
     said = []
-    monkeypatch.setattr(making.tqdm, "write", lambda text: (said.append(text), first.release()))
+    monkeypatch.setattr(bulk.tqdm, "write", lambda text: (said.append(text), first.release()))
     stop_after(monkeypatch, 0, Stopped())
     with pytest.raises(Stopped):
         make_sample(folder, **SMALL)
@@ -265,7 +264,7 @@ def test_finished_set_on_a_read_only_disk(sample, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(making, "FileLock", refuse)
+    monkeypatch.setattr(bulk, "FileLock", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(make_sample(sample, **SMALL).files) == 48
 

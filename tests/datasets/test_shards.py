@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.record_index import index_path, make_indices
-from ddl_core.datasets.shards import RecordList, is_record_folder, list_records
+from ddl_core.datasets.shards import (
+    RecordList,
+    index_path,
+    is_record_folder,
+    list_records,
+    make_indices,
+)
 from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
 from ddl_core.errors import DataError
-from ddl_core.train.encoded import EncodedImages
+from ddl_core.train.protocols import EncodedImages
 from tests.datasets.published import write_published
 
 IMAGENET = 1_281_167

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ddl_core.datasets import tfrecord
-from ddl_core.datasets.shard_names import absent, shard_name, shards_in
+from ddl_core.datasets.shards import absent, shard_name, shards_in
 from ddl_core.datasets.tfrecord import (
     ENCODED,
     LABEL,

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_core.cli import main
-from ddl_core.doctor import machine, packages
+from ddl_core.doctor import machine
 from ddl_core.doctor.finding import Finding
 from tests.launch.stand_ins import StandIns
 
@@ -22,8 +22,8 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(name: str, required: bool) -> Finding:
         return Finding(name, "ok", "1.0")
 
-    monkeypatch.setattr(packages, "ask", answers)
-    monkeypatch.setattr(packages, "installed", answers)
+    monkeypatch.setattr(machine, "ask", answers)
+    monkeypatch.setattr(machine, "installed", answers)
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
 
 

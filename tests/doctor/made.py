@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ddl_core.doctor.examination import judge
 from ddl_core.doctor.finding import Finding
-from ddl_core.doctor.judge import judge
 from ddl_core.records.paths import results
 from ddl_core.records.probe import AllReduce, Answer, Interface, ProbeRecord, Reading
 from ddl_core.spec.run import RunSpec

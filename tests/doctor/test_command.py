@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.doctor import job, machine
+from ddl_core.doctor import machine, probe_run
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
 from ddl_core.records.run import Failure
@@ -131,7 +131,7 @@ def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> N
 def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
     doctor, login_node: StandIns, monkeypatch
 ) -> None:
-    monkeypatch.setattr(job, "POLL_S", 0.1)
+    monkeypatch.setattr(probe_run, "QUEUE_POLL_S", 0.1)
     result = doctor("--json", "--site", "localtest", "--wait", 0.01)
     found = findings(result)
     assert result.exit_code == 0
@@ -153,8 +153,8 @@ def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
 def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
     doctor, login_node: StandIns, monkeypatch
 ) -> None:
-    monkeypatch.setattr(job, "GRACE_S", 0.1)
-    monkeypatch.setattr(job, "POLL_S", 0.1)
+    monkeypatch.setattr(probe_run, "GRACE_S", 0.1)
+    monkeypatch.setattr(probe_run, "QUEUE_POLL_S", 0.1)
     login_node.add("squeue", "")
     login_node.script(
         "scontrol",
@@ -180,7 +180,7 @@ def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch) -> No
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "_queued", interrupt)
+    monkeypatch.setattr(probe_run, "_queued", interrupt)
     result = doctor("--site", "localtest")
     assert result.exit_code == 130
     assert login_node.calls("scancel") == ["17"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddl_core.doctor import nodes
+from ddl_core.doctor import login_node
 from ddl_core.doctor.finding import Finding
 from ddl_core.launch.slurm.script import Options
 from ddl_core.launch.slurm.site import Site
@@ -17,7 +17,7 @@ gpu|up|2:00:00|4|48|512000|gpu:a100:4(S:0-1)|gpu,ib
 gpu|up|2:00:00|2|48|1024000|gpu:h100:4,tmp:1|gpu,ib,big
 old|down|infinite|1|8|16000|gpu:2|(null)
 """
-KINDS = nodes.parse(LISTING)
+KINDS = login_node.parse_nodes(LISTING)
 GPU = {"gpus_per_node": 4, "gpu_request": "gres", "partition": "gpu", "cpus_per_rank": 12}
 
 
@@ -28,7 +28,10 @@ def found(
     spec = RunSpec.parse(
         {"strategy": "ddp", "nodes": nodes_asked, "gpus_per_node": site.gpus_per_node or 1}
     )
-    return {one.subject: one for one in nodes.examine(site, options or Options(), spec, KINDS)}
+    return {
+        one.subject: one
+        for one in login_node.examine_nodes(site, options or Options(), spec, KINDS)
+    }
 
 
 def test_the_listing_is_read() -> None:
@@ -86,4 +89,4 @@ def test_the_repositorys_sites_can_all_be_examined() -> None:
     for name in known_sites():
         site = find_site(name)
         spec = RunSpec.parse({"strategy": "ddp", "gpus_per_node": site.gpus_per_node or 1})
-        assert nodes.examine(site, Options(account="a"), spec, KINDS), Path(name)
+        assert login_node.examine_nodes(site, Options(account="a"), spec, KINDS), Path(name)

@@ -5,9 +5,9 @@ from importlib import metadata
 
 import pytest
 
-from ddl_core.doctor import packages
+from ddl_core.doctor import machine
 from ddl_core.doctor.finding import Finding, subjects, text
-from ddl_core.doctor.packages import ask, examine
+from ddl_core.doctor.machine import ask, examine_packages
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from ddl_core.doctor.packages import ask, examine
     ],
 )
 def test_a_package_that_breaks_at_import_is_a_finding(monkeypatch, code, state, words):
-    monkeypatch.setitem(packages.PROBES, "pydantic", code)  # installed for certain
+    monkeypatch.setitem(machine.PROBES, "pydantic", code)  # installed for certain
     found = ask("pydantic", patience_s=1 if "sleep" in code else 30)
     assert found.state == state
     assert words in found.detail
@@ -29,7 +29,7 @@ def test_a_package_that_breaks_at_import_is_a_finding(monkeypatch, code, state, 
 
 def test_a_package_that_is_not_installed_is_not_asked(monkeypatch):
     monkeypatch.setattr(subprocess, "run", None)
-    monkeypatch.setitem(packages.PROBES, "not_there", "")
+    monkeypatch.setitem(machine.PROBES, "not_there", "")
     assert ask("not_there", required=True) == Finding(
         "not_there", "bad", "not installed", "make env"
     )
@@ -39,8 +39,8 @@ def test_only_what_is_needed_is_bad_when_it_is_missing(monkeypatch):
     def lacks(name: str, required: bool) -> Finding:
         return Finding(name, "bad" if required else "warn", "not installed", "make env")
 
-    monkeypatch.setattr(packages, "installed", lacks)
-    found = examine({"horovod"})
+    monkeypatch.setattr(machine, "installed", lacks)
+    found = examine_packages({"horovod"})
     assert subjects(found, "bad") == ["torch", "torchvision", "horovod", "papermill"]
     assert subjects(found, "warn") == ["deepspeed", "jupyterlab", "ipyparallel", "dali"]
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from PIL import Image
 
+from ddl_core.doctor.examination import judge
 from ddl_core.doctor.finding import Finding
-from ddl_core.doctor.judge import judge
 from ddl_core.doctor.probe import place
 from ddl_core.doctor.probe.collective import SIZES
 from ddl_core.doctor.probe_run import plan_probe, probe_name, run_probe

@@ -9,8 +9,8 @@ import pytest
 
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.launch.local_faults import mend
-from ddl_core.launch.ranks import import_path
-from ddl_core.launch.slurm.emulated import Cluster, running
+from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
+from ddl_core.processes import import_path
 from tests.launch.running import wait_for
 from tests.launch.stand_ins import StandIns
 
@@ -72,7 +72,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[EmulatedSlurm]:
     """Start a SLURM of four emulated nodes; where there is none to be had, CI says so."""
     with ExitStack() as stack:
         try:
@@ -85,7 +85,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def localtest(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def localtest(cluster: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedSlurm]:
     """Let SLURM's programs be those of `cluster`; afterwards it is empty and whole again."""
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)

@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import yaml
 
-from ddl_core.launch.screen import read_progress
-from ddl_core.launch.study import plan_run
+from ddl_core.launch.plan import plan_run
 from ddl_core.processes import TOKEN
 from ddl_core.records.paths import results
+from ddl_core.records.progress import read_progress
 from ddl_core.spec.run import RunSpec
 
 TINY: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 
 from ddl_core.errors import LaunchError
 from ddl_core.launch import commands, ranks
-from ddl_core.launch.allocation import Allocation
+from ddl_core.launch.commands import Allocation
 from ddl_core.launch.diagnose import rank_log
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import available_cores

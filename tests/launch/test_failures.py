@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from ddl_core.errors import LaunchError
-from ddl_core.launch import diagnose, fork_server, ranks
+from ddl_core.launch import diagnose, fork_server
 from ddl_core.launch.ranks import run_ranks
+from ddl_core.processes import import_path
 from ddl_core.records.failures import REMEDIES, Category, classify, remedy
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, read_record, write_record
@@ -111,7 +112,7 @@ def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path)
     alone = {name: value for name, value in os.environ.items() if name != fork_server.ADDRESS}
     done = subprocess.run(
         ["sh", "-c", begin, "sh", sys.executable, "-c", code, str(run_dir)],
-        env={**alone, "PYTHONPATH": ranks.import_path()},
+        env={**alone, "PYTHONPATH": import_path()},
         capture_output=True,
         text=True,
         timeout=240,

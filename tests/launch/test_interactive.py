@@ -16,9 +16,9 @@ from ddl_core import processes
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.launch import engines as cluster_module
 from ddl_core.launch.interactive import Engines
-from ddl_core.launch.rank_table import rank_table, training_rates
+from ddl_core.launch.plan import plan_run
 from ddl_core.launch.ranks import run_ranks
-from ddl_core.launch.study import plan_run
+from ddl_core.launch.screen import rank_table, training_rates
 from ddl_core.records.paths import results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec

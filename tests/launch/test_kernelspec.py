@@ -114,7 +114,7 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     code = (
         "import json, os, sys, ddl_core; "
-        "from ddl_core.launch.allocation import Allocation; "
+        "from ddl_core.launch.commands import Allocation; "
         "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT', 'DDL_LAUNCHER']; "
         "assert 'SRUN_CPUS_PER_TASK' not in os.environ; "  # srun refuses an empty one
         "print(json.dumps([ddl_core.__file__, sys.executable, Allocation.current().srun, "

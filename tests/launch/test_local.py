@@ -10,9 +10,9 @@ import pytest
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import lab_book
 from ddl_core.launch.local import Local
-from ddl_core.launch.screen import read_progress
 from ddl_core.records.ledger import exclusive
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.progress import read_progress
 from ddl_core.records.run import read_record, write_record
 from tests.launch.running import ENDLESS, planned, processes_of, wait_for
 
@@ -113,6 +113,20 @@ def test_a_dead_kernel_is_an_error(tmp_path: Path) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb", "import os; os._exit(3)")
     with pytest.raises(LaunchError, match="did not survive"):
         lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+
+
+@pytest.mark.notebook
+def test_what_a_kernel_says_itself_is_told_if_it_dies_and_never_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At its end it may log errors of its own closed sockets; they are not the user's."""
+    last = "import os, sys; print('my last words', file=sys.__stderr__, flush=True)"
+    talking = small_notebook(tmp_path / "a.ipynb", last)
+    lab_book.execute(talking, tmp_path / "c.ipynb", {})
+    dying = small_notebook(tmp_path / "b.ipynb", last + "; os._exit(3)")
+    with pytest.raises(LaunchError, match=r"last lines of kernel.log:\n  my last words"):
+        lab_book.execute(dying, tmp_path / "c.ipynb", {})
+    assert "my last words" not in capfd.readouterr().err
 
 
 @pytest.mark.notebook

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from ddl_core.cli import main
 from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.launch import nsys, ranks
+from ddl_core.launch.slurm import script
 from ddl_core.launch.slurm.site import find_site
 from ddl_core.records.paths import PROJECT, RunFiles
 from ddl_core.records.run import read_epochs, read_record
@@ -34,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def step(site: str, fields: dict[str, Any], **changes: Any) -> list[str]:
     machine = find_site(site).model_copy(update=changes)
-    return nsys.step(RunSpec(**fields), machine, RANK, RUN_DIR / "logs" / "attempt_0")
+    return script.nsys_step(RunSpec(**fields), machine, RANK, RUN_DIR / "logs" / "attempt_0")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.launch.plan import plan_run
 from ddl_core.launch.ranks import run_ranks
-from ddl_core.launch.screen import read_progress
-from ddl_core.launch.study import plan_run
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.progress import read_progress
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec
 from tests.launch.fixtures import Start

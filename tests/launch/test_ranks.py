@@ -14,7 +14,8 @@ from ddl_core.launch.ranks import run_ranks
 from ddl_core.records.ledger import entry, exclusive
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import Attempt, RunRecord, now, read_epochs, read_record, write_record
+from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
+from ddl_core.records.storage import now
 from ddl_core.spec.run import RunSpec
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, rank_process, wait_for

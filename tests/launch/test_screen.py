@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from ddl_core.launch.screen import (
-    LogScreen,
-    TerminalScreen,
-    describe,
-    fraction,
-    in_notebook,
-    read_progress,
-    screen,
-)
+from ddl_core.launch.screen import LogScreen, TerminalScreen, in_notebook, screen
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.progress import describe, fraction, read_progress
 
 
 def state(**changes: Any) -> dict[str, Any]:

@@ -4,13 +4,17 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import DataError, LaunchError, SpecError
+from ddl_core.launch import local
+from ddl_core.launch import plan as plan_module
 from ddl_core.launch import study as module
-from ddl_core.launch.study import find_study, pending, plan_run, run_study, summary
+from ddl_core.launch.plan import find_study, pending, plan_run
+from ddl_core.launch.study import run_study, summary
 from ddl_core.records.failures import remedy
 from ddl_core.records.ledger import Entry, exclusive, ledger, plan
 from ddl_core.records.paths import RunFiles, Tree, portable, results
 from ddl_core.records.run import Failure, RunRecord, read_record, write_record
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 from tests.launch.running import TINY
 from tests.launch.stand_ins import StandIns
 
@@ -185,7 +189,7 @@ def test_interrupting_a_study_cancels_the_run_at_work(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launcher, "submit", Endless)
-    monkeypatch.setattr(module.time, "sleep", press)
+    monkeypatch.setattr(local.time, "sleep", press)
     study = grid(classes=[5, 9])
     with pytest.raises(KeyboardInterrupt):
         run_study(study, results(), launcher=launcher, progress=False)
@@ -198,7 +202,7 @@ def test_a_study_is_found_by_name_or_by_file(
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nquestion: '?'\nrepeats: 1\n")
     assert find_study(str(path)).name == "mine"
-    monkeypatch.setattr(module, "STUDIES", tmp_path)
+    monkeypatch.setattr(plan_module, "STUDIES", tmp_path)
     assert find_study("mine").name == "mine"
     with pytest.raises(SpecError, match="unknown study 'yours'; choose one of: mine"):
         find_study("yours")

@@ -7,7 +7,7 @@ from ddl_core.records.failures import remedy
 from ddl_core.records.ledger import counts, exclusive, is_locked, ledger, plan, remedies
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import Failure, read_record, write_record
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 
 STUDY = Study(name="s", question="?", axes={"loader": ["native", "synthetic"]}, repeats=2)
 

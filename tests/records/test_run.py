@@ -16,9 +16,9 @@ from ddl_core.records.run import (
     append_epoch,
     read_epochs,
     read_record,
-    write_atomically,
     write_record,
 )
+from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
 

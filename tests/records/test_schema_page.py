@@ -9,8 +9,7 @@ import pytest
 from ddl_core.records.failures import Category
 from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress
-from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
-from ddl_core.records.spent import Spent
+from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent
 from ddl_core.spec.run import RunSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")

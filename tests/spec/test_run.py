@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 
 
 def write(tmp_path: Path, text: str) -> Path:

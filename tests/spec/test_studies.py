@@ -7,7 +7,8 @@ import pytest
 
 from ddl_core.records.paths import PAPER, STUDIES
 from ddl_core.spec.registry import STRATEGIES
-from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, KNOB_OWNERS, RunSpec, Study
+from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, KNOB_OWNERS, RunSpec
+from ddl_core.spec.study import Study
 
 FILES = sorted(STUDIES.glob("*.yaml"))
 FRAMEWORKS = ("ddp", "horovod", "deepspeed")

@@ -1,6 +1,6 @@
 """A worker with causes of lost time to plant, and an account of what they really took.
 
-``python -m tests.train.profiled_worker RUN_DIR`` is a rank like any other, but these names exist for it:
+``python -m tests.train.profiled_worker RUN_DIR`` is a rank like any other, and knows these names:
 
 - strategy ``ddp_slow_rank``: rank 1 sleeps in the backward pass of the watched steps;
 - strategy ``ddp_slow_network``: the mean of their gradients comes later, on all ranks;

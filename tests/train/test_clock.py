@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.records.spent import MARK, Spent, by_step
-from ddl_core.train.clock import Clock, cpu_seconds
+from ddl_core.records.profile import MARK
+from ddl_core.records.run import Spent
+from ddl_core.train.clock import Clock, by_step, cpu_seconds
 from tests.groups import ThreadGroup
 
 

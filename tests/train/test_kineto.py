@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import DataError
-from ddl_core.records.spent import MARK
+from ddl_core.records.profile import MARK
 from ddl_core.records.timeline import PARTS
 from ddl_core.train.kineto import Event, kernel_shares, read_trace, timeline
 

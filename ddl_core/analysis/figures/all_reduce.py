@@ -27,7 +27,7 @@ COLUMNS = [
 ]
 
 
-def all_reduce_table(tree: Tree) -> pd.DataFrame:
+def points(tree: Tree) -> pd.DataFrame:
     """Return a row per message size of each probe in `tree` that came so far, oldest first.
 
     Raises
@@ -69,7 +69,7 @@ def _rows(record: ProbeRecord) -> list[dict[str, object]]:
 
 
 @styled
-def all_reduce(table: pd.DataFrame) -> Figure:
+def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
     drawn = names[-MOST_LINES:]

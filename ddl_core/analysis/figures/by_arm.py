@@ -1,4 +1,4 @@
-"""One figure that hides nothing: every repeat of every arm, with median, interval and n."""
+"""Throughput of every arm: a row each, every repeat a dot."""
 
 from typing import Any
 
@@ -8,10 +8,35 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ddl_core.analysis.arms import KEYS, made_runs
+from ddl_core.analysis.figures.over_workers import _stack, _with_model
 from ddl_core.analysis.plot import captions, labels, style
 from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.analysis.plot.rows import label_inches, row_axes, workers_text
+from ddl_core.analysis.plot.rows import interval, label_inches, row_axes, workers_text
 from ddl_core.analysis.plot.scales import three_digits
+
+REPEATS = {
+    "panel": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "data_format": "string",
+    "model": "string",
+    "local_batch_size": "Int64",
+    "world_size": "Int64",
+    "repeat": "Int64",
+    "run_id": "string",
+    "lost": "boolean",
+    "value": "float64",
+    "n": "Int64",
+    "failed": "Int64",
+    "median": "float64",
+    "low": "float64",
+    "high": "float64",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
 
 MOST_PANELS = 6
 MOST_ROWS = 48  # in all panels together: about a page
@@ -22,8 +47,18 @@ _NUMBER_INCHES = 1.7
 _KEYS = ["strategy", "loader", "data_format", "world_size"]
 
 
+def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run that was made, with the median and interval of its arm beside it."""
+    summary = arms.rename(columns={"value": "median"})
+    summary = summary[[*KEYS, "n", "failed", "median", "low", "high"]]
+    table = made_runs(runs).merge(summary, on=KEYS)
+    table["panel"] = _with_model(table)
+    order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
+    return _stack([table], REPEATS).sort_values(order, ignore_index=True)
+
+
 @styled
-def throughput_by_arm(repeats: pd.DataFrame) -> Figure:
+def draw(repeats: pd.DataFrame) -> Figure:
     """Return every run's throughput, a row for each strategy, loader, format and world size."""
     panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
     tables = [repeats[repeats["panel"] == name] for name in panels]
@@ -85,13 +120,6 @@ def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
     lost = int(arm["lost"].sum())
     labels.write(ax, text + (f", {lost} lost" if lost else ""), (1, position), (8, 0),
                  coords=ax.get_yaxis_transform())  # fmt: skip
-
-
-def interval(row: pd.Series) -> str:
-    """Return the interval of a row as text, nothing where it has none."""
-    if np.isnan(row["low"]):
-        return ""
-    return f" [{three_digits(row['low'])}, {three_digits(row['high'])}]"
 
 
 def _name(strategy: str, loader: str, data_format: str, workers: int, formats: bool) -> str:

@@ -22,7 +22,7 @@ COPY_ERROR = "C6"  # docs/reading_the_paper.md
 _MARKERS = {"native": "o", "dali": "s"}
 
 
-def kernel_shares(paper: Paper) -> pd.DataFrame:
+def points(paper: Paper) -> pd.DataFrame:
     """Return Table 2 in long form: one row per network, loader, number of GPUs and kind.
 
     Parameters
@@ -48,7 +48,7 @@ def kernel_shares(paper: Paper) -> pd.DataFrame:
 
 
 @styled
-def draw_kernel_shares(points: pd.DataFrame) -> Figure:
+def draw(points: pd.DataFrame) -> Figure:
     """Return the shares over GPUs, a panel per network."""
     models = list(points["model"].unique())
     figure, axes = frame(

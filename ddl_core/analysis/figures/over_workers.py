@@ -1,18 +1,186 @@
-"""The figures: each is drawn from its points table alone, and reads and saves nothing."""
+"""Throughput and efficiency over the number of workers."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.figures.points import SEPARATOR
-from ddl_core.analysis.plot import captions, labels, marks, scales, statements, style
-from ddl_core.analysis.plot.canvas import frame, styled
+from ddl_core.analysis import paper as published
+from ddl_core.analysis.arms import KEYS
+from ddl_core.analysis.paper import Paper, covers
+from ddl_core.analysis.plot import captions, curves, labels, scales, style
+from ddl_core.analysis.plot.canvas import MOST_PANELS, drawn_panels, frame, styled
+from ddl_core.analysis.plot.style import LOADER_NAMES, MODEL_NAMES, SEPARATOR
 
-MOST_PANELS = 6
+POINTS = {
+    "panel": "string",
+    "source": "string",
+    "study": "string",
+    "strategy": "string",
+    "loader": "string",
+    "data_format": "string",
+    "model": "string",
+    "local_batch_size": "Int64",
+    "world_size_min": "Int64",
+    "world_size": "Int64",
+    "base_world_size": "Int64",
+    "n": "Int64",
+    "failed": "Int64",
+    "value": "float64",
+    "low": "float64",
+    "high": "float64",
+    "bound": "string",
+    "approx": "string",
+    "statement": "string",
+    "printed": "string",
+    "place": "string",
+    "contradiction": "string",
+    "hardware": "string",
+    "on_cpu": "boolean",
+    "commit": "string",
+}
+
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 
 
+def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return throughput (images/s) over workers: a panel per setting, model and loader.
+
+    Formats of one loader share its panel. A setting measured at one number of workers says nothing
+    here and is left out where another was measured at more.
+    The paper's panel comes last and is its own, because the hardware is another.
+    """
+    ours = _measured(_varied(arms), ["value", "low", "high"])
+    loaders = list(LOADER_NAMES)
+    ours["order"] = ours["loader"].map(loaders.index)
+    ours = ours.sort_values(["setting", "model", "order"], kind="stable")
+    ours["panel"] = ours["loader"].map(LOADER_NAMES) + SEPARATOR + _with_model(ours)
+    theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
+    return _stack([ours, theirs], POINTS)
+
+
+def efficiency_points(
+    arms: pd.DataFrame,
+    paper: Paper,
+    loaders: Sequence[Sequence[str]],
+    models: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+    compare: str | None = None,
+) -> pd.DataFrame:
+    """Return parallel efficiency over workers for some arms, the paper's statements beside ours.
+
+    Parameters
+    ----------
+    arms
+        An arm table.
+    paper
+        The paper's numbers.
+    loaders
+        Groups of loaders; each group gets its own panel.
+    models, strategies
+        What to keep; empty keeps all. Statements that name no strategy are always kept.
+    compare
+        Column that must have two or more values in a panel for ours to be shown in it.
+
+    Returns
+    -------
+    DataFrame
+        `POINTS`. Every setting with an arm at two or more world sizes has its own panels, see
+        `_panels`. An arm measured at its base only is left out: it is 1 by definition.
+    """
+    ours = _measured(_scaling(arms), ["efficiency", "efficiency_low", "efficiency_high"])
+    theirs = published.efficiency_points(paper)
+    ours, theirs = (
+        part[_among(part["model"], models) & _among(part["strategy"], strategies)]
+        for part in (ours, theirs)
+    )
+    if compare:
+        places = [ours["panel"], ours["loader"], ours["data_format"]]
+        ours = ours[ours.groupby(places)[compare].transform("nunique") > 1]
+    panels = _panels(ours, theirs, loaders)
+    parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
+    return _stack(parts, POINTS, list(panels))
+
+
+def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
+    """Return the measured arms with `values` as value, low and high."""
+    chosen = {new: table[old] for new, old in zip(("value", "low", "high"), values, strict=True)}
+    return table.assign(
+        **chosen,
+        source="measured",
+        bound="value",
+        world_size_min=table["world_size"],
+        panel=table["setting"],
+    )
+
+
+def _varied(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings measured at two or more world sizes; all of them if there are none."""
+    reached = table["world_size"].where(table["n"] > 0)
+    varied = reached.groupby(table["setting"]).transform("nunique") > 1
+    return table[varied] if varied.any() else table
+
+
+def _scaling(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms that were measured at two or more world sizes."""
+    reached = table["world_size"].where(table["n"] > 0)
+    keys = [table[name] for name in KEYS if name != "world_size"]
+    return table[reached.groupby(keys).transform("nunique") > 1]
+
+
+def _panels(
+    ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
+) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return the panels of each group, each with our rows and the paper's.
+
+    The paper's statements stand in the panels of settings that go beyond its base, else in a panel
+    of their own: no number of workers is then common to both.
+    """
+    panels = {}
+    for group in loaders:
+        label = ", ".join(LOADER_NAMES[name] for name in group) if len(loaders) > 1 else ""
+        here = ours[ours["loader"].isin(group)]
+        covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
+        stated = theirs[np.array(covered, dtype=bool)]
+        most = here[here["n"] > 0].groupby("panel")["world_size"].max()
+        for setting in most.index:
+            large = most[setting] > published.BASE_WORLD_SIZE
+            rows = here[here["panel"] == setting], stated if large else stated.iloc[:0]
+            panels[_panel_name(label, setting)] = rows
+        if not (most > published.BASE_WORLD_SIZE).any():
+            panels[_panel_name(label, published.SYSTEM)] = here.iloc[:0], stated
+    return {
+        name: (mine.assign(panel=name), others.assign(panel=name))
+        for name, (mine, others) in panels.items()
+    }
+
+
+def _panel_name(label: str, setting: str) -> str:
+    return SEPARATOR.join(part for part in (label, setting) if part)
+
+
+def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
+    return column.isin(wanted) | column.isna() if wanted else column.notna() | column.isna()
+
+
+def _with_model(table: pd.DataFrame) -> pd.Series:
+    return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
+
+
+def _stack(
+    parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
+    table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
+    order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
+    return table.sort_values(
+        "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
+    )
+
+
 @styled
-def throughput_vs_workers(points: pd.DataFrame) -> Figure:
+def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
     panels = drawn_panels(points)
     ours, theirs = _split(points)
@@ -20,7 +188,7 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
         "How many images a second do more workers train?",
         panels,
         _heights(points, panels, columns=2),
-        marks.legend(points, "ideal from its own base"),
+        curves.legend(points, "ideal from its own base"),
         [
             "Question of the paper's Fig. 3.",
             *captions.runs(ours),
@@ -36,12 +204,12 @@ def throughput_vs_workers(points: pd.DataFrame) -> Figure:
     for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
         ours, theirs = _split(part)
-        lines = marks.ideals(part)
+        lines = curves.ideals(part)
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
-        marks.draw_ideals(ax, lines)
-        marks.draw(ax, ours)
-        statements.draw(ax, theirs)
+        curves.draw_ideals(ax, lines)
+        curves.draw_measured(ax, ours)
+        curves.draw_stated(ax, theirs)
     return figure
 
 
@@ -53,7 +221,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         title,
         panels,
         _heights(points, panels, columns),
-        marks.legend(points, "ideal"),
+        curves.legend(points, "ideal"),
         [
             f"Question of the paper's {question}.",
             *captions.runs(ours, "the ratio of medians"),
@@ -72,27 +240,27 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         ax.set_ylabel("parallel efficiency E")
         scales.worker_axis(ax, [*ours["world_size"], *(_PAPER_RANGE if len(theirs) else ())])
         ax.axhline(1, **style.IDEAL)
-        marks.draw(ax, ours)
-        statements.draw(ax, theirs)
+        curves.draw_measured(ax, ours)
+        curves.draw_stated(ax, theirs)
     return figure
 
 
-def efficiency_native(points: pd.DataFrame) -> Figure:
+def draw_native(points: pd.DataFrame) -> Figure:
     """Return E over workers with the native loader (the paper's Fig. 5)."""
     return _efficiency(points, "Does the native loader keep more workers busy? ResNet50", "Fig. 5")
 
 
-def efficiency_dali(points: pd.DataFrame) -> Figure:
+def draw_dali(points: pd.DataFrame) -> Figure:
     """Return E over workers with DALI on the CPU and on the GPU (Fig. 4)."""
     return _efficiency(points, "Does DALI keep more workers busy? ResNet50", "Fig. 4", columns=2)
 
 
-def efficiency_by_model(points: pd.DataFrame) -> Figure:
+def draw_by_model(points: pd.DataFrame) -> Figure:
     """Return E over workers of PyTorch-DDP for each network (Fig. 6)."""
     return _efficiency(points, "Do larger networks scale better? PyTorch-DDP", "Fig. 6")
 
 
-def efficiency_by_loader(points: pd.DataFrame) -> Figure:
+def draw_by_loader(points: pd.DataFrame) -> Figure:
     """Return E over workers for each loader with ResNet101 (Fig. 7)."""
     return _efficiency(points, "Does the loader decide how ResNet101 scales?", "Fig. 7")
 
@@ -100,12 +268,6 @@ def efficiency_by_loader(points: pd.DataFrame) -> Figure:
 def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     ours = points["source"] == "measured"
     return points[ours], points[~ours]
-
-
-def drawn_panels(points: pd.DataFrame) -> list[str]:
-    """Return the panels that a figure has room for: the first ones and the last."""
-    names = list(points["panel"].unique())
-    return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
 
 
 def _left_out(points: pd.DataFrame) -> list[str]:
@@ -122,7 +284,7 @@ def _heights(points: pd.DataFrame, panels: list[str], columns: int) -> list[floa
 
 def _ranges(points: pd.DataFrame) -> dict[str, pd.Series]:
     """Return the values that panels of one setting must all have room for, by setting."""
-    ideal = pd.concat([marks.ideals(part) for _, part in points.groupby("panel")])
+    ideal = pd.concat([curves.ideals(part) for _, part in points.groupby("panel")])
     columns = ["value", "low", "high"]
     values = pd.concat(
         [*(points.set_index("panel")[name] for name in columns), ideal.set_index("panel")["end"]]
@@ -138,7 +300,7 @@ def _label_inches(points: pd.DataFrame, panels: list[str]) -> list[float]:
         part = points[(points["panel"] == name) & (points["source"] != "measured")]
         last = part["world_size"] == part["world_size"].max()
         widths = [
-            style.text_points(text, labels.POINTS) for text in statements.describe(part)[last]
+            style.text_points(text, labels.POINTS) for text in curves.stated_texts(part)[last]
         ]
-        rooms.append((max(widths) + statements.GAP_POINTS) / 72 - 0.1 if widths else 0.0)
+        rooms.append((max(widths) + curves.GAP_POINTS) / 72 - 0.1 if widths else 0.0)
     return rooms

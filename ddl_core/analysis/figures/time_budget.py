@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import KEYS, made_runs
-from ddl_core.analysis.figures.points import SEPARATOR
 from ddl_core.analysis.plot import style
-from ddl_core.analysis.plot.stacks import percent, stacked
-from ddl_core.records.spent import Spent
+from ddl_core.analysis.plot.rows import percent, stacked
+from ddl_core.analysis.plot.style import SEPARATOR
+from ddl_core.records.run import Spent
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
 CAUSES = [*TRAINING, "evaluation"]
@@ -48,7 +48,7 @@ _LEAST_LOSS = 0.01
 _SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
 
 
-def time_budget(runs: pd.DataFrame) -> pd.DataFrame:
+def points(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm, number of workers and cause: `BUDGET`.
 
     Means over the n runs of an arm that say where their time went: means, unlike medians, add up.
@@ -105,7 +105,7 @@ def _causes(shared: dict[str, Any], parts: pd.DataFrame, base: pd.Series) -> lis
     ]
 
 
-def draw_time_budget(points: pd.DataFrame) -> Figure:
+def draw(points: pd.DataFrame) -> Figure:
     """Return the shares of each arm's epoch, and what they cost against fewer workers."""
     one = (points["world_size"] == 1).any()
     return stacked(

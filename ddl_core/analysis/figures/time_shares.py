@@ -5,12 +5,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.arms import commits
-from ddl_core.analysis.figures.points import SEPARATOR
+from ddl_core.analysis.arms import commits, with_settings
 from ddl_core.analysis.plot import style
-from ddl_core.analysis.plot.stacks import percent, stacked
-from ddl_core.analysis.profiles import WINDOW
-from ddl_core.analysis.settings import with_settings
+from ddl_core.analysis.plot.rows import percent, stacked
+from ddl_core.analysis.plot.style import SEPARATOR
+from ddl_core.analysis.tables import WINDOW
 
 NAME = "time_shares"
 POINTS = {
@@ -34,7 +33,7 @@ POINTS = {
 _ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
 
 
-def time_shares(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm, number of workers and share: `POINTS`.
 
     value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
@@ -68,7 +67,7 @@ def time_shares(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
 
 
-def draw_time_shares(points: pd.DataFrame) -> Figure:
+def draw(points: pd.DataFrame) -> Figure:
     """Return the shares of the watched steps, and what communication was hidden."""
     return stacked(
         points,

@@ -1,16 +1,26 @@
-"""The frame of a figure: title, legend, panels and caption, in inches, so that none overlap."""
+"""The frame of a figure: title, legend, panels and caption, in inches, so that none overlap.
 
+Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
+"""
+
+import io
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec
 
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.plot import style
+from ddl_core.records.storage import cannot_write, write_atomically
+
+MOST_PANELS = 6
 
 P = ParamSpec("P")
 
@@ -22,6 +32,19 @@ _MARGIN = 0.1
 _PANEL_LINE = 0.16  # of a panel's name
 _ABOVE_AXES = 0.12
 _BELOW_AXES = 0.46  # tick labels and axis label
+
+# No date, no version and no name of a program: nothing that differs when the picture does not.
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
+
+
+def drawn_panels(points: pd.DataFrame) -> list[str]:
+    """Return the panels that a figure has room for: the first ones and the last."""
+    names = list(points["panel"].unique())
+    return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -135,3 +158,44 @@ def _texts(
         linespacing=1.25,
         color="#333333",
     )
+
+
+def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
+    """Write ``<stem>.svg``, ``.pdf``, ``.png`` and ``.csv``, each atomically; return the paths.
+
+    Parameters
+    ----------
+    figure
+        What to save.
+    data
+        What is drawn in it. Floats are written with six significant digits.
+    stem
+        Path without suffix; its folder is made.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written or the disk is full.
+    """
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in _METADATA]
+    for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
+        content = io.BytesIO()
+        with rc_context(style.RC):
+            figure.savefig(content, format=kind, metadata=metadata)
+        _write_bytes(path, content.getvalue())
+    table = stem.with_name(f"{stem.name}.csv")
+    write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return [*paths, table]
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        if temporary.exists():
+            temporary.unlink()

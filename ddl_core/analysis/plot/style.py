@@ -11,6 +11,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
+
 STRATEGY_NAMES = {
     "single": "single process",
     "ddp": "PyTorch-DDP",

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
-from ddl_core.parent import die_with_parent
+from ddl_core.processes import die_with_parent
 from ddl_core.records.probe import Answer, read_probe, write_answer
 from ddl_core.train import device as accelerator
-from ddl_core.train.strategies.group import ProcessGroup
-from ddl_core.train.strategies.rank import Rank
+from ddl_core.train.strategies.group import ProcessGroup, Rank
 from ddl_core.train.worker import report
 
 log = logging.getLogger(__name__)

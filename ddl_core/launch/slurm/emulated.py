@@ -45,7 +45,7 @@ exec nsenter {options} sh -c 'cd "$0" && exec "$@"' "$PWD" {user} {program} "$@"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class EmulatedSlurm:
     """A private SLURM that is up."""
 
     folder: Path
@@ -125,7 +125,7 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def running(nodes: int = 4) -> Iterator[Cluster]:
+def running(nodes: int = 4) -> Iterator[EmulatedSlurm]:
     """Start a private SLURM, and end it with the ``with`` block.
 
     Its jobs are cancelled first, so that they can write down that they were stopped. It also ends,
@@ -150,7 +150,7 @@ def running(nodes: int = 4) -> Iterator[Cluster]:
         _await(outer, folder)
         (first,) = psutil.Process(outer.pid).children()
         _write_programs(folder, first.pid)
-        cluster = Cluster(folder, nodes, first.pid)
+        cluster = EmulatedSlurm(folder, nodes, first.pid)
         try:
             yield cluster
         finally:

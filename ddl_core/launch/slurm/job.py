@@ -5,11 +5,9 @@ import sys
 from pathlib import Path
 
 from ddl_core.errors import STOPPED, DDLError
-from ddl_core.launch.study import run_one
-from ddl_core.parent import die_with_parent
-from ddl_core.processes import stoppable
-from ddl_core.records.ending import restate
-from ddl_core.records.ledger import INTERRUPTED
+from ddl_core.launch.local import run_one
+from ddl_core.processes import die_with_parent, stoppable
+from ddl_core.records.ledger import INTERRUPTED, restate
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, read_record
 

@@ -1,15 +1,25 @@
-"""Write down how a run ended whose job could not: it was killed, or its node was lost."""
+"""Bring records and SLURM's queue together: runs that wait, were cancelled, or ended unheard."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from ddl_core.errors import DDLError
+from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_core.launch.diagnose import tail
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.accounting import EndedJob, ended
-from ddl_core.records.ending import amend
+from ddl_core.launch.slurm.scheduler import (
+    HELD,
+    RUNNING,
+    EndedJob,
+    Queue,
+    QueuedJob,
+    ended,
+    job_name,
+    release,
+)
 from ddl_core.records.failures import INTERRUPTIONS, classify
-from ddl_core.records.ledger import INTERRUPTED, Entry, entry
+from ddl_core.records.ledger import INTERRUPTED, Entry, State, amend, entry
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, RunRecord
 
@@ -20,7 +30,7 @@ def settled(entries: list[Entry], queue: scheduler.Queue | None) -> list[Entry]:
     Only what SLURM says has ended is settled, never what it merely does not know; and never a
     record that says by itself how its run ended. `queue` has to be asked after the ledger was read.
     """
-    entries = scheduler.joined(entries, queue)
+    entries = joined(entries, queue)
     lost = [item for item in entries if queue is not None and _is_lost(item)]
     jobs = ended([item.job_id for item in lost if item.job_id]) if lost else {}
     for item in lost:
@@ -64,3 +74,107 @@ def _cause(record: RunRecord, job: EndedJob, logs: Path) -> Failure:
     if category in INTERRUPTIONS:
         kind = INTERRUPTED
     return Failure(kind=kind, message=text, category=category)
+
+
+CAUSE = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
+
+
+def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
+    """Return the runs that have a job in the queue, of all or of some runs.
+
+    That of a complete run is not among them: it only finishes the lab book.
+
+    Raises
+    ------
+    SpecError
+        If there is no such run.
+    LaunchError
+        If SLURM is not there or does not answer.
+    """
+    known = {item.spec.run_id for item in entries}
+    if unknown := sorted(set(run_ids) - known):
+        raise SpecError(
+            f"the study has no run {', '.join(unknown)}; `ddl study status` shows its runs"
+        )
+    queue = scheduler.queue()
+    if queue is None:
+        raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
+    chosen = [item for item in entries if not run_ids or item.spec.run_id in run_ids]
+    alive = [item for item in chosen if queued(item, queue) and item.state != "completed"]
+    return joined(alive, queue)
+
+
+def cancel(items: list[Entry]) -> None:
+    """Cancel the jobs of some runs.
+
+    A run at work is told to stop and writes its own record; that of a run which waits is written
+    here.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM refuses.
+    RecordError
+        If a record cannot be written.
+    """
+    if not items:
+        return
+    scheduler.cancel(*(item.job_id for item in items if item.job_id))
+    for item in items:
+        with suppress(LaunchError):  # it has just begun, and will say by itself that it was stopped
+            amend(item.directory, item.job_id, _cancelled)
+
+
+def _cancelled(record: RunRecord) -> Failure | None:
+    """Return the reason, unless a run is at work or ended for another one."""
+    again = record.error is not None and record.error.kind == INTERRUPTED  # for its next turn
+    return CAUSE if record.status == "submitted" or again else None
+
+
+def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Let the runs start whose job SLURM holds since its start failed; return them.
+
+    Raises
+    ------
+    LaunchError
+        If that was refused.
+    """
+    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
+    for item in held:
+        release(str(item.job_id))
+    return held
+
+
+def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Return the ledger as the queue has it.
+
+    A login node may not see the lock that a compute node holds, so a run that looks interrupted
+    may be at work; one that was interrupted may wait for its next turn; and a job that was
+    cancelled before its start leaves a record that still says submitted.
+    """
+    return [_joined(item, jobs) for item in entries]
+
+
+def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
+    """Return the job of a run, if it is in the queue.
+
+    The number alone does not tell: another cluster, or one that was set up anew, may have given it
+    to another job.
+    """
+    job = jobs.get(item.job_id or "") if jobs else None
+    return job if job and job.name == job_name(item.spec) else None
+
+
+def _joined(item: Entry, jobs: Queue | None) -> Entry:
+    if item.job_id is None or jobs is None or item.state == "completed":
+        return item
+    if job := queued(item, jobs):
+        state: State = "running" if job.state in RUNNING else "submitted"
+        shown = f"job {item.job_id} {job.state}"
+        reason = f"{shown} ({job.reason})" if job.reason else shown
+        return replace(item, state=state, reason=reason, category=None)
+    if item.state == "submitted":
+        log = f"logs/slurm-{item.job_id}.log of the run's folder"
+        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
+        return replace(item, state="interrupted", reason=gone)
+    return item

@@ -1,25 +1,43 @@
-"""The programs of SLURM, each called with a time limit: a dead controller lets them hang."""
+"""The programs of SLURM, each called with a time limit: a dead controller lets them hang.
+
+How jobs ended is asked of whatever a site has: accounting, its log of jobs, the controller.
+"""
 
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.records.ledger import Entry, State
 from ddl_core.spec.run import RunSpec
 
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
 OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
-# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
-HELD = "launch failed requeued held"
+
 # Partition (* is the default), state, time limit, nodes, CPUs, MB, GPUs and others, features.
 KINDS = "%P|%a|%l|%D|%c|%m|%G|%f"
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
+
+FIELDS = "JobIDRaw,JobName,State,ExitCode"
+SHOWN = re.compile(r"^JobId=(\d+) JobName=(\S+) .*?\bJobState=(\S+) .*?\bExitCode=(\S+)")
+FINAL = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+)
+
+# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
+HELD = "launch failed requeued held"
 
 
 def job_name(spec: RunSpec) -> str:
@@ -88,20 +106,6 @@ def release(job_id: str) -> None:
     call("scontrol", "release", job_id)
 
 
-def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Let the runs start whose job SLURM holds since its start failed; return them.
-
-    Raises
-    ------
-    LaunchError
-        If that was refused.
-    """
-    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
-    for item in held:
-        release(str(item.job_id))
-    return held
-
-
 def cancel(*job_ids: str) -> None:
     """Cancel jobs; one that has ended or is not known any more is passed over.
 
@@ -158,41 +162,6 @@ def refusal(script: Path) -> str | None:
     return None
 
 
-def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Return the ledger as the queue has it.
-
-    A login node may not see the lock that a compute node holds, so a run that looks interrupted
-    may be at work; one that was interrupted may wait for its next turn; and a job that was
-    cancelled before its start leaves a record that still says submitted.
-    """
-    return [_joined(item, jobs) for item in entries]
-
-
-def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
-    """Return the job of a run, if it is in the queue.
-
-    The number alone does not tell: another cluster, or one that was set up anew, may have given it
-    to another job.
-    """
-    job = jobs.get(item.job_id or "") if jobs else None
-    return job if job and job.name == job_name(item.spec) else None
-
-
-def _joined(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state == "completed":
-        return item
-    if job := queued(item, jobs):
-        state: State = "running" if job.state in RUNNING else "submitted"
-        shown = f"job {item.job_id} {job.state}"
-        reason = f"{shown} ({job.reason})" if job.reason else shown
-        return replace(item, state=state, reason=reason, category=None)
-    if item.state == "submitted":
-        log = f"logs/slurm-{item.job_id}.log of the run's folder"
-        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
-        return replace(item, state="interrupted", reason=gone)
-    return item
-
-
 def call(program: str, *arguments: str) -> str:
     """Return what a program of SLURM says.
 
@@ -218,3 +187,67 @@ def call(program: str, *arguments: str) -> str:
     except subprocess.CalledProcessError as error:
         said = (error.stderr or error.stdout).strip() or f"exit code {error.returncode}"
         raise LaunchError(f"{program} {' '.join(arguments)}: {said}") from None
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """A job that SLURM has finished with."""
+
+    name: str
+    state: str
+    exit_code: int
+    """Of its script; negative where a signal ended it."""
+
+
+def ended(job_ids: Sequence[str]) -> dict[str, EndedJob]:
+    """Return, by number, those of some jobs of which SLURM says that they have ended.
+
+    A site may have no accounting, may keep no log of jobs, and its controller forgets a job after
+    minutes; a job of which nobody knows any more is left out.
+    """
+    found: dict[str, EndedJob] = {}
+    for source in (_accounting, _job_log, _controller):
+        if left := [job_id for job_id in job_ids if job_id not in found]:
+            found |= source(left)
+    return found
+
+
+def _accounting(job_ids: Sequence[str]) -> dict[str, EndedJob]:
+    return _sacct("--allocations", "--jobs", ",".join(job_ids))
+
+
+def _job_log(job_ids: Sequence[str]) -> dict[str, EndedJob]:
+    return _sacct("--completion", "--jobs", ",".join(job_ids))
+
+
+def _sacct(*choice: str) -> dict[str, EndedJob]:
+    rows = _ask("sacct", "--noheader", "--parsable2", f"--format={FIELDS}", *choice)
+    return _final(tuple(row.split("|")) for row in rows.splitlines())
+
+
+def _controller(job_ids: Sequence[str]) -> dict[str, EndedJob]:
+    shown = (_ask("scontrol", "--oneliner", "show", "job", job_id) for job_id in job_ids)
+    return _final(row.groups() for text in shown if (row := SHOWN.match(text)))
+
+
+def _ask(program: str, *arguments: str) -> str:
+    """Return what a program says; nothing if this site does not have what it is asked for."""
+    try:
+        return call(program, *arguments)
+    except LaunchError:
+        return ""
+
+
+def _final(rows: Iterable[tuple[str, ...]]) -> dict[str, EndedJob]:
+    """Return the jobs whose state is a last one; "CANCELLED by 17" also says who did it."""
+    found = {}
+    for job_id, name, state, exit_code in (row for row in rows if len(row) == 4):
+        if (words := state.split()) and words[0] in FINAL:
+            found[job_id] = EndedJob(name, words[0], _status(exit_code))
+    return found
+
+
+def _status(text: str) -> int:
+    """Return SLURM's ``status:signal`` as one number."""
+    status, _, number = text.partition(":")
+    return -int(number) if number.isdigit() and int(number) else int(status or 0)

@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.errors import SpecError
+from ddl_core.launch.commands import Allocation, words_of_step
+from ddl_core.launch.nsys import prefix
 from ddl_core.launch.slurm.scheduler import job_name
 from ddl_core.launch.slurm.site import Site, seconds
 from ddl_core.records.paths import SITES, RunFiles
@@ -16,6 +18,35 @@ from ddl_core.spec.run import RunSpec
 
 TEMPLATE = "job.sh.j2"
 NAME = re.compile(r"[\w.,@/-]+")
+
+
+def nsys_step(spec: RunSpec, site: Site, rank: list[str], logs: Path) -> list[str]:
+    """Return the job step of a profiled run on a site: a pure function.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    site
+        The machine.
+    rank
+        Command of a rank.
+    logs
+        Of the attempt.
+
+    Raises
+    ------
+    SpecError
+        If the site's GPUs are not NVIDIA's, or the run does not fit it.
+    """
+    site.check(spec)
+    if not site.wants_gpus(spec) or site.visible_variable != "CUDA_VISIBLE_DEVICES":
+        raise SpecError(
+            f"{site.description}: these ranks compute on no NVIDIA GPU, and Nsight Systems knows "
+            "no other; profile_steps has torch.profiler watch instead"
+        )
+    allocation = Allocation(spec.nodes, tuple(srun(spec, site)), site.launcher)
+    return words_of_step(spec, [*prefix(logs), *rank], logs, allocation)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Hand what is left of a study to SLURM, one job per run, and say what that may cost at most."""
+"""Hand what is left of a study to SLURM, one job per run, and say what that may cost at most.
+
+The large runs of an arm may wait for a small one: a broken set-up then burns few node-hours.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,22 +11,24 @@ from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import preflight
-from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.reconcile import settled
+from ddl_core.launch.plan import check_data, pending, write_plans
+from ddl_core.launch.slurm import reconcile, scheduler
+from ddl_core.launch.slurm.reconcile import queued, settled
+from ddl_core.launch.slurm.scheduler import Queue
 from ddl_core.launch.slurm.script import Options, Place, render, requeues
 from ddl_core.launch.slurm.site import Site
-from ddl_core.launch.slurm.small_first import arm, small_first
-from ddl_core.launch.study import check_data, pending, write_plans
 from ddl_core.records.ledger import Entry, exclusive, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
-from ddl_core.records.run import read_record, write_atomically, write_record
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.records.run import read_record, write_record
+from ddl_core.records.storage import write_atomically
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 
 SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Job:
+class Submission:
     """A run that is to be submitted, with its script."""
 
     entry: Entry
@@ -33,11 +38,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Submissions:
     """What is about to be submitted, out of all runs of a study."""
 
     entries: list[Entry]
-    jobs: list[Job]
+    jobs: list[Submission]
     left_out: list[Entry]  # the small runs of their arm have failed
 
 
@@ -66,7 +71,7 @@ def prepare(
     options: Options,
     queue: scheduler.Queue | None,
     choice: Choice,
-) -> Plan:
+) -> Submissions:
     """Return the jobs of what a study still has to run; write nothing.
 
     What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
@@ -83,13 +88,13 @@ def prepare(
         preflight.check_batch(item.spec)
     order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
     jobs = [_job(item, site, options, waits.get(item.spec.run_id)) for item in order]
-    return Plan(entries, jobs, [item for item in todo if item not in order])
+    return Submissions(entries, jobs, [item for item in todo if item not in order])
 
 
-def _job(item: Entry, site: Site, options: Options, after: Entry | None) -> Job:
+def _job(item: Entry, site: Site, options: Options, after: Entry | None) -> Submission:
     place = Place(item.directory, PROJECT, sys.executable)
     text = render(item.spec, site, options, place)
-    return Job(item, text, node_hours(item.spec, site, options), after)
+    return Submission(item, text, node_hours(item.spec, site, options), after)
 
 
 def node_hours(spec: RunSpec, site: Site, options: Options) -> float:
@@ -98,7 +103,7 @@ def node_hours(spec: RunSpec, site: Site, options: Options) -> float:
     return spec.nodes * starts * options.limit_s(site) / SECONDS_PER_HOUR
 
 
-def arms(entries: list[Entry], jobs: list[Job]) -> list[Arm]:
+def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:
     """Return the cost of each arm (strategy, loader, model), in order of appearance."""
     found = []
     for name in dict.fromkeys(arm(item.spec) for item in entries):
@@ -109,7 +114,7 @@ def arms(entries: list[Entry], jobs: list[Job]) -> list[Arm]:
     return found
 
 
-def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
+def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
     """Return a table of runs, complete ones, jobs and node-hours, per arm and in total."""
     rows = arms(entries, jobs)
     total = Arm(
@@ -136,7 +141,7 @@ def submit(
     choice: Choice,
     *,
     data_dir: Path | None = None,
-    show: Callable[[Plan], None] = lambda plan: None,
+    show: Callable[[Submissions], None] = lambda plan: None,
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
@@ -156,7 +161,7 @@ def submit(
         found = ledger(study, tree)
         queue = scheduler.queue()  # if it cannot be asked, nothing is submitted: it might be twice
         entries = settled(found, queue)
-        for item in scheduler.release_held(entries, queue):
+        for item in reconcile.release_held(entries, queue):
             yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
         show(plan)
@@ -170,7 +175,7 @@ def submit(
             yield job.entry, job_id
 
 
-def _submit(job: Job, after: str | None) -> str:
+def _submit(job: Submission, after: str | None) -> str:
     """Submit one job, to start once job `after` has ended well."""
     directory = job.entry.directory
     files = RunFiles(directory)
@@ -186,3 +191,36 @@ def _submit(job: Job, after: str | None) -> str:
             write_record(directory, before)
         raise
     return job_id
+
+
+def arm(spec: RunSpec) -> str:
+    """Return what the runs of one curve have in common."""
+    return f"{spec.strategy} {spec.loader} {spec.model}"
+
+
+def small_first(
+    entries: list[Entry], todo: list[Entry], queue: Queue | None
+) -> tuple[list[Entry], dict[str, Entry]]:
+    """Return what may be submitted, in order, and by run the smaller one that it waits for.
+
+    A run on more nodes than the smallest of its arm waits for the first of these that is about to
+    be submitted or in the queue. Where one of them is complete, nothing waits; where all have
+    failed and are not tried again, the larger runs of the arm are left out.
+    """
+    order, waits = [], {}
+    for item in sorted(todo, key=lambda one: one.spec.nodes):
+        small = _smallest(item, entries)
+        alive = [one for one in small if one in todo or queued(one, queue)]
+        if item in small or any(one.state == "completed" for one in small):
+            order.append(item)
+        elif alive:
+            order.append(item)
+            waits[item.spec.run_id] = alive[0]
+    return order, waits
+
+
+def _smallest(item: Entry, entries: list[Entry]) -> list[Entry]:
+    """Return the runs of an arm on the fewest nodes."""
+    own = [one for one in entries if arm(one.spec) == arm(item.spec)]
+    nodes = min(one.spec.nodes for one in own)
+    return [one for one in own if one.spec.nodes == nodes]

@@ -17,9 +17,16 @@ import simplejpeg
 from PIL import Image
 
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.decode import UNREADABLE, check_pixels, open_rgb
-from ddl_core.train.loaders.files import Images, NamedOnce, Plan
-from ddl_core.train.loaders.image import MEAN, Training, evaluation_corner, evaluation_size
+from ddl_core.train.loaders.files import Batches, Images, NamedOnce
+from ddl_core.train.loaders.image import (
+    MEAN,
+    UNREADABLE,
+    Training,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
 
 END_OF_JPEG = b"\xff\xd9"  # inside the compressed data, ff is never followed by d9
 TRAILER_BYTES = 4096  # some cameras write a little behind the end
@@ -44,7 +51,7 @@ class Feed:
     returned and not yet confirmed by `delivered`.
     """
 
-    def __init__(self, spec: RunSpec, files: Images, plan: Plan, training: bool) -> None:
+    def __init__(self, spec: RunSpec, files: Images, plan: Batches, training: bool) -> None:
         self._spec, self._files, self._plan = spec, files, plan
         self._views = Training(spec) if training else None
         self._name = NamedOnce()

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ddl_core.parent import die_with_parent
+from ddl_core.processes import die_with_parent
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.decode import UNREADABLE
 from ddl_core.train.loaders.files import FileLoader, Images, NamedOnce
-from ddl_core.train.loaders.image import Training
+from ddl_core.train.loaders.image import UNREADABLE, Training
 from ddl_core.train.loaders.order import Indices
 from ddl_core.train.protocols import Split
 

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from ddl_core.datasets.folder import class_folders, list_images
-from ddl_core.datasets.shards import list_records
+from ddl_core.datasets.shards import list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
-from ddl_core.records.paths import shards_folder
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.encoded import EncodedImages
 from ddl_core.train.loaders.order import (
     Indices,
     count_eval_batches,
@@ -21,7 +19,7 @@ from ddl_core.train.loaders.order import (
     steps_per_epoch,
     train_batches,
 )
-from ddl_core.train.protocols import Split
+from ddl_core.train.protocols import EncodedImages, Split
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +99,7 @@ def _limited(found: int, limit: int | None, split: Split) -> int:
     return limit or found
 
 
-class Plan:
+class Batches:
     """Which images one rank loads, batch by batch; iterating begins the epoch last set.
 
     A batch is a list of (epoch, number): a loader process that lives on cannot know the epoch.
@@ -156,7 +154,7 @@ class FileLoader:
         self.corrupt_images = 0
         self.seen: list[Indices] | None = []
         self._spec, self._split, self._device = spec, split, device
-        self._plan = Plan(spec, split, self.images, rank, world_size)
+        self._plan = Batches(spec, split, self.images, rank, world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose order and augmentation."""

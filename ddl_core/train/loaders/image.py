@@ -1,12 +1,16 @@
-"""Which part of an image is seen: the same crop and the same flip for every loader.
+"""Which part of an image is seen, and how its file becomes pixels: the same for every loader.
 
 So loaders differ in how they decode and resize, never in what they show to the network.
 """
 
+import io
 import math
 from random import Random
 from typing import NamedTuple
 
+from PIL import Image
+
+from ddl_core.datasets.image_file import MAX_PIXELS
 from ddl_core.spec.run import RunSpec
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
@@ -19,6 +23,9 @@ TRIES = 10
 FLIP_PROBABILITY = 0.5
 # The field's habit in evaluation: 256 pixels for a crop of 224, in proportion for other sizes.
 RESIZE, CROP = 256, 224
+
+# What Pillow raises for files that are damaged, empty or no images.
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class View(NamedTuple):
@@ -83,3 +90,28 @@ def evaluation_size(size: int, height: int, width: int) -> tuple[int, int]:
 def evaluation_corner(size: int, height: int, width: int) -> tuple[int, int]:
     """Return top and left of the middle `size` x `size` of a resized image."""
     return round((height - size) / 2), round((width - size) / 2)
+
+
+def check_pixels(height: int, width: int) -> None:
+    """Refuse an image that would take gigabytes.
+
+    Raises
+    ------
+    ValueError
+        If it has more than `MAX_PIXELS`.
+    """
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"{width} x {height} pixels, more than the {MAX_PIXELS:,} of the limit")
+
+
+def open_rgb(content: bytes) -> Image.Image:
+    """Return a decoded image; grey, CMYK, palette and misnamed ones become RGB.
+
+    Raises
+    ------
+    OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError
+        If it is unreadable (`UNREADABLE`).
+    """
+    with Image.open(io.BytesIO(content)) as image:
+        check_pixels(image.height, image.width)
+        return image.convert("RGB")

@@ -5,8 +5,7 @@ from PIL import Image
 from torch import Tensor
 
 from ddl_core.train.loaders.dataloader import ProcessLoader, Samples
-from ddl_core.train.loaders.decode import open_rgb
-from ddl_core.train.loaders.image import MEAN, STD, evaluation_corner, evaluation_size
+from ddl_core.train.loaders.image import MEAN, STD, evaluation_corner, evaluation_size, open_rgb
 from ddl_core.train.vision import transforms
 
 functional = transforms.functional

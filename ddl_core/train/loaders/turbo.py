@@ -2,7 +2,8 @@
 
 The same images as `native` to within rounding (tests/train/loaders/test_agreement.py), for less
 work: libjpeg-turbo without Pillow's copies, a resize that torch has in vector instructions for
-8-bit pixels, a quarter of the bytes between processes and to the device.
+8-bit pixels, a quarter of the bytes between processes and to the device. `Memory` decodes a small
+set once and keeps it: for studies of accuracy, not of loading.
 """
 
 import numpy as np
@@ -10,11 +11,23 @@ import simplejpeg
 import torch
 from torch import Tensor
 
-from ddl_core.train.loaders.dataloader import ProcessLoader, Samples
-from ddl_core.train.loaders.decode import check_pixels, open_rgb
-from ddl_core.train.loaders.image import MEAN, STD, evaluation_corner, evaluation_size
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.loaders.dataloader import ProcessLoader, Sample, Samples
+from ddl_core.train.loaders.files import Images
+from ddl_core.train.loaders.image import (
+    MEAN,
+    STD,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
+from ddl_core.train.protocols import Split
 
 DIRECT = ("YCbCr", "Gray", "RGB")  # what libjpeg-turbo turns into RGB by itself
+
+MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
 
 
 class TurboSamples(Samples):
@@ -70,3 +83,48 @@ class Turbo(ProcessLoader):
         scale = torch.tensor([1 / (255 * value) for value in STD], device=self._device)
         shift = torch.tensor([-m / s for m, s in zip(MEAN, STD, strict=True)], device=self._device)
         return pixels.mul_(scale[:, None, None]).add_(shift[:, None, None])
+
+
+class KeptSamples(TurboSamples):
+    """Decodes an image when it is first asked for, and then keeps it.
+
+    With loader processes each keeps what it has seen; `persistent_workers` lets them live.
+    """
+
+    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+        super().__init__(spec, files, split)
+        self._kept: dict[int, tuple[Tensor, int]] = {}
+
+    def __getitem__(self, place: tuple[int, int]) -> Sample:
+        """Return the image at (epoch, number).
+
+        Raises
+        ------
+        SpecError
+            If the set is too large to be kept.
+        """
+        epoch, number = place
+        if number not in self._kept:
+            content, label = self.files.read(number)
+            image = self.decoded(content, number)
+            if image is None:
+                return self.blank(), label, number, True
+            _check_size(image.nbytes, len(self.files))
+            self._kept[number] = image, label
+        image, label = self._kept[number]
+        return self.view(image, epoch, number), label, number, False
+
+
+def _check_size(image_bytes: int, images: int) -> None:
+    if image_bytes * images > MOST_BYTES:
+        raise SpecError(
+            f"loader 'memory' would keep {image_bytes * images / 1e9:.1f} GB ({images:,} images "
+            f"of {image_bytes:,} bytes), more than its limit of {MOST_BYTES / 1e9:.0f} GB; "
+            "use 'native' or 'turbo', or a smaller train_images"
+        )
+
+
+class Memory(Turbo):
+    """Images from memory after the first epoch."""
+
+    samples = KeptSamples

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from ddl_core.errors import LaunchError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Reduction
-from ddl_core.train.strategies.rank import Rank
+from ddl_core.train.strategies.group import Rank
 
 OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}

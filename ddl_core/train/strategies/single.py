@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Reduction
-from ddl_core.train.strategies.rank import Rank
+from ddl_core.train.strategies.group import Rank
 
 
 class Single:

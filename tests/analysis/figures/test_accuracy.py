@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import QUESTIONS, accuracy_claims
+from ddl_core.analysis import QUESTIONS, claims
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import accuracy
 from ddl_core.analysis.paper import read_paper
@@ -61,7 +61,7 @@ def arm(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
 
 
 def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
-    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    points = accuracy.batch_size_points(runs, PAPER)
     step = arm(points, "step", 16)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
         (2, 0.81, 0.80, 0.82)
@@ -71,7 +71,7 @@ def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
 
 
 def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> None:
-    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    points = accuracy.batch_size_points(runs, PAPER)
     step, exponential = arm(points, "step", 16), arm(points, "exponential", 16)
     assert step["target"] == pytest.approx(0.9 * 0.82)  # cosine's mean is the best
     assert (step["reached"], step["epochs_to_target"], step["seconds_to_target"]) == (2, 2, 40)
@@ -82,7 +82,7 @@ def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> 
 
 
 def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> None:
-    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    points = accuracy.batch_size_points(runs, PAPER)
     cosine = arm(points, "cosine", 320)
     assert (cosine["n"], cosine["diverged"], cosine["failed"]) == (0, 2, 0)
     assert math.isnan(cosine["value"])
@@ -90,7 +90,7 @@ def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> No
 
 
 def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
-    table = accuracy.lost(accuracy.accuracy_vs_batch_size(runs, PAPER)).set_index("label")
+    table = accuracy.lost(accuracy.batch_size_points(runs, PAPER)).set_index("label")
     assert table["lost"].round(6).to_dict() == {
         "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
     }  # fmt: skip
@@ -103,7 +103,7 @@ def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -
 
 
 def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs) -> None:
-    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
+    points = accuracy.batch_size_points(runs, PAPER)
     stated = points[points["source"] == "stated"]
     assert len(stated) == len(PAPER.accuracy)
     assert stated.loc[stated["global_batch_size"] == 65_536, "value"].tolist() == [0.52, 0.41, 0.31]
@@ -116,7 +116,7 @@ def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs
 
 
 def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) -> None:
-    curves = accuracy.learning_curves(runs)
+    curves = accuracy.curve_points(runs)
     assert set(curves["global_batch_size"]) == {16, 320}
     assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
     step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
@@ -125,20 +125,20 @@ def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) ->
 
 
 def test_verdicts_compare_the_ends_of_both_ranges(runs: pd.DataFrame) -> None:
-    points = accuracy.accuracy_vs_batch_size(runs, PAPER)
-    verdicts = accuracy_claims.orderings(points, PAPER)
+    points = accuracy.batch_size_points(runs, PAPER)
+    verdicts = claims.accuracy_claims(points, PAPER)
 
     def of(statement: str, start: str) -> str:
         chosen = verdicts[verdicts["statement"] == statement]
         (verdict,) = chosen.loc[chosen["claim"].str.startswith(start), "verdict"]
         return verdict
 
-    assert of("O18", "step above exponential") == accuracy_claims.SAME
-    assert of("O16", "step like cosine") == accuracy_claims.SAME
-    assert of("O16", "step like exponential") == accuracy_claims.OPPOSITE
-    assert of("O20", "exponential above step") == accuracy_claims.SAME
-    assert of("O20", "step above cosine") == accuracy_claims.NOT_RUN  # it diverged
-    assert of("O21", "step: lower") == accuracy_claims.SAME
+    assert of("O18", "step above exponential") == claims.SAME
+    assert of("O16", "step like cosine") == claims.SAME
+    assert of("O16", "step like exponential") == claims.OPPOSITE
+    assert of("O20", "exponential above step") == claims.SAME
+    assert of("O20", "step above cosine") == claims.NOT_RUN  # it diverged
+    assert of("O21", "step: lower") == claims.SAME
     assert not verdicts["place"].isna().any()
 
 
@@ -147,16 +147,16 @@ def test_ranges_that_touch_are_no_difference(make_run: MakeRun, tree: Tree) -> N
         fields = STUDY | {"repeat": repeat}
         make_run(rows=rows([step]), schedule="step", **fields)
         make_run(rows=rows([exponential]), schedule="exponential", **fields)
-    points = accuracy.accuracy_vs_batch_size(runs_table(tree.runs), PAPER)
-    verdicts = accuracy_claims.orderings(points, PAPER).set_index("claim")["verdict"]
+    points = accuracy.batch_size_points(runs_table(tree.runs), PAPER)
+    verdicts = claims.accuracy_claims(points, PAPER).set_index("claim")["verdict"]
     (seen,) = verdicts[verdicts.index.str.startswith("exponential above step")].unique()
-    assert seen == accuracy_claims.ALIKE
+    assert seen == claims.ALIKE
 
 
 def test_a_single_run_decides_nothing(runs: pd.DataFrame) -> None:
     first = runs[(runs["repeat"] == 0) & ~runs["diverged"].fillna(False)]
-    verdicts = accuracy_claims.orderings(accuracy.accuracy_vs_batch_size(first, PAPER), PAPER)
-    assert set(verdicts["verdict"]) == {accuracy_claims.SINGLE, accuracy_claims.NOT_RUN}
+    verdicts = claims.accuracy_claims(accuracy.batch_size_points(first, PAPER), PAPER)
+    assert set(verdicts["verdict"]) == {claims.SINGLE, claims.NOT_RUN}
 
 
 @pytest.mark.parametrize("name", ["schedules", "accuracy_vs_batch_size", "learning_curves"])
@@ -179,7 +179,7 @@ def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
-    points = accuracy.schedules(PAPER)
+    points = accuracy.schedule_points(PAPER)
     assert set(points["schedule"]) == {"step", "cosine", "exponential"}
     assert points["value"].max() == pytest.approx(25.6)
     last = points.groupby("schedule")["value"].last()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.analysis import redraw_probes
-from ddl_core.analysis.figures.all_reduce import MOST_LINES, all_reduce, all_reduce_table
+from ddl_core.analysis.figures.all_reduce import MOST_LINES, draw, points
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import write_probe
 from tests.doctor.made import answer, record, size
@@ -24,7 +24,7 @@ def test_bandwidths_follow_nccl_tests(tmp_path: Path) -> None:
     """Four ranks, 2^28 bytes in 0.5 s: algbw 0.54 GB/s, busbw 1.5 times that."""
     ranks = [answer(rank, all_reduce=[size(2**28, 0.5)] if rank == 0 else []) for rank in range(4)]
     write_probe(Tree(tmp_path).probes / "x", record(*ranks))
-    (row,) = all_reduce_table(Tree(tmp_path)).to_dict("records")
+    (row,) = points(Tree(tmp_path)).to_dict("records")
     assert row["algorithm_bytes_per_s"] == 2**29
     assert row["bus_bytes_per_s"] == 2**29 * 1.5
     assert row["ranks"] == 4
@@ -34,8 +34,8 @@ def test_bandwidths_follow_nccl_tests(tmp_path: Path) -> None:
 def test_a_line_per_probe_with_the_plotted_values(tmp_path: Path) -> None:
     for number in range(3):
         plant(tmp_path, number)
-    table = all_reduce_table(Tree(tmp_path))
-    bandwidth, time = all_reduce(table).axes
+    table = points(Tree(tmp_path))
+    bandwidth, time = draw(table).axes
     assert len(bandwidth.lines) == len(time.lines) == 3
     assert list(time.lines[1].get_ydata()) == pytest.approx([0.2, 500])
     assert list(bandwidth.lines[1].get_ydata()) == pytest.approx([1024 / 2e-4 / 1e9, 2**29 / 1e9])
@@ -44,7 +44,7 @@ def test_a_line_per_probe_with_the_plotted_values(tmp_path: Path) -> None:
 def test_the_newest_probes_are_drawn_and_the_others_counted(tmp_path: Path) -> None:
     for number in range(MOST_LINES + 2):
         plant(tmp_path, number)
-    figure = all_reduce(all_reduce_table(Tree(tmp_path)))
+    figure = draw(points(Tree(tmp_path)))
     assert len(figure.axes[0].lines) == MOST_LINES
     assert any("not drawn, see the CSV: 2" in text.get_text() for text in figure.texts)
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.figures import bullets, loader_bound
+from ddl_core.analysis.figures import loader_bound
 from ddl_core.analysis.figures.loader_bound import BOUNDS
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.records.paths import Tree
@@ -38,7 +38,7 @@ def three(
 
 
 def only(tree: Tree) -> dict[str, Any]:
-    (row,) = loader_bound.loader_bound(runs_table(tree.runs)).to_dict("records")
+    (row,) = loader_bound.points(runs_table(tree.runs)).to_dict("records")
     return row
 
 
@@ -95,7 +95,7 @@ def test_missing_half_is_said_and_never_guessed(
     row = only(tree)
     assert row["limit"] == limit
     assert all(math.isnan(row[name]) for name in ("bound", "in_turns", "ratio", "ratio_low"))
-    assert limit in text(bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs))))
+    assert limit in text(loader_bound.draw(loader_bound.points(runs_table(tree.runs))))
 
 
 def test_failed_half_is_no_bound(tree: Tree, make_run: MakeRun) -> None:
@@ -194,7 +194,7 @@ def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: Ma
         measure(make_run, 15.0, strategy=strategy, gpus_per_node=2)
         measure(make_run, 18.0, strategy=strategy, gpus_per_node=2, loader="synthetic")
     measure(make_run, 40.0, strategy="ddp", gpus_per_node=2, work="load")
-    table = loader_bound.loader_bound(runs_table(tree.runs))
+    table = loader_bound.points(runs_table(tree.runs))
     assert table["loading"].round(6).tolist() == [40.0, 40.0]
     assert set(table["limit"]) == {"both (same cores)"}
 
@@ -202,8 +202,8 @@ def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: Ma
 def test_columns_and_types_do_not_depend_on_the_data(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 20.0, 18.0)
     full, empty = (
-        loader_bound.loader_bound(runs_table(tree.runs)),
-        loader_bound.loader_bound(empty_table()),
+        loader_bound.points(runs_table(tree.runs)),
+        loader_bound.points(empty_table()),
     )
     assert list(full) == list(empty) == list(BOUNDS)
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
@@ -215,7 +215,7 @@ def test_numbers_of_workers_far_apart_have_panels_of_their_own(
 ) -> None:
     for nodes in (4, 8, 128):
         three(make_run, 15.0 * nodes, 20.0 * nodes, 18.0 * nodes, strategy="ddp", nodes=nodes)
-    panels = loader_bound.loader_bound(runs_table(tree.runs))["panel"].tolist()
+    panels = loader_bound.points(runs_table(tree.runs))["panel"].tolist()
     stem = "laptop: 96 px, batch 16, fp32, ResNet50, "
     assert panels == [f"{stem}{nodes} workers" for nodes in (4, 8, 128)]
 
@@ -223,12 +223,12 @@ def test_numbers_of_workers_far_apart_have_panels_of_their_own(
 def test_panels_with_a_bound_come_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, 15.0, study="a")
     three(make_run, 15.0, 20.0, 18.0, study="b")
-    assert loader_bound.loader_bound(runs_table(tree.runs))["study"].tolist() == ["b", "a"]
+    assert loader_bound.points(runs_table(tree.runs))["study"].tolist() == ["b", "a"]
 
 
 def test_figure_says_what_limits_and_what_is_shared(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
-    figure = bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs)))
+    figure = loader_bound.draw(loader_bound.points(runs_table(tree.runs)))
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "DALI (CPU), TFRecord\nsingle process, 1 worker"
@@ -247,7 +247,7 @@ def test_figure_says_what_limits_and_what_is_shared(tree: Tree, make_run: MakeRu
 
 def test_figure_on_gpus_does_not_speak_of_shared_cores(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 20.0, 18.0, system=GPU)
-    said = text(bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs))))
+    said = text(loader_bound.draw(loader_bound.points(runs_table(tree.runs))))
     assert "share the cores" not in said
     assert "Arrows" not in said
 
@@ -257,7 +257,7 @@ def test_many_arms_fill_a_page_and_no_more(tree: Tree, make_run: MakeRun) -> Non
         for loader in ("native", "turbo", "dali_cpu"):
             for size in (1, 2, 4):
                 make_run(study=f"study_{study}", strategy="ddp", loader=loader, gpus_per_node=size)
-    figure = bullets.loader_bound(loader_bound.loader_bound(runs_table(tree.runs)))
+    figure = loader_bound.draw(loader_bound.points(runs_table(tree.runs)))
     FigureCanvasAgg(figure).draw()
     assert figure.get_figheight() < 16
     assert "Rows not drawn, see the CSV: 60." in text(figure)
@@ -267,8 +267,6 @@ def test_nothing_is_changed(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 20.0, 18.0)
     runs = runs_table(tree.runs)
     before = runs.copy()
-    table = loader_bound.loader_bound(runs)
+    table = loader_bound.points(runs)
     pd.testing.assert_frame_equal(runs, before)
-    pd.testing.assert_frame_equal(
-        table, loader_bound.loader_bound(runs.sample(frac=1, random_state=1))
-    )
+    pd.testing.assert_frame_equal(table, loader_bound.points(runs.sample(frac=1, random_state=1)))

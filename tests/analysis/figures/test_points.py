@@ -7,7 +7,7 @@ import pytest
 
 from ddl_core.analysis import QUESTIONS
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import points
+from ddl_core.analysis.figures import by_arm, over_workers
 from ddl_core.analysis.paper import Paper, covers, read_paper
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.errors import DataError
@@ -35,7 +35,9 @@ def test_dali_covers_both_of_its_modes() -> None:
 
 
 def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
-    table = points.efficiency(arm_table(empty_table()), paper, NATIVE, models=["resnet50"])
+    table = over_workers.efficiency_points(
+        arm_table(empty_table()), paper, NATIVE, models=["resnet50"]
+    )
     unnamed = table[table["statement"] == "E13"]
     assert len(unnamed) == 1
     assert unnamed["strategy"].isna().all()
@@ -44,20 +46,22 @@ def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
 
 
 def test_derived_points_do_not_use_the_printed_equations(paper: Paper) -> None:
-    table = points.efficiency(arm_table(empty_table()), paper, [("dali_cpu",)])
+    table = over_workers.efficiency_points(arm_table(empty_table()), paper, [("dali_cpu",)])
     derived = table[table["source"] == "derived"]
     assert derived["value"].round(3).tolist() == [0.914, 0.797, 0.844]
 
 
 def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
-    table = points.efficiency(
+    table = over_workers.efficiency_points(
         arm_table(empty_table()), paper, [("dali_cpu",), ("dali_gpu",)], models=["resnet50"]
     )
     assert list(table["panel"].unique()) == [
         "DALI (CPU) · the paper (JUWELS Booster)",
         "DALI (GPU) · the paper (JUWELS Booster)",
     ]
-    by_model = points.efficiency(arm_table(empty_table()), paper, [("dali_cpu",), ("native",)])
+    by_model = over_workers.efficiency_points(
+        arm_table(empty_table()), paper, [("dali_cpu",), ("native",)]
+    )
     assert by_model["panel"].iloc[0].startswith("DALI")
     panels = table.groupby("statement")["panel"].nunique()
     assert panels[["E02", "E03", "E10"]].tolist() == [1, 1, 2]
@@ -66,7 +70,7 @@ def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
 def test_arm_without_a_second_size_is_not_in_an_efficiency(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
-    table = points.efficiency(arm_table(runs_table(tree.runs)), paper, NATIVE)
+    table = over_workers.efficiency_points(arm_table(runs_table(tree.runs)), paper, NATIVE)
     ours = table[table["source"] == "measured"]
     assert set(ours["strategy"]) == {"ddp"}
     assert ours["world_size"].tolist() == [1, 2, 1, 2]
@@ -83,7 +87,7 @@ def test_figure_of_models_leaves_out_a_study_of_one_model(
 
 def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
     laptop(strategy="ddp", gpus_per_node=4, status="failed", rows=[])
-    table = points.throughput(arm_table(runs_table(tree.runs)), paper)
+    table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
     lost = table[table["world_size"].eq(4) & table["source"].eq("measured")]
     assert lost[["n", "failed"]].to_numpy().tolist() == [[0, 1]]
     assert lost["value"].isna().all()
@@ -93,7 +97,7 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
     def panels() -> set[str]:
-        table = points.throughput(arm_table(runs_table(tree.runs)), paper)
+        table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
         return set(table[table["source"] == "measured"]["panel"])
 
     before = panels()
@@ -105,7 +109,7 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
 
 
 def test_papers_throughput_is_derived_and_has_its_own_panel(paper: Paper) -> None:
-    table = points.throughput(arm_table(empty_table()), paper)
+    table = over_workers.throughput_points(arm_table(empty_table()), paper)
     assert set(table["source"]) == {"derived"}
     assert table["panel"].nunique() == 1
     first = table[table["statement"] == "D16"].iloc[0]
@@ -115,7 +119,7 @@ def test_papers_throughput_is_derived_and_has_its_own_panel(paper: Paper) -> Non
 def test_repeats_are_all_there(tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=7)
     runs = runs_table(tree.runs)
-    table = points.repeats(runs, arm_table(runs))
+    table = by_arm.points(runs, arm_table(runs))
     assert len(table) == 19
     arm = table[
         table["strategy"].eq("ddp") & table["loader"].eq("native") & table["world_size"].eq(2)
@@ -134,10 +138,10 @@ def test_columns_and_types_do_not_depend_on_the_data(
     def table(runs: pd.DataFrame) -> pd.DataFrame:
         arms = arm_table(runs)
         if kind == "repeats":
-            return points.repeats(runs, arms)
+            return by_arm.points(runs, arms)
         if kind == "throughput":
-            return points.throughput(arms, paper)
-        return points.efficiency(arms, paper, NATIVE)
+            return over_workers.throughput_points(arms, paper)
+        return over_workers.efficiency_points(arms, paper, NATIVE)
 
     full, empty = table(runs_table(tree.runs)), table(empty_table())
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
@@ -151,13 +155,13 @@ def test_few_workers_do_not_share_a_panel_with_the_paper(
     for nodes in (4, 8):
         make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
     arms = arm_table(runs_table(tree.runs))
-    table = points.efficiency(arms, paper, NATIVE)
+    table = over_workers.efficiency_points(arms, paper, NATIVE)
     sources = table.groupby("panel")["source"].unique().map(sorted).to_dict()
     assert sources == {
         "cluster: 96 px, batch 16, fp32": ["measured", "stated"],
         "laptop: 96 px, batch 16, fp32": ["measured"],
     }
-    few = points.efficiency(arms[arms["study"] == "laptop"], paper, NATIVE)
+    few = over_workers.efficiency_points(arms[arms["study"] == "laptop"], paper, NATIVE)
     assert list(few["panel"].unique()) == [
         "laptop: 96 px, batch 16, fp32",
         "the paper (JUWELS Booster)",
@@ -173,14 +177,14 @@ def test_formats_share_panels_and_are_rows_of_their_own(
     runs = runs_table(tree.runs)
     arms = arm_table(runs)
     for table in (
-        points.efficiency(arms, paper, NATIVE),
-        points.throughput(arms, paper),
-        points.repeats(runs, arms),
+        over_workers.efficiency_points(arms, paper, NATIVE),
+        over_workers.throughput_points(arms, paper),
+        by_arm.points(runs, arms),
     ):
         ours = table[table["study"].notna()]
         assert ours["panel"].nunique() == 1
         assert ours.groupby("data_format").size().to_dict() == {"folder": 2, "tfrecord": 2}
-    stated = points.efficiency(arms, paper, [("native", "dali_cpu")])
+    stated = over_workers.efficiency_points(arms, paper, [("native", "dali_cpu")])
     formats = stated[stated["source"] == "stated"].groupby("loader")["data_format"].unique()
     assert formats.map(list).to_dict() == {
         "native": ["folder"],
@@ -203,7 +207,7 @@ def test_loading_alone_is_in_no_figure_of_training(
 def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     def measured() -> int:
         arms = arm_table(runs_table(tree.runs))
-        table = points.efficiency(arms, paper, [("native",)], compare="model")
+        table = over_workers.efficiency_points(arms, paper, [("native",)], compare="model")
         return int((table["source"] == "measured").sum())
 
     for nodes in (1, 2):

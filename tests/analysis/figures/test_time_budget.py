@@ -6,16 +6,11 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddl_core.analysis.figures.time_budget import (
-    BUDGET,
-    CAUSES,
-    TRAINING,
-    draw_time_budget,
-    time_budget,
-)
+from ddl_core.analysis.figures import time_budget
+from ddl_core.analysis.figures.time_budget import BUDGET, CAUSES, TRAINING, draw
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
-from ddl_core.records.spent import Spent
+from ddl_core.records.run import Spent
 from tests.analysis.conftest import MakeRun, epoch_row
 
 BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
@@ -40,7 +35,7 @@ def by_cause(points: pd.DataFrame, workers: int, column: str) -> dict[str, float
 
 def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE, evaluation_s=5.0)
-    points = time_budget(runs_table(tree.runs))
+    points = time_budget.points(runs_table(tree.runs))
     assert list(points.columns) == list(BUDGET)
     assert list(points["cause"]) == CAUSES
     shares = by_cause(points, 1, "value")
@@ -52,7 +47,7 @@ def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: 
 def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, evaluation_s=5.0, gpus_per_node=2)
-    points = time_budget(runs_table(tree.runs))
+    points = time_budget.points(runs_table(tree.runs))
     efficiency = 20.0 / (2 * 15.0)  # E_G = G0 T_G0 / (G T_G)
     assert points[points["world_size"] == 2]["efficiency"].tolist() == pytest.approx(
         [efficiency] * len(CAUSES)
@@ -69,7 +64,7 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
 def test_repeats_are_averaged_and_their_extremes_told(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, BASE | {"compute": 36.0}, repeat=1)
-    points = time_budget(runs_table(tree.runs)).set_index("cause")
+    points = time_budget.points(runs_table(tree.runs)).set_index("cause")
     row = points.loc["compute"]
     assert (row["n"], row["low"], row["high"]) == (2, 16 / 20, 36 / 40)
     assert row["value"] == pytest.approx((16 / 20 + 36 / 40) / 2)
@@ -81,7 +76,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
     make_run(work="load", repeat=1)
     measure(make_run, BASE)
     measure(make_run, BASE, repeat=2, status="failed")
-    points = time_budget(runs_table(tree.runs))
+    points = time_budget.points(runs_table(tree.runs))
     assert set(points["strategy"]) == {"ddp"}
     assert set(points["n"]) == {1}
     assert set(points["failed"]) == {1}
@@ -90,7 +85,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
-    figure = draw_time_budget(time_budget(runs_table(tree.runs)))
+    figure = draw(time_budget.points(runs_table(tree.runs)))
     FigureCanvasAgg(figure).draw()
     (ax,) = figure.axes
     told = [text.get_text() for text in ax.texts if "n =" in text.get_text()]

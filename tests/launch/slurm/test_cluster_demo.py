@@ -6,12 +6,12 @@ import pytest
 from click.testing import CliRunner
 
 from ddl_core.cli.cluster_demo import STUDY, demo
-from ddl_core.launch.slurm.emulated import Cluster
-from ddl_core.launch.study import find_study
+from ddl_core.launch.plan import find_study
+from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_record
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 from tests.launch.fixtures import Start
 from tests.launch.running import study_file, wait_for
 
@@ -30,7 +30,7 @@ def test_a_dry_run_shows_the_runs_and_starts_nothing() -> None:
 @pytest.mark.multiprocess
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
-def test_a_stopped_demo_goes_on(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+def test_a_stopped_demo_goes_on(cluster: EmulatedSlurm, start: Start, tmp_path: Path) -> None:
     path = study_file(tmp_path, train_images=160, epochs=4, checkpoint_every=1)
     (item,) = ledger(Study.load(path), results())
     first = start(*PROGRAM, str(path))

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from ddl_core.errors import NotInstalledError
-from ddl_core.launch.ranks import import_path
 from ddl_core.launch.slurm import emulated
-from ddl_core.launch.slurm.emulated import Cluster
+from ddl_core.launch.slurm.emulated import EmulatedSlurm
+from ddl_core.processes import import_path
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
@@ -41,7 +41,7 @@ def needs_user_namespaces() -> None:
 
 
 @on_slurm
-def test_a_job_runs_on_both_nodes_and_this_machine_is_untouched(cluster: Cluster) -> None:
+def test_a_job_runs_on_both_nodes_and_this_machine_is_untouched(cluster: EmulatedSlurm) -> None:
     assert cluster.call("srun", "--nodes=2", "hostname") == "slurm-local\n" * 2
     assert cluster.call("srun", "getent", "hosts", "node4").split()[0] == "10.99.0.2"
     assert socket.gethostname() != "slurm-local"
@@ -50,13 +50,13 @@ def test_a_job_runs_on_both_nodes_and_this_machine_is_untouched(cluster: Cluster
 
 
 @on_slurm
-def test_a_command_gets_its_slurm_and_gives_its_status(cluster: Cluster) -> None:
+def test_a_command_gets_its_slurm_and_gives_its_status(cluster: EmulatedSlurm) -> None:
     done = execute("sh", "-c", "sinfo --noheader --format=%D && exit 7")
     assert (done.stdout, done.returncode) == ("2\n", 7), done.stderr
 
 
 @on_slurm
-def test_no_root_is_needed(cluster: Cluster, tmp_path: Path) -> None:
+def test_no_root_is_needed(cluster: EmulatedSlurm, tmp_path: Path) -> None:
     needs_user_namespaces()
     nobody = pwd.getpwnam("nobody")  # SLURM wants a user that has a name
     ids = (f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
@@ -70,7 +70,7 @@ def test_no_root_is_needed(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @on_slurm
-def test_nothing_is_left_of_a_killed_session(cluster: Cluster, start: Start) -> None:
+def test_nothing_is_left_of_a_killed_session(cluster: EmulatedSlurm, start: Start) -> None:
     show = "dirname $(dirname $(command -v sbatch)); srun --nodes=2 sleep 1000"
     session = start(*MODULE, "sh", "-c", show)
     assert session.stdout
@@ -97,7 +97,7 @@ def processes_at(folder: Path) -> list[psutil.Process]:
 
 
 @on_slurm
-def test_a_system_without_namespaces_is_told_what_is_needed(cluster: Cluster) -> None:
+def test_a_system_without_namespaces_is_told_what_is_needed(cluster: EmulatedSlurm) -> None:
     needs_user_namespaces()
     forbid = 'echo 0 >/proc/sys/user/max_mnt_namespaces && exec "$@"'
     done = execute("true", below=("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"))

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from ddl_core.errors import STOPPED
+from ddl_core.launch.plan import pending
 from ddl_core.launch.slurm import job
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import find_site
-from ddl_core.launch.study import pending
 from ddl_core.records.ledger import entry, is_locked
 from ddl_core.records.paths import PROJECT, RunFiles
 from ddl_core.records.run import read_record

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from ddl_core.cli import main
 from ddl_core.launch import local_faults as faults
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.emulated import Cluster
+from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record
-from ddl_core.spec.run import Study
+from ddl_core.spec.study import Study
 from tests.launch.running import ENDLESS, is_training, study_file, wait_for
 
 pytestmark = [
@@ -93,7 +93,7 @@ def ended_with_reason(run_dir: Path) -> None:
     assert read_record(run_dir).weights_sha256 is None
 
 
-def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: Cluster) -> None:
+def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     items = submitted(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=4)
     for item in items:
         left_queue(item.directory)
@@ -101,7 +101,7 @@ def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: Clus
     assert again(tmp_path) == 0
 
 
-def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Cluster) -> None:
+def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     noticed, undisturbed = submitted(
         tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]}
     )
@@ -118,7 +118,7 @@ def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Clu
     assert again(tmp_path) == 0
 
 
-def test_a_cancelled_job_says_so(tmp_path: Path, localtest: Cluster) -> None:
+def test_a_cancelled_job_says_so(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES})
     trains(run_dir)
     scheduler.cancel(job_of(run_dir))
@@ -126,7 +126,7 @@ def test_a_cancelled_job_says_so(tmp_path: Path, localtest: Cluster) -> None:
     ended_with_reason(run_dir)
 
 
-def test_a_killed_rank_is_named(tmp_path: Path, localtest: Cluster) -> None:
+def test_a_killed_rank_is_named(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
     faults.kill_rank(localtest, run_dir, rank=1)
@@ -137,7 +137,7 @@ def test_a_killed_rank_is_named(tmp_path: Path, localtest: Cluster) -> None:
     assert (error.kind, error.rank) == ("Killed", 1)
 
 
-def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
+def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG, "strategy": "deepspeed"})
     has_checkpoint(run_dir)
     faults.take_down(localtest, faults.nodes_of(localtest, job_of(run_dir))[-1])
@@ -145,7 +145,7 @@ def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: Clus
     completed_once(run_dir, epochs=LONG["epochs"])
 
 
-def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: Cluster) -> None:
+def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     short_epochs = {**ENDLESS, "train_images": 32, "checkpoint_every": 1}
     run_dir = one_job(tmp_path, **{**short_epochs, **TWO_NODES})
     has_checkpoint(run_dir)
@@ -163,7 +163,7 @@ def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: Cluster) -
     assert first.status == "failed"
 
 
-def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: Cluster) -> None:
+def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
     faults.kill_script(localtest, job_of(run_dir))

@@ -7,11 +7,12 @@ accounting itself follow its manual.
 import pytest
 
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.accounting import EndedJob, ended
 from ddl_core.launch.slurm.reconcile import settled
+from ddl_core.launch.slurm.scheduler import EndedJob, ended
 from ddl_core.records.ledger import Entry, entry, exclusive
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import Attempt, Failure, Status, now, read_record, write_record
+from ddl_core.records.run import Attempt, Failure, Status, read_record, write_record
+from ddl_core.records.storage import now
 from tests.launch.running import planned
 from tests.launch.stand_ins import StandIns
 

@@ -6,7 +6,8 @@ import pytest
 
 from ddl_core.errors import LaunchError
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.scheduler import QueuedJob, joined
+from ddl_core.launch.slurm.reconcile import joined
+from ddl_core.launch.slurm.scheduler import QueuedJob
 from ddl_core.records.ledger import Entry, State
 from ddl_core.spec.run import RunSpec
 from tests.launch.stand_ins import StandIns

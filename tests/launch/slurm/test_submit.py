@@ -19,7 +19,8 @@ from ddl_core.records.failures import remedy
 from ddl_core.records.ledger import Entry, ledger, plan
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import Failure, read_record, write_record
-from ddl_core.spec.run import RunSpec, Study
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
 from tests.launch.running import study_file
 from tests.launch.stand_ins import StandIns
 

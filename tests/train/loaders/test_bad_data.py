@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ddl_core.datasets.record_index import write_index
-from ddl_core.datasets.shard_names import shards_in
+from ddl_core.datasets.shards import shards_in, write_index
 from ddl_core.datasets.tfrecord import (
     ENCODED,
     FILENAME,

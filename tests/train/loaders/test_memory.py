@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddl_core.errors import SpecError
-from ddl_core.train.loaders import memory
+from ddl_core.train.loaders import turbo
 from ddl_core.train.loaders.files import Images
 from tests.train.loaders.paths import images_of, open_loader
 
@@ -23,7 +23,7 @@ def test_each_file_is_read_once_in_a_run(data, monkeypatch):
 
 
 def test_a_set_too_large_to_keep_is_refused(data, monkeypatch):
-    monkeypatch.setattr(memory, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(turbo, "MOST_BYTES", 1_000_000)
     loader = open_loader("memory", data, loader_workers=0)
     with pytest.raises(SpecError, match=r"would keep .* GB .*'native' or 'turbo'"):
         images_of(loader, 0)

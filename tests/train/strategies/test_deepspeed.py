@@ -119,7 +119,13 @@ def trained(tmp_path_factory, request) -> dict[int, list[dict]]:
     home = out / "home"
     home.mkdir()
     launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
-    command = [*launch, "--nproc-per-node", str(RANKS), "-m", "tests.train.strategies.deepspeed_ranks"]
+    command = [
+        *launch,
+        "--nproc-per-node",
+        str(RANKS),
+        "-m",
+        "tests.train.strategies.deepspeed_ranks",
+    ]
     paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [*command, json.dumps([CASES[case] for case in cases]), str(out)],

@@ -12,10 +12,11 @@ import pytest
 
 from ddl_core.errors import LaunchError
 from ddl_core.launch import ranks
-from ddl_core.launch.ranks import import_path, run_ranks
-from ddl_core.launch.screen import read_progress
-from ddl_core.launch.study import plan_run
+from ddl_core.launch.plan import plan_run
+from ddl_core.launch.ranks import run_ranks
+from ddl_core.processes import import_path
 from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.progress import read_progress
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.run import read_record
 from ddl_core.spec.run import RunSpec

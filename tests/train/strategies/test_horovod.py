@@ -19,7 +19,8 @@ from ddl_core.launch import commands, ranks
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import Attempt, RunRecord, now, read_epochs, read_record, write_record
+from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
+from ddl_core.records.storage import now
 from ddl_core.spec.run import RunSpec
 from tests.closeness import assert_far, assert_near, falls
 from tests.launch.running import processes_of
@@ -151,7 +152,7 @@ def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_p
         subprocess.Popen(
             command,
             env={
-                **ranks.environment(record.spec),
+                **commands.environment(record.spec),
                 **common,
                 **{"RANK": rank, "LOCAL_RANK": rank, "DDL_TEST_FAULT": "late"},
             },

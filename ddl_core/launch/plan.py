@@ -1,0 +1,106 @@
+"""Which runs of a study are left, their folders and their data: before anything starts."""
+
+from pathlib import Path
+
+from ddl_core.errors import RecordError, SpecError
+from ddl_core.launch import preflight
+from ddl_core.records.ledger import (
+    TO_RETRY,
+    TO_RUN,
+    Entry,
+    plan,
+)
+from ddl_core.records.paths import STUDIES, RunFiles, Tree, locate, portable
+from ddl_core.records.run import RunRecord, read_record, write_record
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
+
+
+def find_study(name: str) -> Study:
+    """Load a study by its file, or by its bare name from the project's ``studies/``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such study, or its file is wrong.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        return Study.load(Path(name))
+    known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    if name not in known:
+        raise SpecError(
+            f"unknown study {name!r}; choose one of: {', '.join(known)}; or name a .yaml file"
+        )
+    return Study.load(STUDIES / f"{name}.yaml")
+
+
+def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
+    """Return what a study still has to run; a run stopped from outside has not failed."""
+    wanted = TO_RETRY if retry_failed else TO_RUN
+    return [item for item in entries if item.state in wanted]
+
+
+def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
+    """Give every run of a study a record, and those in `todo` one that can be started from."""
+    for item in todo:
+        _set_aside_unreadable(item)
+    plan(study, tree, data_dir)
+    if data_dir:
+        for item in todo:
+            _point_to(item.directory, data_dir)
+
+
+def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check the folders that some runs will read.
+
+    Raises
+    ------
+    DataError
+        If one is missing or cannot be read.
+    """
+    places = ((_folder_of(item, tree, data_dir), item.spec.data_format) for item in entries)
+    for folder, data_format in sorted({(folder, form) for folder, form in places if folder}):
+        preflight.check_data(folder, data_format)
+
+
+def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
+    """Return what a run will read: what is chosen now, else what was chosen when it was planned."""
+    if data_dir is None and item.state not in ("missing", "unreadable"):
+        planned = read_record(item.directory).data_dir
+        return locate(planned) if planned else None
+    return data_folder(item.spec, tree, data_dir)
+
+
+def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
+    """Plan a single run, unless it is planned already; return its folder."""
+    directory = tree.study(study) / spec.run_id
+    folder = data_folder(spec, tree, data_dir)
+    if not RunFiles(directory).record.exists():
+        write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
+    elif data_dir:
+        _point_to(directory, data_dir)
+    return directory
+
+
+def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
+    """Return the folder a run reads, None for synthetic data."""
+    return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
+
+
+def _point_to(directory: Path, data_dir: Path) -> None:
+    """Let a run that has not completed read from another folder."""
+    record = read_record(directory)
+    folder = portable(data_dir)
+    if record.status != "completed" and record.data_dir not in (None, folder):
+        write_record(directory, record.model_copy(update={"data_dir": folder}))
+
+
+def _set_aside_unreadable(item: Entry) -> None:
+    """Make room for a new record; the unreadable one is kept for whoever wants to look at it."""
+    if item.state != "unreadable":
+        return
+    record = RunFiles(item.directory).record
+    try:
+        record.replace(record.with_suffix(".json.unreadable"))
+    except OSError as error:
+        raise RecordError(f"cannot set aside {record}: {error.strerror}") from None
