@@ -224,7 +224,7 @@ LOADER_FAULTS = {
 }
 
 
-def names() -> list[tuple[dict[str, str], str, str]]:
+def names() -> list[tuple[dict[str, registry.Entry], str, str]]:
     """Return the additional names: (registry, name, place)."""
     here = "tests.planted"
     found = [(registry.MODELS, "tiny", f"{here}:tiny")]
@@ -241,7 +241,7 @@ def names() -> list[tuple[dict[str, str], str, str]]:
 def teach(patch: Any) -> None:
     """Let this process, and the ranks it starts, know the additional names."""
     for table, name, place in names():
-        patch.setitem(table, name, place)
+        patch.setitem(table, name, registry.Entry(place))
     patch.setattr("ddl_core.launch.ranks.WORKER", "tests.planted")
 
 
@@ -259,5 +259,5 @@ if __name__ == "__main__":
     logging.basicConfig(format="%(levelname)s %(message)s")
     planted = import_module("tests.planted")  # one module, not a second one named __main__
     for table, name, place in planted.names():
-        table[name] = place
+        table[name] = registry.Entry(place)
     sys.exit(worker.main(sys.argv[1:]))

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import metrics
-from ddl_core.spec.run import KNOB_OWNERS, RunSpec
+from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.run import RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]
 
@@ -47,7 +48,7 @@ _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in
 # A loader does not know what is done with its batches. How many images an epoch has may differ:
 # loading is faster than training, and needs more images for a window as long.
 _NOT_OF_LOADING = {
-    *(name for name in _WORK if name.startswith(KNOB_OWNERS)),
+    *(name for name in _WORK if name.split("_")[0] in STRATEGIES),
     "work",
     "train_images",
     "classes",

@@ -31,13 +31,13 @@ def profile() -> None:
 def command(site_name: str, study_name: str, root: Path | None, **fields: Any) -> None:
     """Print how the ranks of a run are started under nsys on a machine; start nothing.
 
-    The job does this by itself where DDL_NSYS=1 is set, in `ddl run` and in `ddl study submit`.
+    `ddl run --nsys` does this by itself, and so do the jobs of a study with `nsys: true`.
     """
     from ddl_core.launch import ranks
     from ddl_core.launch.slurm import script
     from ddl_core.launch.slurm.site import find_site
 
-    spec, site = RunSpec.parse(fields), find_site(site_name)
+    spec, site = RunSpec.parse({**fields, "nsys": True}), find_site(site_name)
     files = RunFiles(tree_of(root).study(study_name) / spec.run_id)
     rank = [sys.executable, "-m", ranks.WORKER, str(files.directory)]
     click.echo(shlex.join(script.nsys_step(spec, site, rank, files.logs / "attempt_0")))

@@ -21,6 +21,7 @@ from ddl_core.errors import DataError, DDLError
 from ddl_core.launch.preflight import check_data, check_room, gpu_count
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import available_cores, file_system
+from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 
 PATIENCE_S = 120.0
@@ -54,7 +55,6 @@ say(deepspeed.__version__, "accelerator " + get_accelerator().device_name())
 
 # Asked for their version only: what they need is tested by using them.
 INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
-DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
 NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
 
 
@@ -130,9 +130,10 @@ def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:
 
 def examine_packages(strategies: Collection[str]) -> list[Finding]:
     """Return a finding per package; without those of `strategies` nothing can run."""
-    needed = {*NEEDED_BY_ALL, *strategies}
+    wanted = [*PROBES, *(name for name in registry.packages("strategy") if name not in PROBES)]
+    needed = {*NEEDED_BY_ALL, *(p for s in strategies for p in registry.STRATEGIES[s].packages)}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        asked = list(pool.map(lambda name: ask(name, name in needed), PROBES))
+        asked = list(pool.map(lambda name: ask(name, name in needed), wanted))
     return [
         Finding("python", "ok", platform.python_version()),
         *asked,
@@ -142,9 +143,9 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
 
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
-    """Import a package of `PROBES` in a process of its own and report what it says."""
+    """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
     head = f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
-    if (found := installed(name, required)).state != "ok":
+    if (found := installed(name, required)).state != "ok" or name not in PROBES:
         return found
     state: State = "bad" if required else "warn"
     try:
@@ -174,7 +175,9 @@ def installed(name: str, required: bool) -> Finding:
 
 
 def _dali() -> Finding:
-    found = [one for name in DALI if (one := installed(name, False)).state == "ok"]
+    found = [
+        one for name in registry.packages("loader") if (one := installed(name, False)).state == "ok"
+    ]
     if found:
         return Finding("dali", "ok", f"{found[0].detail} ({found[0].subject})")
     detail = "not installed; loaders dali_cpu and dali_gpu need it"

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.errors import LaunchError
 from ddl_core.processes import import_path
+from ddl_core.spec.registry import STRATEGIES, not_installed
 from ddl_core.spec.run import RunSpec
 
 # Give a rank the log files that torchrun would have given it, then become the rank.
@@ -99,19 +100,12 @@ def command(
         If `srun` is not there, inside a SLURM job.
     """
     rank = [*before, sys.executable, "-m", worker, str(run_dir)]
-    if spec.strategy == "horovod":
-        _need_horovod()
+    for package in STRATEGIES[spec.strategy].packages:
+        if find_spec(package) is None:
+            raise not_installed("strategy", spec.strategy, package)
     allocation = Allocation.current()
     words = step(spec, rank, logs, allocation) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))
-
-
-def _need_horovod() -> None:
-    if find_spec("horovod") is None:
-        raise NotInstalledError(
-            "strategy 'horovod' needs the package 'horovod', which is not installed; run "
-            "`make horovod`, or choose another strategy"
-        )
 
 
 def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:

@@ -18,6 +18,7 @@ from ddl_core.launch.engines import EngineCluster
 from ddl_core.launch.ranks import OnProgress
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import RunRecord, read_record
+from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 
 RankState = dict[str, Any]
@@ -25,9 +26,6 @@ OnRanks = Callable[[list[RankState]], None]
 
 # What has to be the same for all runs on the same engines: it is fixed when these start.
 FIXED = ("nodes", "gpus_per_node", "cpu_threads")
-# A second start in the same process fails: Horovod ends with SIGSEGV, DeepSpeed looks for the group
-# of the first.
-ONE_RUN_PER_PROCESS = ("horovod", "deepspeed")
 
 
 class Engines:
@@ -137,7 +135,8 @@ class Engines:
             gone = cluster.ended()
             whole = not cluster.broken and all(answer.ready() for answer in answers)
         finally:
-            if not whole or not _completed(files) or spec.strategy in ONE_RUN_PER_PROCESS:
+            spent = STRATEGIES[spec.strategy].one_run_per_process
+            if not whole or not _completed(files) or spent:
                 self.close()
         if not _completed(files):
             raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))

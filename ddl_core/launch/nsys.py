@@ -1,10 +1,9 @@
-"""Runs each rank under Nsight Systems, where the environment asks for it with ``DDL_NSYS=1``."""
+"""Runs each rank under Nsight Systems, where a run asks for it with ``nsys``."""
 
 import shutil
 from pathlib import Path
 
-from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.spec.nsys import SWITCH, asked
+from ddl_core.errors import NotInstalledError
 from ddl_core.spec.run import RunSpec
 
 # Writing the report goes on after the rank has ended; that is less than the default stall time-out.
@@ -39,30 +38,23 @@ def words(spec: RunSpec, logs: Path) -> list[str]:
 
     Raises
     ------
-    SpecError
-        If it is asked for in a run that has another profiler.
     NotInstalledError
         If it is asked for and ``nsys`` is not there.
     """
-    if not asked():
+    if not spec.nsys:
         return []
-    if spec.profile_steps:
-        raise SpecError(
-            f"profile_steps = {spec.profile_steps}, but {SWITCH} is set: a GPU has one profiler at "
-            f"a time; leave profile_steps at 0, or unset {SWITCH}"
-        )
     if shutil.which("nsys") is None:
         raise NotInstalledError(
-            f"{SWITCH} is set, but 'nsys' is not on PATH; load the module of Nsight Systems, or "
-            f"unset {SWITCH}"
+            "nsys = true, but 'nsys' is not on PATH; load the module of Nsight Systems, or leave "
+            "nsys out"
         )
     return prefix(logs)
 
 
-def make_folder(logs: Path) -> None:
+def make_folder(spec: RunSpec, logs: Path) -> None:
     """Make the folder of the reports, if they are asked for.
 
     Without it nsys writes into the node's own temporary folder, and says so in its log only.
     """
-    if asked():
+    if spec.nsys:
         folder(logs).mkdir(parents=True, exist_ok=True)

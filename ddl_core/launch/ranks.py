@@ -20,7 +20,6 @@ from ddl_core.records.paths import RunFiles, locate
 from ddl_core.records.progress import Standing, read_progress
 from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
 from ddl_core.records.storage import now
-from ddl_core.spec.nsys import asked
 from ddl_core.spec.run import RunSpec
 
 WORKER = "ddl_core.train.worker"
@@ -123,7 +122,7 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
-    nsys.make_folder(logs)
+    nsys.make_folder(spec, logs)
     oom_kills = processes.oom_kills()
     cause, exit_code = supervise.execute(
         command(spec, files.directory, logs),
@@ -152,7 +151,8 @@ def watch(
     `ended` is asked several times a second.
     """
     seen, since = _changed(files.progress), time.monotonic()
-    grace = nsys.EXIT_GRACE_S if asked() else EXIT_GRACE_S
+    under_nsys = read_record(files.directory).spec.nsys
+    grace = nsys.EXIT_GRACE_S if under_nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)

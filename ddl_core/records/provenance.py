@@ -10,14 +10,13 @@ from typing import Any
 import psutil
 
 from ddl_core.records.paths import PROJECT
+from ddl_core.spec import registry
 
 PACKAGES = (
     "torch",
     "torchvision",
-    "horovod",
-    "deepspeed",
-    "nvidia-dali-cuda130",
-    "nvidia-dali-cuda110",
+    *registry.packages("strategy"),
+    *registry.packages("loader"),
     "nvidia-ml-py",
     "numpy",
     "pillow",

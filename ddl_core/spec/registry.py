@@ -1,42 +1,111 @@
-"""Names a study may use, each with the place of its code.
+"""Names a study may use, and all that is known of each.
 
-The values are ``"module:attribute"`` strings, so that reading this table imports nothing: a study
-is planned without torch, and a missing framework disables its own name only.
+Code is named by ``"module:attribute"``, so that reading this table imports nothing: a study is
+planned without torch, and a missing framework disables its own name only. Records, figures,
+`ddl doctor` and the launchers take from here what they need to know of a name.
 """
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from ddl_core.errors import NotInstalledError, SpecError
 
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a strategy, a loader or a model.
+
+    Attributes
+    ----------
+    code
+        ``"module:attribute"``, imported by the ranks of a run that asks for it.
+    title
+        What figures call it; empty: its name.
+    packages
+        Distributions of which it needs one: records hold their versions, the doctor looks for them.
+    install
+        The command that installs them.
+    one_run_per_process
+        Whether a second run in the same process fails, so that engines end after each.
+    colour, marker
+        Of a strategy in figures, e.g. ``"#0072B2"`` and ``"o"``; empty: the next free ones.
+    line, fill
+        Of a loader in figures, as matplotlib's line and marker fill styles; empty: the same.
+    """
+
+    code: str
+    title: str = ""
+    packages: tuple[str, ...] = ()
+    install: str = "make env"
+    one_run_per_process: bool = False
+    colour: str = ""
+    marker: str = ""
+    line: Any = ""
+    fill: str = ""
+
+
+# Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well.
 STRATEGIES = {
-    "single": "ddl_core.train.strategies.single:Single",
-    "ddp": "ddl_core.train.strategies.ddp:DDP",
-    "horovod": "ddl_core.train.strategies.horovod:Horovod",
-    "deepspeed": "ddl_core.train.strategies.deepspeed:DeepSpeed",
+    "single": Entry(
+        "ddl_core.train.strategies.single:Single", "single process", colour="#000000", marker="D"
+    ),
+    "ddp": Entry("ddl_core.train.strategies.ddp:DDP", "PyTorch-DDP", colour="#0072B2", marker="o"),
+    "horovod": Entry(
+        "ddl_core.train.strategies.horovod:Horovod",
+        "Horovod",
+        packages=("horovod",),
+        install="make horovod",
+        one_run_per_process=True,  # a second start ends with SIGSEGV
+        colour="#E69F00",
+        marker="s",
+    ),
+    "deepspeed": Entry(
+        "ddl_core.train.strategies.deepspeed:DeepSpeed",
+        "DeepSpeed",
+        packages=("deepspeed",),
+        one_run_per_process=True,  # a second start looks for the group of the first
+        colour="#009E73",
+        marker="^",
+    ),
 }
 
+_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
 LOADERS = {
-    "native": "ddl_core.train.loaders.native:Native",
-    "turbo": "ddl_core.train.loaders.turbo:Turbo",
-    "memory": "ddl_core.train.loaders.turbo:Memory",
-    "dali_cpu": "ddl_core.train.loaders.dali:DaliCPU",
-    "dali_gpu": "ddl_core.train.loaders.dali:DaliGPU",
-    "synthetic": "ddl_core.train.loaders.synthetic:Synthetic",
+    "native": Entry("ddl_core.train.loaders.native:Native", line="solid", fill="full"),
+    "turbo": Entry("ddl_core.train.loaders.turbo:Turbo", line=(0, (2.5, 1)), fill="top"),
+    "memory": Entry("ddl_core.train.loaders.turbo:Memory", line=(0, (8, 1.5)), fill="none"),
+    "dali_cpu": Entry(
+        "ddl_core.train.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, line=(0, (5, 2)), fill="left"
+    ),
+    "dali_gpu": Entry(
+        "ddl_core.train.loaders.dali:DaliGPU",
+        "DALI (GPU)",
+        _DALI,
+        line=(0, (5, 2, 1, 2)),
+        fill="right",
+    ),
+    "synthetic": Entry(
+        "ddl_core.train.loaders.synthetic:Synthetic", line=(0, (1, 1.5)), fill="bottom"
+    ),
 }
 
 MODELS = {
-    "resnet18": "ddl_core.train.models:resnet18",
-    "resnet50": "ddl_core.train.models:resnet50",
-    "resnet101": "ddl_core.train.models:resnet101",
-    "resnet152": "ddl_core.train.models:resnet152",
-    "resnet8": "ddl_core.train.models:resnet8",
-    "resnet44": "ddl_core.train.models:resnet44",
-    "alexnet": "ddl_core.train.models:alexnet",
-    "googlenet": "ddl_core.train.models:googlenet",
+    "resnet18": Entry("ddl_core.train.models:resnet18", "ResNet18"),
+    "resnet50": Entry("ddl_core.train.models:resnet50", "ResNet50"),
+    "resnet101": Entry("ddl_core.train.models:resnet101", "ResNet101"),
+    "resnet152": Entry("ddl_core.train.models:resnet152", "ResNet152"),
+    "resnet8": Entry("ddl_core.train.models:resnet8", "ResNet8"),
+    "resnet44": Entry("ddl_core.train.models:resnet44", "ResNet44"),
+    "alexnet": Entry("ddl_core.train.models:alexnet", "AlexNet"),
+    "googlenet": Entry("ddl_core.train.models:googlenet", "GoogLeNet"),
 }
 
-REGISTRIES = {"strategy": STRATEGIES, "loader": LOADERS, "model": MODELS}
+REGISTRIES: dict[str, dict[str, Entry]] = {
+    "strategy": STRATEGIES,
+    "loader": LOADERS,
+    "model": MODELS,
+}
 
 
 def check_name(kind: str, name: str) -> str:
@@ -63,13 +132,24 @@ def resolve(kind: str, name: str) -> Any:
     NotInstalledError
         If a package that this name needs is not installed.
     """
-    module, attribute = REGISTRIES[kind][check_name(kind, name)].split(":")
+    module, attribute = REGISTRIES[kind][check_name(kind, name)].code.split(":")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ddl_core":
             raise
-        raise NotInstalledError(
-            f"{kind} {name!r} needs the package {error.name!r}, which is not installed; "
-            f"run `make env`, or choose another {kind}"
-        ) from error
+        raise not_installed(kind, name, error.name or "") from error
+
+
+def not_installed(kind: str, name: str, package: str) -> NotInstalledError:
+    """Return the error of a name whose package is missing, with what installs it."""
+    return NotInstalledError(
+        f"{kind} {name!r} needs the package {package!r}, which is not installed; "
+        f"run `{REGISTRIES[kind][name].install}`, or choose another {kind}"
+    )
+
+
+def packages(kind: str) -> list[str]:
+    """Return the distributions that names of a kind need, each once."""
+    needed = (package for entry in REGISTRIES[kind].values() for package in entry.packages)
+    return list(dict.fromkeys(needed))

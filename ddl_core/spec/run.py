@@ -15,14 +15,10 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.registry import check_name
+from ddl_core.spec.registry import STRATEGIES, check_name
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
-
-# A field whose name begins with one of these belongs to that strategy alone. The defaults are the
-# frameworks' own, so that a run without them shows what a user gets.
-KNOB_OWNERS = ("ddp", "horovod", "deepspeed")
 
 
 def _name(kind: str) -> AfterValidator:
@@ -97,6 +93,9 @@ class RunSpec(BaseModel):
         le=100,  # a trace of more takes minutes to write, in which the run seems to hang
         description="steps of the last epoch that a profiler watches (0: none)",
     )
+    nsys: bool = Field(
+        False, description="ranks run under Nsight Systems, and no epoch gives a throughput"
+    )
     loader_workers: int = Field(
         8, ge=0, description="processes of each rank's loader; DALI: its threads"
     )
@@ -105,6 +104,7 @@ class RunSpec(BaseModel):
     )
     pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")
+    # The defaults of a framework's settings are its own: a run without them shows what a user gets.
     ddp_bucket_mb: float = Field(25, gt=0, description="DDP: gradients reduced together, MiB")
     ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
     ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
@@ -140,8 +140,8 @@ class RunSpec(BaseModel):
                 f"= {self.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
             )
         for name in self.model_dump(exclude_defaults=True):
-            owner = name.split("_")[0]
-            if owner in KNOB_OWNERS and owner != self.strategy:
+            owner = name.split("_")[0]  # a setting of a strategy begins with the strategy's name
+            if owner in STRATEGIES and owner != self.strategy:
                 raise ValueError(
                     f"{name} is a setting of strategy {owner!r}, but the run's strategy is "
                     f"{self.strategy!r}; leave it out"
@@ -161,6 +161,11 @@ class RunSpec(BaseModel):
             raise ValueError("loader_workers = 0: DALI needs at least one thread")
 
     def _check_profile(self) -> None:
+        if self.profile_steps and self.nsys:
+            raise ValueError(
+                f"profile_steps = {self.profile_steps}, but nsys = true: a GPU has one profiler at "
+                "a time; leave one of them out"
+            )
         if self.profile_steps and self.work == "load":
             raise ValueError(
                 f"profile_steps = {self.profile_steps}, but work = 'load' has no training to "

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ddl_core.records.profile import WINDOW
-from ddl_core.spec import nsys
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Strategy
 
@@ -68,9 +67,9 @@ def peak_memory_bytes(strategy: Strategy) -> int | None:
 def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
     """Show what is inside to Nsight Systems, marks included; yield whether it is.
 
-    It is if wanted, on a GPU and in a run under Nsight Systems.
+    It is if wanted and on a GPU.
     """
-    shown = wanted and device.type == "cuda" and nsys.asked()
+    shown = wanted and device.type == "cuda"
     if shown:
         with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
             yield True

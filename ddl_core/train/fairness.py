@@ -80,7 +80,7 @@ class Referee:
     strategy : Strategy
         The rank's group, for comparisons after the timed window.
     network, optimizer
-        What is trained, and what `train.py` calls `zero_grad` of.
+        What is trained, and what `loop.py` calls `zero_grad` of.
     """
 
     def __init__(

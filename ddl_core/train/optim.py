@@ -1,4 +1,4 @@
-"""The optimiser of a run, and the rate that `train.py` gives it before every update.
+"""The optimiser of a run, and the rate that `loop.py` gives it before every update.
 
 No framework steps a schedule: the rate is that of `schedules.py`, so it cannot differ between
 strategies.

@@ -22,7 +22,6 @@ from ddl_core.records.progress import Progress, Publish
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import DataInfo, EpochRecord, append_epoch, read_record, write_record
 from ddl_core.records.storage import now
-from ddl_core.spec import nsys
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train import checkpoint, device
@@ -89,7 +88,7 @@ class Run:
         check_agreement(self.strategy, start, "same initial weights")
         self._describe(train_loader, eval_loader.images)
         warm_from = first_epoch + self._cold_epochs(train_loader)
-        if nsys.asked():
+        if self.spec.nsys:
             warm_from = self.spec.epochs  # none: a profiler takes time of its own
         for epoch in range(first_epoch, self.spec.epochs):
             self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
@@ -157,7 +156,7 @@ class Run:
         self.progress.begin("train", epoch, self.spec.global_batch_size)
         last = epoch + 1 == self.spec.epochs
         if profiler is None or not last:
-            with device.shown_to_nsys(self.strategy.device, last) as shown:
+            with device.shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
                 outcome = train_one_epoch(trainee, loader, epoch, self.progress.step, shown)
             self._store(outcome, epoch, "train", cold)
             return

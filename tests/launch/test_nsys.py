@@ -82,19 +82,16 @@ def test_every_flag_is_explained_on_the_page() -> None:
     assert "--output=" in page
 
 
-def test_nothing_changes_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "0"):
-        monkeypatch.setenv("DDL_NSYS", value)
-        assert nsys.words(RunSpec(), Path("/logs")) == []
+def test_nothing_changes_unless_it_is_asked_for() -> None:
+    assert nsys.words(RunSpec(), Path("/logs")) == []
 
 
 def test_what_cannot_be_profiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DDL_NSYS", "1")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(NotInstalledError, match="'nsys' is not on PATH; load the module"):
-        nsys.words(RunSpec(), Path("/logs"))
-    with pytest.raises(SpecError, match="profile_steps = 5, but DDL_NSYS is set"):
-        nsys.words(RunSpec(profile_steps=5), Path("/logs"))
+        nsys.words(RunSpec(nsys=True), Path("/logs"))
+    with pytest.raises(SpecError, match="profile_steps = 5, but nsys = true"):
+        RunSpec.parse({"nsys": True, "profile_steps": 5, "epochs": 3})
 
 
 # nsys itself is not free to be installed everywhere: this one ends its options and starts the rank.
@@ -112,8 +109,7 @@ def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.M
     program.write_text(STAND_IN)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("DDL_NSYS", "1")
-    directory = planned(gpus_per_node=2, epochs=2)
+    directory = planned(gpus_per_node=2, epochs=2, nsys=True)
     ranks.run_ranks(directory)
     assert read_record(directory).status == "completed"
     # A profiler takes time of its own: no epoch counts.

@@ -3,7 +3,7 @@
 import pytest
 
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.spec.registry import REGISTRIES, STRATEGIES, resolve
+from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, resolve
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_an_unknown_name_lists_the_choices():
 def test_a_missing_package_is_named_with_a_remedy(monkeypatch, tmp_path):
     (tmp_path / "needs_it.py").write_text("import a_framework_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(STRATEGIES, "new", "needs_it:Thing")
+    monkeypatch.setitem(STRATEGIES, "new", Entry("needs_it:Thing"))
     with pytest.raises(NotInstalledError, match=r"a_framework_that_is_not_there.*make env"):
         resolve("strategy", "new")

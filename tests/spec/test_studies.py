@@ -7,7 +7,7 @@ import pytest
 
 from ddl_core.records.paths import PAPER, STUDIES
 from ddl_core.spec.registry import STRATEGIES
-from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, KNOB_OWNERS, RunSpec
+from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.spec.study import Study
 
 FILES = sorted(STUDIES.glob("*.yaml"))
@@ -61,7 +61,7 @@ def test_the_papers_matrix_is_the_papers(name: str, largest: str) -> None:
         assert run.base_lr == float(paper("base_lr"))
         assert run.warmup_epochs == float(paper("warmup_epochs"))
         assert run.loader_workers == int(paper("cpu_threads_per_loader"))
-        assert not any(knob in KNOB_OWNERS for knob in owners(run))
+        assert not any(knob in STRATEGIES for knob in owners(run))
 
 
 def owners(run: RunSpec) -> list[str]:
@@ -88,7 +88,7 @@ def test_knobs_are_turned_one_at_a_time() -> None:
 
 
 def is_knob(name: str) -> bool:
-    return name.split("_")[0] in KNOB_OWNERS
+    return name.split("_")[0] in STRATEGIES
 
 
 def test_the_papers_accuracy_runs_are_the_papers() -> None:

@@ -18,6 +18,7 @@ from ddl_core.records.paths import RunFiles
 from ddl_core.records.profile import ProfileRecord, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, write_record
 from ddl_core.records.timeline import PARTS
+from ddl_core.spec.registry import Entry
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.kineto import Event, read_trace, timeline
 from ddl_core.train.profiler import WARMUP, first_step, ranks
@@ -90,7 +91,7 @@ def _names() -> Iterator[None]:
     """Let this process and the ranks know the planted causes."""
     with pytest.MonkeyPatch.context() as patch:
         for table, name, place in profiled_worker.names():
-            patch.setitem(table, name, place)
+            patch.setitem(table, name, Entry(place))
         patch.setattr("ddl_core.launch.ranks.WORKER", "tests.train.profiled_worker")
         patch.setattr("ddl_core.launch.preflight.available_cores", lambda: 8)
         yield

@@ -33,7 +33,7 @@ class DDP(ProcessGroup):
         """Wrap `model`; the constructor sends rank 0's weights to all.
 
         Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
-        policy for all strategies, which `train.py` owns.
+        policy for all strategies, which `loop.py` owns.
         """
         spec = self._spec
         self._optimizer = optimizer

@@ -29,7 +29,7 @@ AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 def configuration(spec: RunSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
 
-    Loss, learning rate, clipping and timing belong to `train.py` and `timing.py`, for all
+    Loss, learning rate, clipping and timing belong to `loop.py` and `clock.py`, for all
     strategies. Two defaults would wait for the device in every step and are switched off: the
     throughput timer and, under ZeRO, the norm of the gradients.
 
@@ -53,7 +53,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
         zero["compute_grad_norm"] = False
         settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
     if spec.precision in AUTOCAST:
-        # The engine has its own context around the forward pass, inside that of `train.py`. No
+        # The engine has its own context around the forward pass, inside that of `loop.py`. No
         # module is named, so gradients travel in fp32, as under the other strategies.
         settings["torch_autocast"] = {
             "enabled": True,
@@ -106,7 +106,7 @@ class DeepSpeed(ProcessGroup):
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap both in an engine, which sends rank 0's weights to all.
 
-        It steps no schedule, since none is given to it, and leaves buffers to `train.py`.
+        It steps no schedule, since none is given to it, and leaves buffers to `loop.py`.
         """
         spec = self._spec
         deepspeed = _import_deepspeed(self.device)
@@ -137,7 +137,7 @@ class DeepSpeed(ProcessGroup):
             self._engine.set_gradient_accumulation_boundary(True)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`, which `train.py` has divided by `accumulation` already."""
+        """Add the gradients of `loss`, which `loop.py` has divided by `accumulation` already."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:

@@ -78,7 +78,7 @@ def let_rank_1_ask_late() -> None:
 
 if __name__ == "__main__":
     logging.basicConfig()
-    registry.MODELS["tiny"] = "tests.planted:tiny"
+    registry.MODELS["tiny"] = registry.Entry("tests.planted:tiny")
     fault = os.environ["DDL_TEST_FAULT"]
     if fault == "late":
         let_rank_1_ask_late()
