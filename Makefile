@@ -58,7 +58,7 @@ test: env ## run all tests, on up to four cores; those that compare numbers on l
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
-	$(BIN)/python -m ddl_core.cli.cluster_demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddl_core.launch.slurm.emulated slurm/local/demo.sh
 
 pythons: ## try the other Pythons of this machine: pins, and the tests that need no torch
 	@bash requirements/pythons.sh build/pythons

@@ -26,7 +26,6 @@ import yaml
 
 from ddl_core.cli import main as ddl
 from ddl_core.errors import LaunchError
-from ddl_core.launch import local_faults
 from ddl_core.launch.slurm import reconcile, scheduler
 from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import stoppable
@@ -37,6 +36,7 @@ from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.records.storage import now, write_atomically
 from ddl_core.spec.study import Study
+from tests.launch.slurm import faults
 
 RESULT = PROJECT / "benchmarks" / "results" / "slurm_faults.json"
 REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait
@@ -60,34 +60,34 @@ class Outcome:
 
 def kill_script(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill the job's script."""
-    local_faults.kill_script(cluster, str(item.job_id))
+    faults.kill_script(cluster, str(item.job_id))
     return f"job {item.job_id}"
 
 
 def kill_rank(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill one of the ranks."""
     rank = chance.randrange(item.spec.world_size)
-    local_faults.kill_rank(cluster, item.directory, rank)
+    faults.kill_rank(cluster, item.directory, rank)
     return f"rank {rank}"
 
 
 def kill_daemon(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Kill the daemon of one of the job's nodes."""
     node = chance.choice(_nodes(cluster, item))
-    local_faults.kill_daemon(cluster, node)
+    faults.kill_daemon(cluster, node)
     return node
 
 
 def take_down(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Declare one of the job's nodes down."""
     node = chance.choice(_nodes(cluster, item))
-    local_faults.take_down(cluster, node)
+    faults.take_down(cluster, node)
     return node
 
 
 def notice_limit(cluster: EmulatedSlurm, item: Entry, chance: random.Random) -> str:
     """Send the notice of the time limit."""
-    local_faults.notice_limit(cluster, str(item.job_id))
+    faults.notice_limit(cluster, str(item.job_id))
     return f"job {item.job_id}"
 
 
@@ -95,7 +95,7 @@ KINDS: tuple[Fault, ...] = (kill_script, kill_rank, kill_daemon, take_down, noti
 
 
 def _nodes(cluster: EmulatedSlurm, item: Entry) -> list[str]:
-    nodes = local_faults.nodes_of(cluster, str(item.job_id))
+    nodes = faults.nodes_of(cluster, str(item.job_id))
     if not nodes:
         raise LaunchError(f"job {item.job_id} has no node now")
     return nodes
@@ -186,7 +186,7 @@ def play(
         entries = reconcile.joined(ledger(asked, tree), scheduler.queue())
         watch_completed(entries, outcome)
         if all(item.state == "completed" for item in entries):
-            local_faults.mend(cluster)
+            faults.mend(cluster)
             return
         spent = len(outcome.faults) >= limit or time.monotonic() > deadline
         targets = [item for item in entries if item.state == "running" and at_work(item)]
@@ -195,7 +195,7 @@ def play(
             next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
             mend_at = mend_at or time.monotonic() + chance.uniform(*MENDED_AFTER_S)
         if (mend_at and time.monotonic() > mend_at) or spent:
-            local_faults.mend(cluster)
+            faults.mend(cluster)
             mend_at = 0.0
         if any(
             item.state not in ("completed", "running", "submitted") or scheduler.HELD in item.reason

@@ -44,32 +44,15 @@ def runtime(wall_s: Values) -> float:
     return float(np.sum(wall_s)) if len(wall_s) else float("nan")
 
 
-def speedup(base_runtime: float, runtime: float) -> float:
-    """Return S_G = T_G0 / T_G, against the base of G0 workers, not against one worker.
-
-    Aach et al. 2023, eq. 4 with T_4, that is G0 = 4.
-    """
-    return base_runtime / runtime
-
-
-def parallel_efficiency(
-    base_workers: int, base_runtime: float, workers: int, runtime: float
-) -> float:
-    """Return E_G = G0 T_G0 / (G T_G); 1 is ideal.
-
-    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
-    figures contain. With it, E_G0 = 1.
-    """
-    return base_workers * base_runtime / (workers * runtime)
-
-
 def relative_efficiency(
     base_workers: int, base_throughput: float, workers: int, throughput: float
 ) -> float:
-    """Return E_G = (DT_G / G) / (DT_G0 / G0): the same E_G, from throughputs.
+    """Return E_G = (DT_G / G) / (DT_G0 / G0); 1 is ideal.
 
-    Equal to `parallel_efficiency` for equal work, since then DT T is constant. Preferred for
-    measurements: it can leave the cold epoch out, and dropped last batches do not bias it.
+    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
+    figures contain, has runtimes: E_G = G0 T_G0 / (G T_G). For equal work DT T is constant, so this
+    is the same. From throughputs the cold epoch can be left out, and dropped last batches do not
+    bias it.
     """
     return (throughput / workers) / (base_throughput / base_workers)
 

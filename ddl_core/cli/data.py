@@ -113,18 +113,6 @@ def index_command(folder: Path, processes: int | None) -> None:
     click.echo(f"{made} indices made, {kept} were there")
 
 
-@data.command("extract")
-@click.argument("folder", metavar="TFRECORD_DIR", type=FOLDER)
-@click.argument("out", metavar="OUT", type=OUT)
-@PROCESSES
-def extract_command(folder: Path, out: Path, processes: int | None) -> None:
-    """Write TFRecord images back into folders, byte for byte."""
-    from ddl_core.datasets.extract import extract
-
-    images = extract(folder, out, progress=True, processes=processes)
-    click.echo(f"{images:,} images are in {out}")
-
-
 @data.command("verify")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--checksums", is_flag=True, help="Also compare every file with the manifest.")

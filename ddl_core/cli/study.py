@@ -1,5 +1,6 @@
 """``ddl study ...``."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from ddl_core.cli.options import (
 from ddl_core.cli.submit import submit
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.records.agreement import statements
-from ddl_core.records.ledger import Entry, counts, ledger, remedies
+from ddl_core.records.ledger import Entry, State, counts, ledger, remedies
 from ddl_core.records.paths import RunFiles, committed
 
 if TYPE_CHECKING:
@@ -103,7 +104,11 @@ def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run:
 
 @study.command("status")
 @click.argument("name", metavar="STUDY")
-@click.option("--watch", is_flag=True, help="Show it again every 2 s until all runs have ended.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show each change until all runs have ended; status 1 if one is incomplete.",
+)
 @results_option
 def status_command(name: str, watch: bool, root: Path | None) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or still to come.
@@ -116,16 +121,21 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     from ddl_core.launch.study import live
 
     asked, tree = find_study(name), tree_of(root)
-    jobs = _JobStates()
+    jobs, shown = _JobStates(), ""
     while True:
         entries = jobs.join(ledger(asked, tree))
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
-        if watch:
-            click.clear()
-        click.echo("\n".join([*parts, *statements(entries)]))
-        warn_of_disagreement(entries)
-        if not watch or all(item.state in ENDED for item in entries):
+        text = "\n".join([*parts, *statements(entries)])
+        if text != shown:
+            if watch:
+                click.clear()
+            click.echo(text)
+            warn_of_disagreement(entries)
+            shown = text
+        if not watch:
             return
+        if all(item.state in ENDED for item in entries):
+            sys.exit(any(item.state != "completed" for item in entries))
         time.sleep(WATCH_EVERY_S)
 
 
@@ -135,12 +145,16 @@ class _JobStates:
     def __init__(self) -> None:
         self._jobs: Queue | None = None
         self._due = 0.0
+        self._states: list[State] = []  # of the records; what changes them changes the queue
 
     def join(self, entries: list[Entry]) -> list[Entry]:
         from ddl_core.launch.slurm import reconcile, scheduler
         from ddl_core.launch.slurm.reconcile import settled
 
-        if not any(item.job_id for item in entries) or time.monotonic() < self._due:
+        states = [item.state for item in entries]
+        known = states == self._states and time.monotonic() < self._due
+        self._states = states
+        if known or not any(item.job_id for item in entries):
             return reconcile.joined(entries, self._jobs)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
         try:

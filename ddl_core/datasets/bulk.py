@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddl_core.errors import DataError
+from ddl_core.records.provenance import available_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,11 +70,6 @@ def require_space(folder: Path, size: float) -> None:
         raise OSError(errno.ENOSPC, "not enough free space", os.fspath(folder))
 
 
-def usable_cores() -> int:
-    """Return the number of cores this process may use (a batch system may lend fewer than all)."""
-    return len(os.sched_getaffinity(0))
-
-
 def stream(work: Callable[[T], R], tasks: Iterable[T], processes: int | None) -> Iterator[R]:
     """Yield ``work(task)`` for each task, in order.
 
@@ -91,7 +87,7 @@ def stream(work: Callable[[T], R], tasks: Iterable[T], processes: int | None) ->
     DataError
         If a worker process dies.
     """
-    processes = processes or usable_cores()
+    processes = processes or available_cores()
     if processes == 1:
         yield from map(work, tasks)
         return

@@ -7,7 +7,6 @@ so what was interrupted continues.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self, TextIO
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddl_core.datasets.photos import CLASSES, Source
 from ddl_core.errors import DataError
+from ddl_core.records.storage import replacing
 
 MANIFEST = "manifest.json"
 FORMAT = "ddl-sample"
@@ -120,18 +120,9 @@ def _first(error: ValidationError) -> str:
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
-    """Write a file under a temporary name, then rename it; `sync` makes it outlive a power cut."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    """Write a file of a set under a temporary name, then rename it."""
+    with replacing(path, sync=sync) as file:
+        file.write(content)
 
 
 def read_journal(folder: Path) -> tuple[SamplePlan | None, list[FileEntry]]:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import fork_server, lab_book
@@ -28,48 +28,10 @@ ASK_EVERY_S = 1.0
 POLL_S = 0.25
 
 
-class Job(Protocol):
-    """A run that was handed to a launcher."""
+class Local:
+    """Executes runs on this machine, each in a notebook kernel of its own."""
 
-    @property
-    def run_dir(self) -> Path:
-        """Folder of the run."""
-        ...
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the ranks' output."""
-        ...
-
-    @property
-    def state(self) -> Status:
-        """What the run's record says now."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """Whether the launcher has nothing left to do for this job."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> RunRecord:
-        """Wait for the end and return the record.
-
-        Raises
-        ------
-        LaunchError
-            If the run failed, with its own error; or if `timeout` seconds were not enough.
-        """
-        ...
-
-    def cancel(self) -> None:
-        """End the run and every process of it; a run that is complete stays complete."""
-        ...
-
-
-class Launcher(Protocol):
-    """Something that can execute planned runs."""
-
-    def submit(self, run_dir: Path) -> Job:
+    def submit(self, run_dir: Path) -> "LocalJob":
         """Start the planned run in `run_dir` and return at once.
 
         Raises
@@ -77,14 +39,6 @@ class Launcher(Protocol):
         LaunchError
             If the run is complete already, or is being run by another process.
         """
-        ...
-
-
-class Local:
-    """Executes runs on this machine, each in a notebook kernel of its own."""
-
-    def submit(self, run_dir: Path) -> "LocalJob":
-        """See `ddl_core.launch.local.Launcher`."""
         run_dir = Path(run_dir).resolve()
         record = read_record(run_dir)
         if record.status == "completed":
@@ -107,21 +61,27 @@ class LocalJob:
 
     @property
     def logs(self) -> Path:
-        """See `ddl_core.launch.local.Job`."""
+        """Folder of the ranks' output."""
         return RunFiles(self.run_dir).logs
 
     @property
     def state(self) -> Status:
-        """See `ddl_core.launch.local.Job`."""
+        """What the run's record says now."""
         return read_record(self.run_dir).status
 
     @property
     def ended(self) -> bool:
-        """See `ddl_core.launch.local.Job`."""
+        """Whether there is nothing left to do for this run."""
         return not self._thread.is_alive()
 
     def wait(self, timeout: float | None = None) -> RunRecord:
-        """See `ddl_core.launch.local.Job`."""
+        """Wait for the end and return the record.
+
+        Raises
+        ------
+        LaunchError
+            If the run failed, with its own error; or if `timeout` seconds were not enough.
+        """
         self._thread.join(timeout)
         if not self.ended:
             raise LaunchError(f"run {self.run_dir.name} has not ended within {timeout} s")
@@ -135,7 +95,7 @@ class LocalJob:
         raise self._error or LaunchError(f"run {record.run_id} ended as {record.status!r}")
 
     def cancel(self) -> None:
-        """See `ddl_core.launch.local.Job`."""
+        """End the run and every process of it; a run that is complete stays complete."""
         deadline = time.monotonic() + CANCEL_PATIENCE_S
         while not self.ended and time.monotonic() < deadline:
             self._signal(signal.SIGINT)  # may come before the cell runs: ask again
@@ -165,7 +125,7 @@ class LocalJob:
                 os.kill(pid, number)
 
 
-def run_one(run_dir: Path, *, progress: bool = True, launcher: Launcher | None = None) -> RunRecord:
+def run_one(run_dir: Path, *, progress: bool = True, launcher: Local | None = None) -> RunRecord:
     """Execute one planned run and show its progress; return its completed record.
 
     Raises
@@ -185,7 +145,7 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Launcher | None =
         shown.close()
 
 
-def _follow(job: Job, shown: Screen, done: int) -> None:
+def _follow(job: LocalJob, shown: Screen, done: int) -> None:
     """Show a job's progress until it ends; end it when this process is interrupted."""
     try:
         while not job.ended:

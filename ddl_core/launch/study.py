@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ddl_core.errors import DDLError
 from ddl_core.launch import fork_server, preflight
-from ddl_core.launch.local import Launcher, Local, _follow, _Silence
+from ddl_core.launch.local import Local, _follow, _Silence
 from ddl_core.launch.plan import check_data, pending, write_plans
 from ddl_core.launch.screen import Screen, screen
 from ddl_core.launch.slurm import scheduler
@@ -24,7 +24,7 @@ def run_study(
     retry_failed: bool = False,
     data_dir: Path | None = None,
     progress: bool = True,
-    launcher: Launcher | None = None,
+    launcher: Local | None = None,
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
 
@@ -93,7 +93,7 @@ def live(entries: list[Entry]) -> list[str]:
     ]
 
 
-def _run_all(todo: list[Entry], launcher: Launcher, shown: Screen) -> None:
+def _run_all(todo: list[Entry], launcher: Local, shown: Screen) -> None:
     try:
         for done, item in enumerate(todo):
             try:

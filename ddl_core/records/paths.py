@@ -49,11 +49,6 @@ class RunFiles:
         return self.directory / "checkpoint.pt"
 
     @property
-    def weights(self) -> Path:
-        """``weights.pt``: the final weights of a completed run."""
-        return self.directory / "weights.pt"
-
-    @property
     def progress(self) -> Path:
         """``progress.json``: where rank 0 is now; doubles as the sign of life."""
         return self.directory / "progress.json"

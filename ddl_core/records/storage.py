@@ -2,9 +2,11 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -25,24 +27,39 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, so that it is never seen half written.
+@contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when all is written; else `path` stays as it was.
+
+    With `sync` it outlives a power cut.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # of a folder that is not writable: then nothing was left there
+            part.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content`, so that it is never seen half written.
 
     Raises
     ------
     RecordError
         If the folder cannot be written or the disk is full. The old content is then untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        _discard(temporary)
         raise cannot_write(path, error) from error
 
 
@@ -52,13 +69,6 @@ def cannot_write(path: Path, error: OSError) -> RecordError:
         f"cannot write {path}: {error.strerror}; free some space or make the folder writable, "
         "or choose another place with --results DIR or DDL_RESULTS"
     )
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder itself is not writable: nothing was left there
 
 
 def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:

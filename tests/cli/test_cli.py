@@ -25,7 +25,6 @@ COMMANDS = (
     "data import",
     "data convert",
     "data index",
-    "data extract",
     "data verify",
     "study",
     "study plan",
@@ -264,10 +263,6 @@ def test_converting_there_and_back(tmp_path: Path) -> None:
     assert len(list(folder.glob("train-*-of-00002"))) == 2
     assert "0 indices made, 3 were there" in ddl("data", "index", folder).stdout
     assert ddl("data", "verify", folder, "--checksums", "--processes", 1).stdout.endswith("ok\n")
-    back = ddl("data", "extract", folder, tmp_path / "back", "--processes", 1)
-    assert "12 images are in" in back.stdout
-    for file in images.glob("*/*/*.JPEG"):
-        assert (tmp_path / "back" / file.relative_to(images)).read_bytes() == file.read_bytes()
 
 
 def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:

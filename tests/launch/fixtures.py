@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch.local_faults import mend
 from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import import_path
 from tests.launch.running import wait_for
+from tests.launch.slurm.faults import mend
 from tests.launch.stand_ins import StandIns
 
 Mount = Callable[[str], Path]

@@ -52,7 +52,7 @@ def completed(repeat: int = 0, dirty: bool = False, data_dir: str | None = None)
 
 def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     run_dir = completed()
-    RunFiles(run_dir).weights.write_bytes(b"large")
+    (run_dir / "weights.pt").write_bytes(b"large")
     open_run = planned(repeat=1)
     done = publish("test", results(), target)
     assert done.new == [run_dir.name]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from ddl_core.analysis.arms import asks_for_accuracy, with_settings
+from ddl_core.analysis.arms import asks_for_accuracy, commits, with_settings
 from ddl_core.analysis.paper import SYSTEM, Paper
 from ddl_core.analysis.plot import captions, style
 from ddl_core.analysis.plot.canvas import frame, styled
@@ -89,8 +89,7 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
     ended = runs["status"].isin(["completed", "failed"])
     table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)
-    dirty = table["git_dirty"].fillna(False).astype(bool).map({True: "+", False: ""})
-    table["commit"] = table["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
+    table["commit"] = commits(table)
     rates = table.groupby(["study", "optimizer", "schedule"])["base_lr"].transform("nunique")
     names = [
         style.way_name(optimizer, schedule) + (f", rate {rate:g}" if several > 1 else "")

@@ -5,7 +5,6 @@ Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
 
 import io
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -18,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.plot import style
-from ddl_core.records.storage import cannot_write, write_atomically
+from ddl_core.records.storage import write_atomically
 
 MOST_PANELS = 6
 
@@ -182,20 +181,7 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
         content = io.BytesIO()
         with rc_context(style.RC):
             figure.savefig(content, format=kind, metadata=metadata)
-        _write_bytes(path, content.getvalue())
+        write_atomically(path, content.getvalue())
     table = stem.with_name(f"{stem.name}.csv")
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return [*paths, table]
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()

@@ -11,7 +11,6 @@ import argparse
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from ddl_core.errors import DDLError, LaunchError, NotInstalledError
+from ddl_core.errors import STOPPED, DDLError, LaunchError, NotInstalledError
 from ddl_core.processes import stoppable, undisturbed
 from ddl_core.records.paths import SITES
 
@@ -249,7 +248,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"Error: {error}\n")
         return 1
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        sys.stderr.write("stopped, with the SLURM; the same command goes on\n")
+        return STOPPED
 
 
 if __name__ == "__main__":

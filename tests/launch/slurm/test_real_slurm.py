@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from ddl_core.cli import main
-from ddl_core.launch import local_faults as faults
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
@@ -19,6 +18,7 @@ from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.study import Study
 from tests.launch.running import ENDLESS, is_training, study_file, wait_for
+from tests.launch.slurm import faults
 
 pytestmark = [
     pytest.mark.slow,
