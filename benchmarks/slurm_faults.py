@@ -5,7 +5,7 @@ Meanwhile, at random and seeded moments, a batch script, a rank or a node's daem
 is declared down, or a job gets the notice of its time limit. What stopped is submitted again, until
 all faults are spent and all runs are complete. A record that was complete must never change again.
 
-    python benchmarks/slurm_faults.py [--faults N] [--seed N] [--minutes N]
+    python -m benchmarks.slurm_faults [--faults N] [--seed N] [--minutes N]
 """
 
 import argparse
