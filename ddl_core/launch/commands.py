@@ -6,12 +6,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.errors import LaunchError
 from ddl_core.processes import import_path
-from ddl_core.spec.registry import STRATEGIES, not_installed
+from ddl_core.spec.registry import require
 from ddl_core.spec.run import RunSpec
 
 # Give a rank the log files that torchrun would have given it, then become the rank.
@@ -100,9 +99,7 @@ def command(
         If `srun` is not there, inside a SLURM job.
     """
     rank = [*before, sys.executable, "-m", worker, str(run_dir)]
-    for package in STRATEGIES[spec.strategy].packages:
-        if find_spec(package) is None:
-            raise not_installed("strategy", spec.strategy, package)
+    require("strategy", spec.strategy)
     allocation = Allocation.current()
     words = step(spec, rank, logs, allocation) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))

@@ -15,8 +15,6 @@ from ddl_core.spec import registry
 PACKAGES = (
     "torch",
     "torchvision",
-    *registry.packages("strategy"),
-    *registry.packages("loader"),
     "nvidia-ml-py",
     "numpy",
     "pillow",
@@ -39,9 +37,14 @@ def provenance() -> dict[str, Any]:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": _dirty(),
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": _versions(),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
+
+
+def _versions() -> dict[str, str]:
+    names = [*PACKAGES, *registry.packages("strategy"), *registry.packages("loader")]
+    return {name: version for name in names if (version := _version(name))}
 
 
 def host() -> dict[str, Any]:

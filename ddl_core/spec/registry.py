@@ -6,7 +6,7 @@ planned without torch, and a missing framework disables its own name only. Recor
 """
 
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 from ddl_core.errors import NotInstalledError, SpecError
@@ -138,11 +138,30 @@ def resolve(kind: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ddl_core":
             raise
-        raise not_installed(kind, name, error.name or "") from error
+        raise _not_installed(kind, name, error.name or "") from error
 
 
-def not_installed(kind: str, name: str, package: str) -> NotInstalledError:
-    """Return the error of a name whose package is missing, with what installs it."""
+def require(kind: str, name: str) -> None:
+    """Refuse a name of whose packages none is installed, before anything starts.
+
+    Raises
+    ------
+    NotInstalledError
+        With what installs them.
+    """
+    needed = REGISTRIES[kind][name].packages
+    if needed and not any(map(_is_installed, needed)):
+        raise _not_installed(kind, name, needed[0])
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
     return NotInstalledError(
         f"{kind} {name!r} needs the package {package!r}, which is not installed; "
         f"run `{REGISTRIES[kind][name].install}`, or choose another {kind}"

@@ -1,9 +1,17 @@
 """Names: every one leads somewhere, a missing package disables its own arm only."""
 
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
 import pytest
 
+from ddl_core.doctor import machine
 from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.launch import commands
+from ddl_core.records.provenance import provenance
 from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, resolve
+from ddl_core.spec.run import RunSpec
 
 
 @pytest.mark.parametrize(
@@ -25,3 +33,20 @@ def test_a_missing_package_is_named_with_a_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(STRATEGIES, "new", Entry("needs_it:Thing"))
     with pytest.raises(NotInstalledError, match=r"a_framework_that_is_not_there.*make env"):
         resolve("strategy", "new")
+
+
+def test_a_new_framework_is_known_to_records_doctor_launcher_and_settings(monkeypatch):
+    """One entry is all that a framework needs beside its file; figures: test_unknown_names."""
+    entry = Entry("manual:Manual", "by hand", packages=("pyyaml",), one_run_per_process=True)
+    monkeypatch.setitem(STRATEGIES, "manual", entry)
+    assert provenance()["packages"]["pyyaml"] == metadata.version("pyyaml")
+    monkeypatch.setattr(machine, "PROBES", {})
+    asked = {one.subject: one.state for one in machine.examine_packages(["manual"])}
+    assert asked["pyyaml"] == "ok"
+    spec = RunSpec(strategy="manual", gpus_per_node=2)
+    assert commands.command(spec, "worker", Path("run"), Path("logs")).ranks == 2
+    monkeypatch.setitem(STRATEGIES, "manual", replace(entry, packages=("no-such-package",)))
+    with pytest.raises(NotInstalledError, match="'manual' needs the package 'no-such-package'"):
+        commands.command(spec, "worker", Path("run"), Path("logs"))
+    with pytest.raises(SpecError, match="ddp_bucket_mb is a setting of strategy 'ddp'"):
+        RunSpec.parse({"strategy": "manual", "ddp_bucket_mb": 1})
