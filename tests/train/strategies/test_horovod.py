@@ -21,6 +21,7 @@ from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
 from ddl_core.records.storage import now
+from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 from tests.closeness import assert_far, assert_near, falls
 from tests.launch.running import processes_of
@@ -65,7 +66,7 @@ def plan(tmp_path_factory) -> Callable[..., Path]:
 
 
 def test_without_horovod_its_arm_says_what_to_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "_is_installed", lambda package: False)
     with pytest.raises(NotInstalledError, match="make horovod"):
         ranks.command(RunSpec(**RUN, **HOROVOD), tmp_path, tmp_path)
 
