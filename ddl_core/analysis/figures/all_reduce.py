@@ -3,6 +3,7 @@
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,8 +15,8 @@ from ddl_core.records.paths import Tree
 from ddl_core.records.probe import ProbeRecord, read_probe
 
 NAME = "all_reduce"
-_COLOURS = [style.STRATEGY_COLOURS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
-_MARKERS = [style.STRATEGY_MARKERS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
+_COLOURS = [style.colour(name) for name in ("ddp", "horovod", "deepspeed", "single")]
+_MARKERS = [style.marker(name) for name in ("ddp", "horovod", "deepspeed", "single")]
 _LINES = ["solid", (0, (5, 2)), (0, (1, 1.5))]
 MOST_LINES = len(_COLOURS) * len(_LINES)
 _SIZES = [1024 * 4**power for power in range(10)]
@@ -81,10 +82,25 @@ def draw(table: pd.DataFrame) -> Figure:
         [_handle(number, part) for number, part in enumerate(parts)],
         _caption(table, len(names) - len(drawn)),
     )
-    for number, part in enumerate(parts):
-        axes[0].plot(part["bytes"], part["bus_bytes_per_s"] / 1e9, **_look(number))
-        axes[1].plot(part["bytes"], part["seconds"] * 1e3, **_look(number))
-    for ax, label in zip(axes, ("GB/s", "ms"), strict=True):
+    looks = {name: _look(number) for number, name in enumerate(drawn)}
+    scaled = pd.concat(parts).assign(
+        bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
+    )
+    for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
+        sns.lineplot(
+            scaled,
+            x="bytes",
+            y=column,
+            hue="probe",
+            palette={name: look["color"] for name, look in looks.items()},
+            style="probe",
+            markers={name: look["marker"] for name, look in looks.items()},
+            dashes={name: style.dashes(look["linestyle"]) for name, look in looks.items()},
+            markersize=4.0,
+            estimator=None,
+            legend=False,
+            ax=ax,
+        )
         _axis(ax, table["bytes"])
         ax.set_ylabel(label)
     return figure
@@ -95,13 +111,12 @@ def _look(number: int) -> dict[str, Any]:
         "color": _COLOURS[number % len(_COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _LINES[number // len(_COLOURS)],
-        "markersize": 4.0,
     }
 
 
 def _handle(number: int, part: pd.DataFrame) -> Line2D:
     label = part["probe"].iloc[0].rpartition("-")[0]  # its time is in the caption
-    return Line2D([], [], label=f"{number + 1}: {label}", **_look(number))
+    return Line2D([], [], label=f"{number + 1}: {label}", markersize=4.0, **_look(number))
 
 
 def _axis(ax: Axes, sizes: pd.Series) -> None:
@@ -133,6 +148,4 @@ def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
         f"Hardware: {'; '.join(sorted(set(one['hardware'])))}.",
         captions.commits(one),
     ]
-    if left_out:
-        sentences.append(f"Older probes not drawn, see the CSV: {left_out}.")
-    return sentences
+    return [*sentences, *captions.not_drawn("Older probes", left_out)]

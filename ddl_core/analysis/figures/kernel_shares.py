@@ -3,6 +3,7 @@
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,6 +21,7 @@ KERNELS = {
 }
 COPY_ERROR = "C6"  # docs/reading_the_paper.md
 _MARKERS = {"native": "o", "dali": "s"}
+_OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.0}
 
 
 def points(paper: Paper) -> pd.DataFrame:
@@ -53,7 +55,7 @@ def draw(points: pd.DataFrame) -> Figure:
     models = list(points["model"].unique())
     figure, axes = frame(
         "What does the GPU spend its time on, as workers are added? (Table 2)",
-        [style.MODEL_NAMES[name] for name in models],
+        [style.model_name(name) for name in models],
         [2.2] * ((len(models) + 1) // 2),
         _legend(points),
         [
@@ -76,20 +78,23 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_ylabel("share of kernel time")
-    for (kind, loader), line in part.groupby(["kind", "loader"], sort=False):
-        ax.plot(line["world_size"], line["value"], **_look(str(kind), str(loader)))
+    sns.lineplot(
+        part,
+        x="world_size",
+        y="value",
+        hue="kind",
+        palette=style.KERNEL_COLOURS,
+        style="loader",
+        dashes={name: style.dashes(style.loader_line(name)) for name in _MARKERS},
+        markers=_MARKERS,
+        estimator=None,
+        legend=False,
+        ax=ax,
+        markeredgecolor=None,
+        **_OPEN,
+    )
     doubted = part[part["suspect"]]
     ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
-
-
-def _look(kind: str, loader: str) -> dict[str, Any]:
-    return {
-        "color": style.KERNEL_COLOURS[kind],
-        "linestyle": style.LOADER_LINES[loader],
-        "marker": _MARKERS[loader],
-        "markerfacecolor": "white",
-        "markersize": 4.5,
-    }
 
 
 def _legend(points: pd.DataFrame) -> list[Line2D]:
@@ -98,7 +103,8 @@ def _legend(points: pd.DataFrame) -> list[Line2D]:
         for kind, name in KERNELS.items()
     ]
     lines = [
-        Line2D([], [], **{**_look("rest", name), "color": "black"}, label=style.LOADER_NAMES[name])
+        Line2D([], [], color="black", linestyle=style.loader_line(name), marker=_MARKERS[name],
+               label=style.loader_name(name), **_OPEN)
         for name in points["loader"].unique()
-    ]
+    ]  # fmt: skip
     return [*colours, *lines]

@@ -10,8 +10,8 @@ from ddl_core.analysis import paper as published
 from ddl_core.analysis.arms import KEYS
 from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.plot import captions, curves, labels, scales, style
-from ddl_core.analysis.plot.canvas import MOST_PANELS, drawn_panels, frame, styled
-from ddl_core.analysis.plot.style import LOADER_NAMES, MODEL_NAMES, SEPARATOR
+from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.analysis.plot.style import SEPARATOR
 
 POINTS = {
     "panel": "string",
@@ -52,10 +52,9 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(_varied(arms), ["value", "low", "high"])
-    loaders = list(LOADER_NAMES)
-    ours["order"] = ours["loader"].map(loaders.index)
+    ours["order"] = ours["loader"].map(style.listed(ours["loader"], style.LOADER_NAMES).index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
-    ours["panel"] = ours["loader"].map(LOADER_NAMES) + SEPARATOR + _with_model(ours)
+    ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + _with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
     return _stack([ours, theirs], POINTS)
 
@@ -139,7 +138,7 @@ def _panels(
     """
     panels = {}
     for group in loaders:
-        label = ", ".join(LOADER_NAMES[name] for name in group) if len(loaders) > 1 else ""
+        label = ", ".join(style.loader_name(name) for name in group) if len(loaders) > 1 else ""
         here = ours[ours["loader"].isin(group)]
         covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
         stated = theirs[np.array(covered, dtype=bool)]
@@ -165,7 +164,7 @@ def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
 
 
 def _with_model(table: pd.DataFrame) -> pd.Series:
-    return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
+    return table["setting"].astype("string") + ", " + table["model"].map(style.model_name)
 
 
 def _stack(
@@ -196,7 +195,7 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
-            *_left_out(points),
+            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
         ],
         right=_label_inches(points, panels),
     )
@@ -208,7 +207,7 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
         curves.draw_ideals(ax, lines)
-        curves.draw_measured(ax, ours)
+        curves.draw_measured(ax, ours, points)
         curves.draw_stated(ax, theirs)
     return figure
 
@@ -229,7 +228,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
             captions.scaling(ours),
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
-            *_left_out(points),
+            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
         ],
         right=_label_inches(points, panels),
     )
@@ -240,7 +239,7 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         ax.set_ylabel("parallel efficiency E")
         scales.worker_axis(ax, [*ours["world_size"], *(_PAPER_RANGE if len(theirs) else ())])
         ax.axhline(1, **style.IDEAL)
-        curves.draw_measured(ax, ours)
+        curves.draw_measured(ax, ours, points)
         curves.draw_stated(ax, theirs)
     return figure
 
@@ -268,11 +267,6 @@ def draw_by_loader(points: pd.DataFrame) -> Figure:
 def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     ours = points["source"] == "measured"
     return points[ours], points[~ours]
-
-
-def _left_out(points: pd.DataFrame) -> list[str]:
-    rest = points["panel"].nunique() - MOST_PANELS
-    return [f"Panels not drawn, see the CSV: {rest}."] if rest > 0 else []
 
 
 def _heights(points: pd.DataFrame, panels: list[str], columns: int) -> list[float]:

@@ -59,7 +59,7 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
     """
     table = made_runs(runs)
     table = table[table["lost"] | table["spent_compute_s"].notna()]
-    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
     bases: dict[tuple[Any, ...], tuple[int, pd.Series]] = {}
     for key, arm in table.groupby(KEYS):  # by world size last: the first of an arm is its base

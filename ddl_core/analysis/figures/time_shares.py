@@ -51,7 +51,7 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         ["study", "run_id", "setting", "hardware", "on_cpu", "commit"]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
-    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
     for key, arm in table.groupby(_ARM):
         hidden = arm.loc[arm["share"] == "overlapped", "value"]

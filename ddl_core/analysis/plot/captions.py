@@ -62,6 +62,11 @@ def formats(ours: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
     return sentences
 
 
+def not_drawn(what: str, rest: int) -> list[str]:
+    """Return the sentence about what a figure has no room for, nothing if it has."""
+    return [f"{what} not drawn, see the CSV: {rest}."] if rest > 0 else []
+
+
 def _runs(number: int) -> str:
     return f"{number} run{'s' if number > 1 else ''}"
 

@@ -1,15 +1,20 @@
 """How things look and what they are called: one mapping for all figures.
 
 Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well; every
-strategy also has its own marker and every loader its own line.
+strategy also has its own marker and every loader its own line. What has no look here gets a spare
+one and its own name.
 """
 
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
+
+from ddl_core.spec.registry import LOADERS, STRATEGIES
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
@@ -151,6 +156,13 @@ PUBLISHED_MARKERS = {
     "haiku": "X",
 }
 
+# For what has no look of its own; no strategy and no schedule above has one of these.
+SPARE_COLOURS = [sns.color_palette("colorblind").as_hex()[place] for place in (3, 5, 9, 4)]
+SPARE_MARKERS = ["v", "P", "X", "<", ">", "p"]
+SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
+_SPARE_SHADE = 0.75  # of a model
+_SPARE_SIZES = (7.0, 1.7)  # of a format: marker and line
+
 # Where a statement of the paper names no strategy.
 UNNAMED = "framework not named"
 UNNAMED_COLOUR = "#666666"
@@ -168,19 +180,17 @@ IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 # scaled to a text column keeps legible letters.
 WIDTH = 7.2
 CAPTION_POINTS = 7.0
+# seaborn's theme in the sizes of a page, and what differs from it.
 RC: Any = {  # matplotlib's own type lists every key
+    **sns.axes_style("ticks"),
+    **sns.plotting_context("paper", font_scale=0.85),
     # A family by name: which font "sans-serif" stands for differs between machines.
     "font.family": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#e5e5e5",
     "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.fontsize": 7.5,
     "legend.frameon": False,
     "lines.linewidth": 1.4,
     "lines.markersize": 6.0,
@@ -195,46 +205,118 @@ RC: Any = {  # matplotlib's own type lists every key
     "figure.dpi": 100,
 }
 
+Look = TypeVar("Look")
+Looks = dict[str, dict[str, Any]]
+"""How each name of a figure looks, as a line of matplotlib, in the order of its legend."""
 
-def colour(strategy: str | None) -> str:
-    """Return the colour of a strategy; None is "not named"."""
-    return STRATEGY_COLOURS[strategy] if strategy else UNNAMED_COLOUR
+
+def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return each of `names` once: those in `known` first, as listed there, the others sorted."""
+    there = set(names)
+    return [name for name in known if name in there] + sorted(there - set(known))
 
 
-def marker(strategy: str | None) -> str:
-    """Return the marker of a strategy; None is "not named"."""
-    return STRATEGY_MARKERS[strategy] if strategy else UNNAMED_MARKER
+def own_or_spare(
+    name: str, looks: Mapping[str, Look], spare: Sequence[Look], among: Iterable[str]
+) -> Look:
+    """Return a name's look, else a spare one: names without a look take turns, sorted."""
+    if name in looks:
+        return looks[name]
+    return spare[sorted({*among, name} - looks.keys()).index(name) % len(spare)]
+
+
+def colour(strategy: str | None, among: Iterable[str] = ()) -> str:
+    """Return the colour of a strategy of `among`; None is "not named"."""
+    if strategy is None:
+        return UNNAMED_COLOUR
+    return own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, {*STRATEGIES, *among})
+
+
+def marker(strategy: str | None, among: Iterable[str] = ()) -> str:
+    """Return the marker of a strategy of `among`; None is "not named"."""
+    if strategy is None:
+        return UNNAMED_MARKER
+    return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, {*STRATEGIES, *among})
+
+
+def strategy_looks(strategies: pd.Series) -> Looks:
+    """Return colour and marker of each strategy of a table, in the order of legends."""
+    names = listed(strategies.dropna(), STRATEGY_NAMES)
+    return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
 
 
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
-    return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+    return STRATEGY_NAMES.get(strategy, strategy) if strategy else UNNAMED
 
 
-def way_name(optimizer: str, schedule: str) -> str:
-    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{OPTIMIZER_NAMES[optimizer]}, {SCHEDULE_NAMES[schedule]}"
+def loader_line(loader: str, among: Iterable[str] = ()) -> Any:
+    """Return the line style of a loader of `among`."""
+    return own_or_spare(loader, LOADER_LINES, SPARE_LINES, {*LOADERS, *among})
 
 
-def way_look(optimizer: str, schedule: str) -> dict[str, Any]:
-    """Return colour, marker and line of a way to learn."""
-    hue = OPTIMIZER_COLOURS.get(optimizer, SCHEDULE_COLOURS[schedule])
+def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dict[str, Any]:
+    """Return line and filling of a loader of `among`, and their sizes for what it reads."""
+    size, width = _SPARE_SIZES
     return {
-        "color": hue,
-        "marker": SCHEDULE_MARKERS[schedule],
-        "linestyle": OPTIMIZER_LINES[optimizer],
+        "linestyle": loader_line(loader, among),
+        "fillstyle": LOADER_FILLS.get(loader, "full"),
+        "markerfacecoloralt": "white",
+        "markersize": FORMAT_MARKER_SIZES.get(data_format, size),
+        "linewidth": FORMAT_LINE_WIDTHS.get(data_format, width),
     }
+
+
+def loader_name(loader: str, data_format: str = "", formats: bool = False) -> str:
+    """Return what people call a loader, with the format it reads if `formats`."""
+    told = formats and loader != "synthetic"  # synthetic data have none
+    name = LOADER_NAMES.get(loader, loader)
+    return f"{name}, {FORMAT_NAMES.get(data_format, data_format)}" if told else name
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
     """Say whether a table of arms must tell what each loader reads: not if all is folders."""
-    return bool((table["data_format"] == "tfrecord").any())
+    return bool((table["data_format"].dropna() != "folder").any())
 
 
-def loader_name(loader: str, data_format: str, formats: bool) -> str:
-    """Return what people call a loader, with the format it reads if `formats`."""
-    told = formats and loader != "synthetic"  # synthetic data have none
-    return LOADER_NAMES[loader] + (f", {FORMAT_NAMES[data_format]}" if told else "")
+def model_name(model: str) -> str:
+    """Return what people call a network."""
+    return MODEL_NAMES.get(model, model)
+
+
+def model_hue(hue: str, model: str) -> str:
+    """Return a network's shade of a strategy's colour."""
+    return tint(hue, MODEL_SHADES.get(model, _SPARE_SHADE))
+
+
+def dataset_name(dataset: str) -> str:
+    """Return what people call a data set."""
+    return DATASET_NAMES.get(dataset, dataset)
+
+
+def schedule_name(schedule: str) -> str:
+    """Return what people call a schedule."""
+    return SCHEDULE_NAMES.get(schedule, schedule)
+
+
+def way_name(optimizer: str, schedule: str) -> str:
+    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
+    return f"{OPTIMIZER_NAMES.get(optimizer, optimizer)}, {schedule_name(schedule)}"
+
+
+def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
+    """Return colour, marker and line of a way to learn, its schedule one of `among`."""
+    hue = own_or_spare(schedule, SCHEDULE_COLOURS, SPARE_COLOURS, among)
+    return {
+        "color": OPTIMIZER_COLOURS.get(optimizer, hue),
+        "marker": own_or_spare(schedule, SCHEDULE_MARKERS, SPARE_MARKERS, among),
+        "linestyle": OPTIMIZER_LINES.get(optimizer, SPARE_LINES[0]),
+    }
+
+
+def dashes(line: Any) -> Any:
+    """Return matplotlib's line style as seaborn's dashes."""
+    return "" if line == "solid" else line[1]
 
 
 def text_points(text: str, size: float) -> float:
