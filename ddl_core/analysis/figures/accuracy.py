@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from ddl_core.analysis.arms import asks_for_accuracy, with_settings
+from ddl_core.analysis.arms import ORIGIN_TYPES, asks_for_accuracy, with_settings
 from ddl_core.analysis.paper import SYSTEM, Paper
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
@@ -50,9 +50,7 @@ POINTS = {
     "printed": "string",
     "place": "string",
     "note": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 CURVES = {
     "panel": "string",
@@ -68,15 +66,13 @@ CURVES = {
     "epoch": "Int64",
     "value": "float64",
     "mean": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
 _AXIS_MARGIN = 1.25  # left and right of the first and last batch size
 _SIDE_BY_SIDE = 1.05
-_OTHERS: dict[str, Any] = {"color": "#999999", "markersize": 5, "linewidth": 1.0, "zorder": 2,
-                           "markeredgecolor": "#999999"}  # fmt: skip
+_OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
+                           "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
 _CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 
@@ -263,21 +259,22 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
 def draw_batch_size(points: pd.DataFrame) -> Figure:
     """Return V over the global batch, ours beside what others state (the paper's Fig. 8b)."""
     ours = points[points["source"] == "measured"]
-    theirs = points[points["source"] == "published"]
+    theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
+    others = {label: _OTHERS | {"marker": style.PUBLISHED_MARKERS[label]} for label in theirs}
     looks = _looks(points[points["source"] != "published"])
     panels = drawn_panels(points)
     figure, axes = frame(
         "What becomes of the validation accuracy as the batch grows?",
         panels,
         [2.2] * (len(panels) - 1) + [2.6],
-        [*_ways(looks), *_others(theirs), *_crosses(ours)],
+        [*marks.handles(looks, markersize=5), *marks.handles(others), *_crosses(ours)],
         [
             "Question of the paper's Fig. 8b.",
             *_measured(ours),
             "Open marks: values that the paper states; its curves were not digitised. Light marks: "
             "other sources, see data/published. The panels differ in data, network and length: "
             "compare shapes, not values.",
-            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
+            *captions.panels_not_drawn(points, panels),
         ],
     )
     for name, ax in zip(panels, axes, strict=True):
@@ -286,8 +283,8 @@ def draw_batch_size(points: pd.DataFrame) -> Figure:
         _draw_ours(ax, part[part["source"] == "measured"], looks)
         _draw_stated(ax, part[part["source"] == "stated"], looks)
         for label, series in part[part["source"] == "published"].groupby("label"):
-            look = _OTHERS | {"marker": style.PUBLISHED_MARKERS[str(label)]}
-            sns.lineplot(series, x="global_batch_size", y="value", estimator=None, ax=ax, **look)
+            sns.lineplot(series, x="global_batch_size", y="value", estimator=None, ax=ax,
+                         **others[str(label)])  # fmt: skip
     return figure
 
 
@@ -299,12 +296,12 @@ def draw_curves(points: pd.DataFrame) -> Figure:
         "How does the validation accuracy grow, at a small and at a large batch?",
         panels,
         [2.2] * ((len(panels) + 1) // 2),
-        [*_ways(looks), *_crosses(points)],
+        [*marks.handles(looks, markersize=5), *_crosses(points)],
         [
             "Question of the paper's Fig. 9, which shows a batch of 65,536; it states no value of "
             "the curves. Thick: mean over the runs that did not diverge; thin: each run.",
             *_origin(points),
-            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
+            *captions.panels_not_drawn(points, panels),
         ],
     )
     for ax in axes:
@@ -314,10 +311,10 @@ def draw_curves(points: pd.DataFrame) -> Figure:
     drawn = points[points["panel"].isin(panels)]
     for ax, (_, part) in zip(axes, drawn.groupby("panel", sort=False), strict=False):
         ends = part[part["diverged"]].drop_duplicates("run_id", keep="last")
-        look = {"x": "epoch", "estimator": None, "legend": False, "ax": ax, **_by_label(looks)}
-        sns.lineplot(part, y="value", units="run_id", linewidth=0.7, alpha=0.5, **look)
+        look = {"estimator": None, "ax": ax, **marks.told_apart("label", looks), "markers": None}
+        sns.lineplot(part, x="epoch", y="value", units="run_id", linewidth=0.7, alpha=0.5, **look)
         means = part.drop_duplicates(["label", "epoch"])
-        sns.lineplot(means, y="mean", linewidth=2.0, **look)
+        sns.lineplot(means, x="epoch", y="mean", linewidth=2.0, **look)
         _draw_crosses(ax, ends, "epoch", "value", looks)
     return figure
 
@@ -335,16 +332,6 @@ def _looks(points: pd.DataFrame) -> style.Looks:
     return {
         label: style.way_look(optimizer, schedule, schedules)
         for optimizer, schedule, label in ways.itertuples(index=False)
-    }
-
-
-def _by_label(looks: style.Looks) -> dict[str, Any]:
-    """Return how seaborn tells labels apart by colour and line."""
-    return {
-        "hue": "label",
-        "palette": {label: look["color"] for label, look in looks.items()},
-        "style": "label",
-        "dashes": {label: style.dashes(look["linestyle"]) for label, look in looks.items()},
     }
 
 
@@ -370,10 +357,7 @@ def _draw_ours(ax: Axes, arms: pd.DataFrame, looks: style.Looks) -> None:
     number, _ = pd.factorize(arms["label"])
     shift = _SIDE_BY_SIDE ** (number - (arms["label"].nunique() - 1) / 2)
     arms = arms.assign(x=arms["global_batch_size"].astype(float) * shift)
-    by = _by_label(looks)
-    markers = {label: look["marker"] for label, look in looks.items()}
-    marks.lines(ax, arms, "x", ("label", by["palette"]), ("label", markers), by["dashes"],
-                markersize=5)  # fmt: skip
+    marks.lines(ax, arms, "x", "label", looks, markersize=5)
     _draw_crosses(ax, arms, "x", "diverged_value", looks)
 
 
@@ -392,20 +376,9 @@ def _draw_stated(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
                 markersize=6, zorder=4, **look)  # fmt: skip
 
 
-def _ways(looks: style.Looks) -> list[Line2D]:
-    return [Line2D([], [], markersize=5, label=label, **look) for label, look in looks.items()]
-
-
-def _others(theirs: pd.DataFrame) -> list[Line2D]:
-    return [
-        Line2D([], [], marker=style.PUBLISHED_MARKERS[label], label=label, **_OTHERS)
-        for label in sorted(theirs["label"].unique())
-    ]
-
-
 def _crosses(table: pd.DataFrame) -> list[Line2D]:
     diverged = table["diverged"].fillna(0).astype(int).sum()
-    return [Line2D([], [], label="diverged", **_CROSS)] if diverged else []
+    return marks.handles({"diverged": _CROSS}) if diverged else []
 
 
 def _measured(ours: pd.DataFrame) -> Sequence[str]:

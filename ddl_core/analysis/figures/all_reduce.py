@@ -6,10 +6,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import ProbeRecord, read_probe
@@ -74,33 +73,24 @@ def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
     drawn = names[-MOST_LINES:]
-    parts = [table[table["probe"] == name] for name in drawn]
+    looks = {name: _look(number) for number, name in enumerate(drawn)}
+    numbered = {  # their times are in the caption
+        f"{number}: {name.rpartition('-')[0]}": looks[name]
+        for number, name in enumerate(drawn, start=1)
+    }
     figure, axes = frame(
         "What does an all-reduce cost between the ranks?",
         ["bus bandwidth", "time of one"],
         [2.6],
-        [_handle(number, part) for number, part in enumerate(parts)],
+        marks.handles(numbered, markersize=4),
         _caption(table, len(names) - len(drawn)),
     )
-    looks = {name: _look(number) for number, name in enumerate(drawn)}
-    scaled = pd.concat(parts).assign(
+    scaled = table[table["probe"].isin(drawn)].assign(
         bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
-        sns.lineplot(
-            scaled,
-            x="bytes",
-            y=column,
-            hue="probe",
-            palette={name: look["color"] for name, look in looks.items()},
-            style="probe",
-            markers={name: look["marker"] for name, look in looks.items()},
-            dashes={name: style.dashes(look["linestyle"]) for name, look in looks.items()},
-            markersize=4.0,
-            estimator=None,
-            legend=False,
-            ax=ax,
-        )
+        options = marks.told_apart("probe", looks)
+        sns.lineplot(scaled, x="bytes", y=column, markersize=4, estimator=None, ax=ax, **options)
         _axis(ax, table["bytes"])
         ax.set_ylabel(label)
     return figure
@@ -112,11 +102,6 @@ def _look(number: int) -> dict[str, Any]:
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _LINES[number // len(_COLOURS)],
     }
-
-
-def _handle(number: int, part: pd.DataFrame) -> Line2D:
-    label = part["probe"].iloc[0].rpartition("-")[0]  # its time is in the caption
-    return Line2D([], [], label=f"{number + 1}: {label}", markersize=4.0, **_look(number))
 
 
 def _axis(ax: Axes, sizes: pd.Series) -> None:

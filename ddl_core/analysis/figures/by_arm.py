@@ -7,7 +7,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddl_core.analysis.arms import KEYS, made_runs
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.figures.over_workers import _stack, _with_model
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
@@ -16,11 +16,7 @@ from ddl_core.analysis.plot.scales import three_digits
 
 REPEATS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "world_size": "Int64",
     "repeat": "Int64",
@@ -32,14 +28,12 @@ REPEATS = {
     "median": "float64",
     "low": "float64",
     "high": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
 _SPREAD = 0.16  # of a row
 _BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
-_MEDIAN: dict[str, Any] = {"marker": "|", "markersize": 12, "markeredgewidth": 1.8}
+_MEDIAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
 
 
 def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
@@ -70,21 +64,10 @@ def draw(repeats: pd.DataFrame) -> Figure:
         middle = (places.transform("size") - 1) / 2
         offset = (places.cumcount() - middle) / middle.clip(lower=0.5)
         arms = table.drop_duplicates("row").assign(value=table["median"])
-        marks.points(ax, arms, looks, _BAND, **_MEDIAN)
-        sns.scatterplot(
-            table.assign(row=table["row"] + _SPREAD * offset),
-            x="value",
-            y="row",
-            hue="strategy",
-            palette={name: look["color"] for name, look in looks.items()},
-            style="strategy",
-            markers={name: look["marker"] for name, look in looks.items()},
-            s=24,
-            linewidth=0,
-            zorder=3,
-            legend=False,
-            ax=ax,
-        )
+        marks.points(ax, arms, looks, _BAND, markers="|", **_MEDIAN)
+        spread = table.assign(row=table["row"] + _SPREAD * offset)
+        sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
+                        **marks.told_apart("strategy", looks))  # fmt: skip
         ax.set_xlim(left=0)
     return figure
 
@@ -96,13 +79,7 @@ def _texts(arm: pd.DataFrame) -> list[str]:
 
 
 def _legend(looks: style.Looks) -> list[Line2D]:
-    grey = style.UNNAMED_COLOUR
-    return [
-        *(
-            Line2D([], [], linestyle="none", markersize=4, **look,
-                   label=f"{style.strategy_name(name)}: one run")
-            for name, look in looks.items()
-        ),
-        Line2D([], [], linestyle="none", color=grey, label="median", **_MEDIAN),
-        Line2D([], [], color=grey, label="95 % interval", **_BAND),
-    ]  # fmt: skip
+    dots = marks.handles(style.strategies_named(looks), ": one run", markersize=4)
+    middle = {"median": _MEDIAN | {"marker": "|"}}
+    whole = {"95 % interval": _BAND | {"linestyle": "solid"}}
+    return [*dots, *marks.handles(middle | whole, color=style.UNNAMED_COLOUR)]

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.analysis.paper import SYSTEM, Paper
-from ddl_core.analysis.plot import scales, style
+from ddl_core.analysis.plot import marks, scales, style
 from ddl_core.analysis.plot.canvas import frame, styled
 
 KERNELS = {
@@ -20,7 +20,10 @@ KERNELS = {
     "rest": "all other (our 100 % - the sum)",
 }
 COPY_ERROR = "C6"  # docs/reading_the_paper.md
-_MARKERS = {"native": "o", "dali": "s"}
+_LOADERS = {
+    name: {"marker": marker, "linestyle": style.loader_line(name)}
+    for name, marker in (("native", "o"), ("dali", "s"))
+}
 _OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.0}
 
 
@@ -78,33 +81,17 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_ylabel("share of kernel time")
-    sns.lineplot(
-        part,
-        x="world_size",
-        y="value",
-        hue="kind",
-        palette=style.KERNEL_COLOURS,
-        style="loader",
-        dashes={name: style.dashes(style.loader_line(name)) for name in _MARKERS},
-        markers=_MARKERS,
-        estimator=None,
-        legend=False,
-        ax=ax,
-        markeredgecolor=None,
-        **_OPEN,
-    )
+    options = marks.told_apart("loader", _LOADERS)
+    sns.lineplot(part, x="world_size", y="value", estimator=None, ax=ax, markeredgecolor=None,
+                 **options | {"hue": "kind", "palette": style.KERNEL_COLOURS}, **_OPEN)  # fmt: skip
     doubted = part[part["suspect"]]
     ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
 
 
 def _legend(points: pd.DataFrame) -> list[Line2D]:
-    colours = [
-        Line2D([], [], color=style.KERNEL_COLOURS[kind], label=name)
+    kinds = {
+        name: {"color": style.KERNEL_COLOURS[kind], "linestyle": "solid"}
         for kind, name in KERNELS.items()
-    ]
-    lines = [
-        Line2D([], [], color="black", linestyle=style.loader_line(name), marker=_MARKERS[name],
-               label=style.loader_name(name), **_OPEN)
-        for name in points["loader"].unique()
-    ]  # fmt: skip
-    return [*colours, *lines]
+    }
+    loaders = {style.loader_name(name): _LOADERS[name] for name in points["loader"].unique()}
+    return [*marks.handles(kinds), *marks.handles(loaders, color="black", **_OPEN)]

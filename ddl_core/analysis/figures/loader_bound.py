@@ -13,11 +13,10 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddl_core.analysis import metrics
-from ddl_core.analysis.arms import KEYS, LOADING, TRAINING, made_runs
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
 from ddl_core.analysis.plot.rows import BAR, interval, row_frame
@@ -29,11 +28,7 @@ _MOST_SPAN = 8  # from the fewest to the most workers on one axis
 
 BOUNDS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "loader_workers": "Int64",
     "world_size": "Int64",
@@ -56,9 +51,7 @@ BOUNDS = {
     "ratio_low": "float64",
     "ratio_high": "float64",
     "limit": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 _SHARED = [
     "study",
@@ -289,15 +282,11 @@ def _texts(row: dict[str, Any]) -> list[str]:
 
 
 def _legend(points: pd.DataFrame, looks: style.Looks) -> list[Artist]:
-    made: list[Artist] = [
-        Line2D([], [], linestyle="none", markersize=5, label=style.strategy_name(name), **look)
-        for name, look in looks.items()
-    ]
-    made += [
-        Line2D([], [], color=style.HALF_COLOUR, linewidth=1.8, linestyle=style.HALF_LINES[half],
-               label=name)
-        for half, name in style.HALF_NAMES.items()
-    ]  # fmt: skip
+    made: list[Artist] = [*marks.handles(style.strategies_named(looks), markersize=5)]
+    halves = {
+        name: {"linestyle": style.HALF_LINES[half]} for half, name in style.HALF_NAMES.items()
+    }
+    made += marks.handles(halves, color=style.HALF_COLOUR, linewidth=1.8)
     if points["bound"].isna().all():
         return made
     return [

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import paper as published
-from ddl_core.analysis.arms import KEYS
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES
 from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.plot import captions, curves, labels, scales, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
@@ -16,11 +18,7 @@ from ddl_core.analysis.plot.style import SEPARATOR
 POINTS = {
     "panel": "string",
     "source": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "world_size_min": "Int64",
     "world_size": "Int64",
@@ -36,9 +34,7 @@ POINTS = {
     "printed": "string",
     "place": "string",
     "contradiction": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
@@ -181,12 +177,10 @@ def _stack(
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
-    panels = drawn_panels(points)
     ours, theirs = _split(points)
-    figure, axes = frame(
+    figure, panels = _panel_frame(
         "How many images a second do more workers train?",
-        panels,
-        _heights(points, panels, columns=2),
+        points,
         curves.legend(points, "ideal from its own base"),
         [
             "Question of the paper's Fig. 3.",
@@ -195,31 +189,26 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
-            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
         ],
-        right=_label_inches(points, panels),
+        columns=2,
     )
     ranges = _ranges(points[points["panel"].isin(panels)])
-    for name, ax in zip(panels, axes, strict=True):
+    for name, ax in panels.items():
         part = points[points["panel"] == name]
-        ours, theirs = _split(part)
-        lines = curves.ideals(part)
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
-        curves.draw_ideals(ax, lines)
-        curves.draw_measured(ax, ours, points)
-        curves.draw_stated(ax, theirs)
+        curves.draw_ideals(ax, curves.ideals(part))
+        curves.draw_measured(ax, _split(part)[0], points)
+        curves.draw_stated(ax, _split(part)[1])
     return figure
 
 
 @styled
 def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 1) -> Figure:
-    panels = drawn_panels(points)
     ours, theirs = _split(points)
-    figure, axes = frame(
+    figure, panels = _panel_frame(
         title,
-        panels,
-        _heights(points, panels, columns),
+        points,
         curves.legend(points, "ideal"),
         [
             f"Question of the paper's {question}.",
@@ -228,12 +217,11 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
             captions.scaling(ours),
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
-            *captions.not_drawn("Panels", points["panel"].nunique() - len(panels)),
         ],
-        right=_label_inches(points, panels),
+        columns,
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    for name, ax in zip(panels, axes, strict=True):
+    for name, ax in panels.items():
         ours, theirs = _split(points[points["panel"] == name])
         ax.set_ylim(0, top)
         ax.set_ylabel("parallel efficiency E")
@@ -269,11 +257,26 @@ def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return points[ours], points[~ours]
 
 
-def _heights(points: pd.DataFrame, panels: list[str], columns: int) -> list[float]:
-    """Return the height of each row of panels: the paper's many texts need more."""
-    stated = set(points[points["source"] != "measured"]["panel"])
+def _panel_frame(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    columns: int,
+) -> tuple[Figure, dict[str, Axes]]:
+    """Return a figure and the axes of each panel: the paper's many texts need more room."""
+    panels = drawn_panels(points)
+    stated = set(_split(points)[1]["panel"])
     heights = [2.4 if name in stated else 2.0 for name in panels]
-    return [max(heights[first : first + columns]) for first in range(0, len(panels), columns)]
+    figure, axes = frame(
+        title,
+        panels,
+        [max(heights[first : first + columns]) for first in range(0, len(panels), columns)],
+        legend,
+        [*caption, *captions.panels_not_drawn(points, panels)],
+        right=_label_inches(points, panels),
+    )
+    return figure, dict(zip(panels, axes, strict=True))
 
 
 def _ranges(points: pd.DataFrame) -> dict[str, pd.Series]:
@@ -291,10 +294,8 @@ def _label_inches(points: pd.DataFrame, panels: list[str]) -> list[float]:
     """Return the room that the texts right of each panel's last column need."""
     rooms = []
     for name in panels:
-        part = points[(points["panel"] == name) & (points["source"] != "measured")]
+        part = _split(points[points["panel"] == name])[1]
         last = part["world_size"] == part["world_size"].max()
-        widths = [
-            style.text_points(text, labels.POINTS) for text in curves.stated_texts(part)[last]
-        ]
-        rooms.append((max(widths) + curves.GAP_POINTS) / 72 - 0.1 if widths else 0.0)
+        widest = style.widest(curves.stated_texts(part)[last], labels.POINTS)
+        rooms.append((widest + curves.GAP_POINTS) / 72 - 0.1 if widest else 0.0)
     return rooms

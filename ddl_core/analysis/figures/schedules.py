@@ -3,10 +3,9 @@
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ddl_core.analysis.paper import Paper
-from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot import marks, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
@@ -33,12 +32,13 @@ def points(paper: Paper) -> pd.DataFrame:
 def draw(points: pd.DataFrame) -> Figure:
     """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
     names = list(points["schedule"].unique())
-    hues = {name: style.way_look("sgd", name, names)["color"] for name in names}
+    looks = {name: {"color": style.way_look("sgd", name, names)["color"]} for name in names}
+    titles = {style.schedule_name(name): look for name, look in looks.items()}
     figure, (ax,) = frame(
         "Which learning rate does each schedule give to each epoch?",
         ["the paper's training on 1024 GPUs"],
         [2.4],
-        [Line2D([], [], color=hues[name], label=style.schedule_name(name)) for name in names],
+        marks.handles(titles, linestyle="solid"),
         [
             "Question of the paper's Fig. 8a. Drawn from the code that training uses, with the "
             "paper's settings: 0.025 x 1024 at the peak, 5 epochs of linear warm-up, a tenth at "
@@ -46,7 +46,7 @@ def draw(points: pd.DataFrame) -> Figure:
             "(exponential). The logarithmic axis shows what Fig. 8a's linear one hides at the end.",
         ],
     )
-    sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=hues, estimator=None,
-                 legend=False, ax=ax)  # fmt: skip
+    options = marks.told_apart("schedule", looks) | {"dashes": False}
+    sns.lineplot(points, x="epoch", y="value", estimator=None, ax=ax, **options)
     ax.set(yscale="log", ylabel="learning rate")
     return figure

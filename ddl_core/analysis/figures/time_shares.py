@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.arms import commits, with_settings
+from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, commits, with_settings
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
@@ -14,11 +14,7 @@ from ddl_core.analysis.tables import WINDOW
 NAME = "time_shares"
 POINTS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "world_size": "Int64",
     "n": "Int64",
     "cause": "string",
@@ -26,9 +22,7 @@ POINTS = {
     "low": "float64",
     "high": "float64",
     "overlapped": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 _ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
 

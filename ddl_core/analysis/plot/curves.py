@@ -34,19 +34,19 @@ def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
     arms = table.groupby(ARM, sort=True)
     several, middle = table["model"].nunique() > 1, (arms.ngroups - 1) / 2
     step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(arms.ngroups, 1))
-    hues = {
-        f"{strategy} {model}": style.model_hue(look["color"], model) if several else look["color"]
+    shades = {
+        f"{strategy} {model}": look
+        | ({"color": style.model_hue(look["color"], model)} if several else {})
         for strategy, look in looks.items()
         for model in table["model"].unique()
     }
     table = table.assign(
         x=table["world_size"].astype(float) * 2 ** (step * (arms.ngroup() - middle)),
-        hue=table["strategy"] + " " + table["model"],
+        name=table["strategy"] + " " + table["model"],
     )
-    markers = {name: look["marker"] for name, look in looks.items()}
     for (loader, read), part in table.groupby(["loader", "data_format"]):
         look = style.loader_look(str(loader), str(read), loaders)
-        marks.lines(ax, part, "x", ("hue", hues), ("strategy", markers), **look)
+        marks.lines(ax, part, "x", "name", shades, **look)
     if several and arms.ngroups <= _MOST_NAMES:
         ends = table.drop_duplicates(ARM, keep="last").sort_values(ARM)
         labels.beside(
@@ -54,7 +54,7 @@ def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
             [style.model_name(model) for model in ends["model"]],
             list(zip(ends["world_size"].astype(float), ends["value"], strict=True)),
             middle * _ARMS_APART_POINTS + 8,
-            [hues[name] for name in ends["hue"]],
+            [shades[name]["color"] for name in ends["name"]],
         )
 
 
@@ -75,8 +75,8 @@ def ideals(table: pd.DataFrame) -> pd.DataFrame:
 
 def draw_ideals(ax: Axes, lines: pd.DataFrame) -> None:
     """Draw the lines of `ideals`."""
-    for row in lines.to_dict("records"):
-        ax.plot([row["world_size"], row["most"]], [row["value"], row["end"]], **style.IDEAL)
+    x, y = (lines[ends].to_numpy(float).T for ends in (["world_size", "most"], ["value", "end"]))
+    ax.plot(x, y, **style.IDEAL)
 
 
 def legend(points: pd.DataFrame, ideal: str) -> list[Line2D]:
@@ -84,20 +84,16 @@ def legend(points: pd.DataFrame, ideal: str) -> list[Line2D]:
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     stated = points[points["source"] == "stated"]["strategy"]
     looks = style.strategy_looks(points["strategy"])
-    made = [
-        _dot(f"{style.strategy_name(name)}, measured", look)
-        for name, look in looks.items()
-        if name in set(ours["strategy"])
-    ]
+    made = _dots({name: looks[name] for name in looks if name in set(ours["strategy"])}, "measured")
     made += _loaders(ours, set(points["loader"]))
-    unnamed = {None: {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}}
-    made += [
-        _dot(f"{style.strategy_name(name)}, paper", look, markerfacecolor="white")
-        for name, look in (looks | unnamed).items()
-        if (stated.isna().any() if name is None else name in set(stated))
-    ]
+    theirs = {name: looks[name] for name in looks if name in set(stated)}
+    made += _dots(theirs, "paper", markerfacecolor="white")
+    grey: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "markeredgewidth": 1.3}
+    if stated.isna().any():
+        unnamed = {style.UNNAMED: {"marker": style.UNNAMED_MARKER, "markerfacecolor": "white"}}
+        made += marks.handles(unnamed, ", paper", **grey)
     if (points["source"] == "derived").any():
-        made.append(_dot("derived from the paper", {"color": style.UNNAMED_COLOUR, "marker": "x"}))
+        made += marks.handles({"derived from the paper": {"marker": "x"}}, **grey)
     return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
 
 
@@ -115,8 +111,8 @@ def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
     ]  # fmt: skip
 
 
-def _dot(label: str, look: dict[str, Any], **more: Any) -> Line2D:
-    return Line2D([], [], linestyle="none", markeredgewidth=1.3, label=label, **look, **more)
+def _dots(looks: style.Looks, whose: str, **more: Any) -> list[Line2D]:
+    return marks.handles(style.strategies_named(looks), f", {whose}", markeredgewidth=1.3, **more)
 
 
 def stated_texts(table: pd.DataFrame) -> pd.Series:
@@ -224,4 +220,4 @@ def _write(ax: Axes, notes: Sequence[tuple[pd.Series, str]], last: bool) -> None
 def _reach_out(ax: Axes, texts: Sequence[str], place: tuple[float, float]) -> bool:
     """Say whether texts that end at `place` would begin left of the axes."""
     room = (ax.transScale + ax.transLimits).transform(place)[0] * size_points(ax)[0]
-    return max(style.text_points(text, labels.POINTS) for text in texts) > room
+    return style.widest(texts, labels.POINTS) > room

@@ -1,15 +1,28 @@
 """Values with intervals, drawn by seaborn: it computes none, the intervals are ours."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot.style import Looks
 
-_WHOLE = ("pi", 100)  # all of a distribution
+_OPTIONS = {"palette": "color", "markers": "marker", "dashes": "linestyle"}
+_OURS = {"estimator": "median", "errorbar": ("pi", 100)}  # the middle and the ends of `_ends`
+
+
+def told_apart(column: str, looks: Looks) -> dict[str, Any]:
+    """Return seaborn's options that make the values of a column look as they should."""
+    options: dict[str, Any] = {"hue": column, "style": column, "legend": False}
+    for option, key in _OPTIONS.items():
+        if all(key in look for look in looks.values()):
+            options[option] = {name: look[key] for name, look in looks.items()}
+    if "dashes" in options:
+        lines = options["dashes"].items()
+        options["dashes"] = {name: "" if line == "solid" else line[1] for name, line in lines}
+    return options
 
 
 def _ends(table: pd.DataFrame) -> pd.DataFrame:
@@ -21,80 +34,32 @@ def _ends(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def lines(
-    ax: Axes,
-    table: pd.DataFrame,
-    x: str,
-    hue: tuple[str, Mapping[str, str]],
-    marker: tuple[str, Mapping[str, str]],
-    dashes: Any = False,
-    **look: Any,
-) -> None:
-    """Draw value, low and high of a table over `x`: a line with bars for each hue and marker.
+def lines(ax: Axes, table: pd.DataFrame, x: str, by: str, looks: Looks, **look: Any) -> None:
+    """Draw value, low and high of a table over `x`: a line with bars for each value of `by`.
 
-    Parameters
-    ----------
-    ax
-        With its final scales: lines are drawn in them.
-    table
-        With the columns ``value``, ``low`` and ``high``.
-    x
-        Its column across.
-    hue, marker
-        The column that decides, and what each of its values looks like.
-    dashes
-        seaborn's dashes for each value of the column of markers.
-    **look
-        Of all lines, as matplotlib calls it.
+    The axes must have its final scales. `look` is that of all lines.
     """
     if table.empty:
         return  # seaborn warns of colours without data
-    sns.lineplot(
-        _ends(table),
-        x=x,
-        y="value",
-        hue=hue[0],
-        palette=dict(hue[1]),
-        style=marker[0],
-        markers=dict(marker[1]),
-        dashes=dashes,
-        estimator="median",
-        errorbar=_WHOLE,
-        err_style="bars",
-        err_kws={"capsize": 2.5, "elinewidth": 1.2},
-        legend=False,
-        ax=ax,
-        **{"markeredgecolor": None, "markeredgewidth": 1.0, "zorder": 4, **look},
-    )
+    bars = {"err_style": "bars", "err_kws": {"capsize": 2.5, "elinewidth": 1.2}}
+    edges = {"markeredgecolor": None, "markeredgewidth": 1.0, "zorder": 4}
+    options = {"dashes": False, **told_apart(by, looks), **_OURS, **bars, **edges, **look}
+    sns.lineplot(_ends(table), x=x, y="value", ax=ax, **options)
 
 
-def points(
-    ax: Axes,
-    table: pd.DataFrame,
-    looks: style.Looks,
-    bars: Any,
-    marker: str | None = None,
-    **look: Any,
-) -> None:
-    """Draw value, low and high of a table in its rows, `bars` being the look of the intervals.
+def points(ax: Axes, table: pd.DataFrame, looks: Looks, bars: Any, **look: Any) -> None:
+    """Draw value, low and high of a table in its rows, `bars` being the look of the intervals."""
+    options = told_apart("strategy", looks)
+    markers = list(options.pop("markers").values())
+    del options["style"]
+    options = {"markers": markers, **options, **_OURS, **look}
+    sns.pointplot(_ends(table), x="value", y="row", orient="h", native_scale=True, ax=ax,
+                  hue_order=list(looks), linestyle="none", err_kws=bars, **options)  # fmt: skip
 
-    `marker` is that of all points; without it each strategy has its own.
-    """
-    sns.pointplot(
-        _ends(table),
-        x="value",
-        y="row",
-        orient="h",
-        native_scale=True,
-        hue="strategy",
-        palette={name: one["color"] for name, one in looks.items()},
-        hue_order=list(looks),
-        markers=marker or [one["marker"] for one in looks.values()],
-        linestyle="none",
-        estimator="median",
-        errorbar=_WHOLE,
-        err_kws=bars,
-        legend=False,
-        ax=ax,
-        **look,
-    )
+
+def handles(looks: Looks, end: str = "", **look: Any) -> list[Line2D]:
+    """Return a mark for the legend for each name, with `end` after it."""
+    return [
+        Line2D([], [], label=name + end, **{"linestyle": "none", **one, **look})
+        for name, one in looks.items()
+    ]

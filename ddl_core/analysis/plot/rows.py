@@ -122,7 +122,7 @@ def _name(row: pd.Series, formats: bool, lines: int) -> str:
 def _inches(panels: Sequence[Sequence[str]], size: float) -> float:
     """Return the room beside the axes for the texts at its rows, `size` points high."""
     lines = [line for panel in panels for text in panel for line in text.splitlines()]
-    return max((style.text_points(line, size) for line in lines), default=0) / 72 + _GAP_INCHES
+    return style.widest(lines, size) / 72 + _GAP_INCHES
 
 
 def _row_axes(ax: Axes, names: Sequence[str], label: str) -> None:

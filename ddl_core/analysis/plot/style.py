@@ -245,6 +245,11 @@ def strategy_looks(strategies: pd.Series) -> Looks:
     return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
 
 
+def strategies_named(looks: Looks) -> Looks:
+    """Return the looks of strategies by what people call these."""
+    return {strategy_name(strategy): look for strategy, look in looks.items()}
+
+
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
     return STRATEGY_NAMES.get(strategy, strategy) if strategy else UNNAMED
@@ -314,15 +319,15 @@ def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[s
     }
 
 
-def dashes(line: Any) -> Any:
-    """Return matplotlib's line style as seaborn's dashes."""
-    return "" if line == "solid" else line[1]
-
-
 def text_points(text: str, size: float) -> float:
     """Return the printed width of one line of text in points."""
     font = FontProperties(family=RC["font.family"], size=size)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def widest(lines: Iterable[str], size: float) -> float:
+    """Return the printed width of the longest of some lines in points, 0 without any."""
+    return max((text_points(line, size) for line in lines), default=0.0)
 
 
 def tint(hex_colour: str, share: float) -> str:
