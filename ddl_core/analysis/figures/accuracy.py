@@ -368,7 +368,7 @@ def _draw_crosses(ax: Axes, table: pd.DataFrame, x: str, y: str, looks: style.Lo
 
 def _draw_stated(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     """Draw the paper's values; at one batch the schedules stand side by side."""
-    names = list(style.SCHEDULE_NAMES)
+    names = style.listed(table["schedule"], style.SCHEDULE_NAMES)
     for row in table.to_dict("records"):
         look = looks[row["label"]] | {"linestyle": "none"}
         shift = 1.09 ** (names.index(row["schedule"]) - 1)
