@@ -15,6 +15,9 @@ from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]
+# Columns of many figures' points: what ran, and where it comes from.
+ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
+ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
 # Fields that change neither the work of a training step nor its speed. All others, and every field
 # that RunSpec may get later, divide settings: runs are never pooled by oversight.

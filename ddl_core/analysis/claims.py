@@ -10,7 +10,7 @@ before its first clear drop) with our smallest, its largest with our largest. So
 whether another task shows the same, and is no test of the paper's numbers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "cannot say"
 SIMILAR = 0.05
 
 COLUMNS = ["statement", "claim", "place", "ours", "verdict", "why"]
-_NAMES = {
-    "strategy": style.STRATEGY_NAMES,
-    "loader": style.LOADER_NAMES,
-    "model": style.MODEL_NAMES,
+_NAMES: dict[str, Callable[[str], str]] = {
+    "strategy": style.strategy_name,
+    "loader": style.loader_name,
+    "model": style.model_name,
 }
 Interval = tuple[float, float]
 
@@ -94,8 +94,8 @@ def _ordering(claim: dict[str, Any], arms: pd.DataFrame) -> dict[str, Any]:
         seen.append(f"{workers} workers: {one['middle']:.3g} against {other['middle']:.3g}")
     names = _NAMES[column]
     words = {"greater": "more than", "similar": "like"}[claim["relation"]]
-    context = [_NAMES[name][value] for name, value in fixed.items()]
-    claimed = f"{names[left]} {words} {names[right]} ({', '.join([*context, _span(low, high)])})"
+    context = [_NAMES[name](value) for name, value in fixed.items()]
+    claimed = f"{names(left)} {words} {names(right)} ({', '.join([*context, _span(low, high)])})"
     return _row(claim, claimed, verdicts, seen)
 
 
@@ -108,7 +108,7 @@ def _value(stated: dict[str, Any], arms: pd.DataFrame) -> dict[str, Any]:
     for arm in _matching(arms, fixed, low, high).to_dict("records"):
         verdicts.append(_contains(stated["bound"], stated["value"], arm))
         seen.append(f"{arm['world_size']} workers: {arm['middle']:.2f}")
-    context = [_NAMES[name][value] for name, value in fixed.items()]
+    context = [_NAMES[name](value) for name, value in fixed.items()]
     claimed = f"E {stated['printed']} ({', '.join([*context, _span(low, high)])})"
     return _row(stated, claimed, verdicts, seen)
 
@@ -213,7 +213,7 @@ def _judged(study: str, claim: dict[str, Any], arms: pd.DataFrame) -> list[dict[
     if claim["compared"] == "schedule":
         batch = small if claim["world_size_max"] <= LAST_SMALL_WORLD else large
         one, other = (_arm(arms, claim[side], batch) for side in ("left", "right"))
-        names = [style.SCHEDULE_NAMES[claim[side]] for side in ("left", "right")]
+        names = [style.schedule_name(claim[side]) for side in ("left", "right")]
         theirs = _batches(claim)
         text = f"{names[0]} {words} {names[1]} ({theirs}); here at {batch}"
         return [_accuracy_row(study, claim, text, one, other)]
@@ -223,7 +223,7 @@ def _judged(study: str, claim: dict[str, Any], arms: pd.DataFrame) -> list[dict[
         _accuracy_row(
             study,
             claim | {"relation": "greater"},
-            f"{style.SCHEDULE_NAMES[name]}: lower at large batches; here {small} against {large}",
+            f"{style.schedule_name(name)}: lower at large batches; here {small} against {large}",
             _arm(arms, name, small),
             _arm(arms, name, large),
         )

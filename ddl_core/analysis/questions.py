@@ -12,6 +12,7 @@ from ddl_core.analysis.figures import (
     kernel_shares,
     loader_bound,
     over_workers,
+    schedules,
     time_budget,
 )
 from ddl_core.analysis.paper import Paper
@@ -71,9 +72,7 @@ QUESTIONS = {
         kernel_shares.draw,
     ),
     "time_budget": Question(lambda runs, arms, paper: time_budget.points(runs), time_budget.draw),
-    "schedules": Question(
-        lambda runs, arms, paper: accuracy.schedule_points(paper), accuracy.draw_schedules
-    ),
+    "schedules": Question(lambda runs, arms, paper: schedules.points(paper), schedules.draw),
     "accuracy_vs_batch_size": Question(
         lambda runs, arms, paper: accuracy.batch_size_points(runs, paper),
         accuracy.draw_batch_size,

@@ -1,22 +1,20 @@
-"""Validation accuracy: over the batch size, over epochs, and the schedules behind it."""
+"""Validation accuracy: over the batch size, and over epochs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from ddl_core.analysis.arms import asks_for_accuracy, commits, with_settings
+from ddl_core.analysis.arms import ORIGIN_TYPES, asks_for_accuracy, commits, with_settings
 from ddl_core.analysis.paper import SYSTEM, Paper
-from ddl_core.analysis.plot import captions, style
-from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.schedules import learning_rate
+from ddl_core.analysis.plot import captions, marks, style
+from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
 
 # Share of the best mean V of a study that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
@@ -52,9 +50,7 @@ POINTS = {
     "printed": "string",
     "place": "string",
     "note": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 CURVES = {
     "panel": "string",
@@ -70,15 +66,15 @@ CURVES = {
     "epoch": "Int64",
     "value": "float64",
     "mean": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
-MOST_PANELS = 6
-NOTHING = "nothing measured here yet"
 _AXIS_MARGIN = 1.25  # left and right of the first and last batch size
 _SIDE_BY_SIDE = 1.05
+_OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
+                           "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
+_CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
+                          "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 
 
 def made(runs: pd.DataFrame) -> pd.DataFrame:
@@ -134,8 +130,8 @@ def _arm(key: dict[str, Any], part: pd.DataFrame) -> dict[str, Any]:
     batch = int(key["global_batch_size"])
     per_epoch = part["images_per_epoch"].max()
     return key | {
-        "panel": f"{style.DATASET_NAMES.get(key['dataset'], key['dataset'])}, "
-        f"{style.MODEL_NAMES[key['model']]}: {key['study']}",
+        "panel": f"{style.dataset_name(key['dataset'])}, "
+        f"{style.model_name(key['model'])}: {key['study']}",
         "source": "measured",
         "label": first["label"],
         "updates": pd.NA if pd.isna(per_epoch) else int(per_epoch) // batch * key["epochs"],
@@ -218,7 +214,7 @@ def curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     for _, study in table[table["status"] == "completed"].groupby("study"):
         for batch in sorted({study["global_batch_size"].min(), study["global_batch_size"].max()}):
             for run in study[study["global_batch_size"] == batch].to_dict("records"):
-                name = style.DATASET_NAMES.get(run["dataset"], run["dataset"])
+                name = style.dataset_name(run["dataset"])
                 shared = {name: run[name] for name in CURVES if name in run}
                 shared["panel"] = f"{name}, batch {batch}: {run['study']}"
                 points = zip(
@@ -230,23 +226,6 @@ def curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     keys = [curves[name] for name in ("panel", "label", "epoch")]
     curves["mean"] = good.groupby(keys).transform("mean")
     return curves
-
-
-def schedule_points(paper: Paper) -> pd.DataFrame:
-    """Return the learning rate over epochs as the paper trained on 1024 GPUs (its Fig. 8a).
-
-    Four values an epoch, each of the first update that comes then.
-    """
-    names = [name for name in style.SCHEDULE_NAMES if name in set(paper.accuracy["schedule"])]
-    rows = []
-    for name in names:
-        spec = RunSpec(strategy="ddp", nodes=256, gpus_per_node=4, schedule=name)
-        per_epoch = 1_281_167 // spec.global_batch_size * spec.global_batch_size
-        for quarter in range(4 * spec.epochs):
-            step = quarter * (per_epoch // spec.global_batch_size) // 4
-            rate = learning_rate(spec, step * spec.global_batch_size, per_epoch)
-            rows.append(("sgd", name, step * spec.global_batch_size / per_epoch, rate))
-    return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
 
 
 def lost(points: pd.DataFrame) -> pd.DataFrame:
@@ -276,180 +255,129 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
 
 
 @styled
-def draw_schedules(points: pd.DataFrame) -> Figure:
-    """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
-    ways = points[["optimizer", "schedule"]].drop_duplicates()
-    figure, (ax,) = frame(
-        "Which learning rate does each schedule give to each epoch?",
-        ["the paper's training on 1024 GPUs"],
-        [2.4],
-        [
-            Line2D([], [], **_line("sgd", name), label=style.SCHEDULE_NAMES[name])
-            for name in ways["schedule"]
-        ],
-        [
-            "Question of the paper's Fig. 8a. Drawn from the code that training uses, with the "
-            "paper's settings: 0.025 x 1024 at the peak, 5 epochs of linear warm-up, a tenth at "
-            "epochs 30, 60 and 80 (step), eq. 1 with a minimum of 0 (cosine), 0.95 an epoch "
-            "(exponential). The logarithmic axis shows what Fig. 8a's linear one hides at the end.",
-        ],
-    )
-    for name, way in points.groupby("schedule", sort=False):
-        ax.plot(way["epoch"], way["value"], **_line("sgd", name))
-    ax.set_yscale("log")
-    ax.set_xlabel("epoch")
-    ax.set_ylabel("learning rate")
-    return figure
-
-
-@styled
 def draw_batch_size(points: pd.DataFrame) -> Figure:
     """Return V over the global batch, ours beside what others state (the paper's Fig. 8b)."""
     ours = points[points["source"] == "measured"]
-    theirs = points[points["source"] != "measured"]
-    panels = _panels(ours)
-    names = [*panels, *theirs["panel"].unique()]
+    theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
+    others = {label: _OTHERS | {"marker": style.PUBLISHED_MARKERS[label]} for label in theirs}
+    looks = _looks(points[points["source"] != "published"])
+    panels = drawn_panels(points)
     figure, axes = frame(
         "What becomes of the validation accuracy as the batch grows?",
-        names,
-        [2.2] * (len(panels) - 1) + [2.2, 2.6],
-        [*_ways(points), *_others(theirs), *_crosses(ours)],
+        panels,
+        [2.2] * (len(panels) - 1) + [2.6],
+        [*marks.handles(looks, markersize=5), *marks.handles(others), *_crosses(ours)],
         [
             "Question of the paper's Fig. 8b.",
             *_measured(ours),
             "Open marks: values that the paper states; its curves were not digitised. Light marks: "
             "other sources, see data/published. The panels differ in data, network and length: "
             "compare shapes, not values.",
+            *captions.panels_not_drawn(points, panels),
         ],
     )
-    for name, ax in zip(names, axes, strict=True):
+    for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
-        if len(part):
-            _batch_axis(ax, part["global_batch_size"])
-        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        ax.set_ylabel("top-1 accuracy V")
-        arms = list(part[part["source"] == "measured"].groupby("label", sort=False))
-        for number, (_, arm) in enumerate(arms):
-            _draw_arm(ax, arm, _SIDE_BY_SIDE ** (number - (len(arms) - 1) / 2))
-        _draw_stated(ax, part[part["source"] == "stated"])
+        _batch_axis(ax, part["global_batch_size"])
+        _draw_ours(ax, part[part["source"] == "measured"], looks)
+        _draw_stated(ax, part[part["source"] == "stated"], looks)
         for label, series in part[part["source"] == "published"].groupby("label"):
-            _series(ax, str(label), series)
+            sns.lineplot(series, x="global_batch_size", y="value", estimator=None, ax=ax,
+                         **others[str(label)])  # fmt: skip
     return figure
 
 
 @styled
 def draw_curves(points: pd.DataFrame) -> Figure:
     """Return V over epochs at the smallest and the largest batch of each study (Fig. 9)."""
-    panels = list(points["panel"].unique())[:MOST_PANELS] or [NOTHING]
+    panels, looks = drawn_panels(points), _looks(points)
     figure, axes = frame(
         "How does the validation accuracy grow, at a small and at a large batch?",
         panels,
-        [2.2] * ((len(panels) + 1) // 2) if len(panels) > 1 else [2.2],
-        [*_ways(points), *_crosses(points)],
+        [2.2] * ((len(panels) + 1) // 2),
+        [*marks.handles(looks, markersize=5), *_crosses(points)],
         [
             "Question of the paper's Fig. 9, which shows a batch of 65,536; it states no value of "
             "the curves. Thick: mean over the runs that did not diverge; thin: each run.",
             *_origin(points),
+            *captions.panels_not_drawn(points, panels),
         ],
     )
-    top = points["value"].max() if len(points) else 1.0
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[points["panel"] == name]
-        for _, run in part.groupby("run_id", sort=False):
-            look = _line(*_way(run))
-            ax.plot(run["epoch"], run["value"], linewidth=0.7, alpha=0.5, **look)
-            if run["diverged"].any():
-                ax.plot(run["epoch"].iloc[-1], run["value"].iloc[-1], **_cross(look["color"]))
-        for _, arm in part.groupby("label", sort=False):
-            mean = arm.drop_duplicates("epoch").sort_values("epoch")
-            ax.plot(mean["epoch"], mean["mean"], linewidth=2.0, **_line(*_way(arm)))
-        ax.set_ylim(0, 1.05 * top)
-        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for ax in axes:
+        ax.set_ylim(0, 1.05 * points["value"].max() if len(points) else 1)
         ax.set_xlabel("epoch")
-        ax.set_ylabel("top-1 accuracy V")
+        _accuracy_axis(ax)
+    drawn = points[points["panel"].isin(panels)]
+    for ax, (_, part) in zip(axes, drawn.groupby("panel", sort=False), strict=False):
+        ends = part[part["diverged"]].drop_duplicates("run_id", keep="last")
+        look = {"estimator": None, "ax": ax, **marks.told_apart("label", looks), "markers": None}
+        sns.lineplot(part, x="epoch", y="value", units="run_id", linewidth=0.7, alpha=0.5, **look)
+        means = part.drop_duplicates(["label", "epoch"])
+        sns.lineplot(means, x="epoch", y="mean", linewidth=2.0, **look)
+        _draw_crosses(ax, ends, "epoch", "value", looks)
     return figure
 
 
-def _panels(ours: pd.DataFrame) -> list[str]:
-    return list(ours["panel"].unique())[: MOST_PANELS - 1] or [NOTHING]
+def _looks(points: pd.DataFrame) -> style.Looks:
+    """Return how each label looks, in the order of the legend."""
+    ways = points[["optimizer", "schedule", "label"]].drop_duplicates()
+    schedules = style.listed(ways["schedule"], style.SCHEDULE_NAMES)
+    optimizers = style.listed(ways["optimizer"], style.OPTIMIZER_NAMES)
+    ways = ways.sort_values(
+        ["optimizer", "schedule"],
+        key=lambda names: names.map([*optimizers, *schedules].index),
+        kind="stable",
+    )
+    return {
+        label: style.way_look(optimizer, schedule, schedules)
+        for optimizer, schedule, label in ways.itertuples(index=False)
+    }
 
 
-def _way(table: pd.DataFrame) -> tuple[str, str]:
-    return str(table["optimizer"].iloc[0]), str(table["schedule"].iloc[0])
-
-
-def _line(optimizer: str, schedule: str) -> dict[str, Any]:
-    look = style.way_look(optimizer, schedule)
-    return {name: value for name, value in look.items() if name != "marker"}
+def _accuracy_axis(ax: Axes) -> None:
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_ylabel("top-1 accuracy V")
 
 
 def _batch_axis(ax: Axes, batches: pd.Series) -> None:
-    """Scale x by powers of two, with a tick at each batch size, or at every second or third."""
-    sizes = sorted(batches.dropna().unique())
+    """Scale x by powers of two, with a tick at each batch size."""
+    sizes = [float(size) for size in sorted(batches.dropna().unique())]
     ax.set_xscale("log", base=2)
     ax.set_xlim(sizes[0] / _AXIS_MARGIN, sizes[-1] * _AXIS_MARGIN)
-    ax.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
+    ax.xaxis.set_major_locator(FixedLocator(sizes))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.set_xlabel("global batch size (images)")
+    _accuracy_axis(ax)
 
 
-def _draw_arm(ax: Axes, arm: pd.DataFrame, shift: float) -> None:
-    """Draw the means with their range, and a cross for runs that diverged."""
-    look = style.way_look(*_way(arm))
-    x = arm["global_batch_size"].to_numpy(dtype=float) * shift
-    y = arm["value"].to_numpy(dtype=float)
-    bars = [y - arm["low"].to_numpy(dtype=float), arm["high"].to_numpy(dtype=float) - y]
-    ax.errorbar(x, y, yerr=bars, capsize=2.5, elinewidth=1.0, markersize=5, zorder=4, **look)
-    ax.plot(x, arm["diverged_value"].to_numpy(dtype=float), **_cross(look["color"]))
+def _draw_ours(ax: Axes, arms: pd.DataFrame, looks: style.Looks) -> None:
+    """Draw the means with their range, side by side, and a cross for runs that diverged."""
+    number, _ = pd.factorize(arms["label"])
+    shift = _SIDE_BY_SIDE ** (number - (arms["label"].nunique() - 1) / 2)
+    arms = arms.assign(x=arms["global_batch_size"].astype(float) * shift)
+    marks.lines(ax, arms, "x", "label", looks, markersize=5)
+    _draw_crosses(ax, arms, "x", "diverged_value", looks)
 
 
-def _cross(colour: str) -> dict[str, Any]:
-    return {"linestyle": "none", "marker": "x", "markersize": 8, "color": colour, "zorder": 5,
-            "markeredgewidth": 1.8}  # fmt: skip
+def _draw_crosses(ax: Axes, table: pd.DataFrame, x: str, y: str, looks: style.Looks) -> None:
+    for label, part in table.groupby("label"):
+        ax.plot(part[x], part[y], **_CROSS | {"color": looks[str(label)]["color"]})
 
 
-def _draw_stated(ax: Axes, table: pd.DataFrame) -> None:
+def _draw_stated(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     """Draw the paper's values; at one batch the schedules stand side by side."""
-    names = list(style.SCHEDULE_NAMES)
+    names = style.listed(table["schedule"], style.SCHEDULE_NAMES)
     for row in table.to_dict("records"):
-        look = style.way_look("sgd", row["schedule"]) | {"linestyle": "none"}
+        look = looks[row["label"]] | {"linestyle": "none"}
         shift = 1.09 ** (names.index(row["schedule"]) - 1)
         ax.plot(row["global_batch_size"] * shift, row["value"], markerfacecolor="white",
                 markersize=6, zorder=4, **look)  # fmt: skip
 
 
-def _series(ax: Axes, label: str, series: pd.DataFrame) -> None:
-    series = series.sort_values("global_batch_size")
-    ax.plot(series["global_batch_size"].astype(float), series["value"], **_other(label), zorder=2)
-
-
-def _other(label: str) -> dict[str, Any]:
-    return {"color": "#999999", "marker": style.PUBLISHED_MARKERS[label], "markersize": 5,
-            "linewidth": 1.0}  # fmt: skip
-
-
-def _ways(points: pd.DataFrame) -> list[Artist]:
-    if "source" in points:
-        points = points[points["source"] != "published"]
-    ways = points[["optimizer", "schedule"]].drop_duplicates()
-    order = [(one, two) for one in style.OPTIMIZER_NAMES for two in style.SCHEDULE_NAMES]
-    there = set(ways.itertuples(index=False, name=None))
-    return [
-        Line2D([], [], **style.way_look(*way), markersize=5, label=style.way_name(*way))
-        for way in order
-        if way in there
-    ]
-
-
-def _others(theirs: pd.DataFrame) -> list[Artist]:
-    labels = sorted(theirs.loc[theirs["source"] == "published", "label"].unique())
-    return [Line2D([], [], **_other(label), label=label) for label in labels]
-
-
-def _crosses(table: pd.DataFrame) -> list[Artist]:
+def _crosses(table: pd.DataFrame) -> list[Line2D]:
     diverged = table["diverged"].fillna(0).astype(int).sum()
-    return [Line2D([], [], **_cross(style.UNNAMED_COLOUR), label="diverged")] if diverged else []
+    return marks.handles({"diverged": _CROSS}) if diverged else []
 
 
 def _measured(ours: pd.DataFrame) -> Sequence[str]:

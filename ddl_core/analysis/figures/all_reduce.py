@@ -3,19 +3,19 @@
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import ProbeRecord, read_probe
 
 NAME = "all_reduce"
-_COLOURS = [style.STRATEGY_COLOURS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
-_MARKERS = [style.STRATEGY_MARKERS[name] for name in ("ddp", "horovod", "deepspeed", "single")]
+_COLOURS = [style.colour(name) for name in ("ddp", "horovod", "deepspeed", "single")]
+_MARKERS = [style.marker(name) for name in ("ddp", "horovod", "deepspeed", "single")]
 _LINES = ["solid", (0, (5, 2)), (0, (1, 1.5))]
 MOST_LINES = len(_COLOURS) * len(_LINES)
 _SIZES = [1024 * 4**power for power in range(10)]
@@ -73,18 +73,24 @@ def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
     drawn = names[-MOST_LINES:]
-    parts = [table[table["probe"] == name] for name in drawn]
+    looks = {name: _look(number) for number, name in enumerate(drawn)}
+    numbered = {  # their times are in the caption
+        f"{number}: {name.rpartition('-')[0]}": looks[name]
+        for number, name in enumerate(drawn, start=1)
+    }
     figure, axes = frame(
         "What does an all-reduce cost between the ranks?",
         ["bus bandwidth", "time of one"],
         [2.6],
-        [_handle(number, part) for number, part in enumerate(parts)],
+        marks.handles(numbered, markersize=4),
         _caption(table, len(names) - len(drawn)),
     )
-    for number, part in enumerate(parts):
-        axes[0].plot(part["bytes"], part["bus_bytes_per_s"] / 1e9, **_look(number))
-        axes[1].plot(part["bytes"], part["seconds"] * 1e3, **_look(number))
-    for ax, label in zip(axes, ("GB/s", "ms"), strict=True):
+    scaled = table[table["probe"].isin(drawn)].assign(
+        bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
+    )
+    for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
+        options = marks.told_apart("probe", looks)
+        sns.lineplot(scaled, x="bytes", y=column, markersize=4, estimator=None, ax=ax, **options)
         _axis(ax, table["bytes"])
         ax.set_ylabel(label)
     return figure
@@ -95,13 +101,7 @@ def _look(number: int) -> dict[str, Any]:
         "color": _COLOURS[number % len(_COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _LINES[number // len(_COLOURS)],
-        "markersize": 4.0,
     }
-
-
-def _handle(number: int, part: pd.DataFrame) -> Line2D:
-    label = part["probe"].iloc[0].rpartition("-")[0]  # its time is in the caption
-    return Line2D([], [], label=f"{number + 1}: {label}", **_look(number))
 
 
 def _axis(ax: Axes, sizes: pd.Series) -> None:
@@ -133,6 +133,4 @@ def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
         f"Hardware: {'; '.join(sorted(set(one['hardware'])))}.",
         captions.commits(one),
     ]
-    if left_out:
-        sentences.append(f"Older probes not drawn, see the CSV: {left_out}.")
-    return sentences
+    return [*sentences, *captions.not_drawn("Older probes", left_out)]

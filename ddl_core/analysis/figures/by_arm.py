@@ -2,26 +2,21 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddl_core.analysis.arms import KEYS, made_runs
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.figures.over_workers import _stack, _with_model
-from ddl_core.analysis.plot import captions, labels, style
-from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.analysis.plot.rows import interval, label_inches, row_axes, workers_text
+from ddl_core.analysis.plot import captions, marks, style
+from ddl_core.analysis.plot.canvas import styled
+from ddl_core.analysis.plot.rows import interval, row_frame
 from ddl_core.analysis.plot.scales import three_digits
 
 REPEATS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "world_size": "Int64",
     "repeat": "Int64",
@@ -33,18 +28,12 @@ REPEATS = {
     "median": "float64",
     "low": "float64",
     "high": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
-MOST_PANELS = 6
-MOST_ROWS = 48  # in all panels together: about a page
-_ROW_INCHES = 0.21
-_LABEL_INCHES = 2.15
-_NUMBER_INCHES = 1.7
-
-_KEYS = ["strategy", "loader", "data_format", "world_size"]
+_SPREAD = 0.16  # of a row
+_BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+_MEDIAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
 
 
 def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
@@ -60,89 +49,37 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
 @styled
 def draw(repeats: pd.DataFrame) -> Figure:
     """Return every run's throughput, a row for each strategy, loader, format and world size."""
-    panels = list(repeats["panel"].unique())[:MOST_PANELS] or ["nothing measured here yet"]
-    tables = [repeats[repeats["panel"] == name] for name in panels]
-    each = MOST_ROWS // len(panels)
-    rows = [_in_order(table)[:each] for table in tables]
-    formats = style.formats_differ(repeats)
-    names = [[_name(*key, formats) for key, _ in arms] for arms in rows]
-    figure, axes = frame(
+    looks = style.strategy_looks(repeats["strategy"])
+    figure, panels = row_frame(
         "Which strategy and loader trains fastest, and how sure is that?",
-        panels,
-        [max(len(arms), 2) * _ROW_INCHES for arms in rows],
-        _legend(repeats),
-        [
-            *captions.runs(repeats.assign(failed=repeats["lost"])),
-            *_left_out(repeats, sum(len(arms) for arms in rows)),
-        ],
-        left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
-        right=[_NUMBER_INCHES] * len(panels),
+        repeats,
+        _legend(looks),
+        captions.runs(repeats.assign(failed=repeats["lost"])),
+        _texts,
+        lines=1,
     )
-    for ax, arms, labelled in zip(axes, rows, names, strict=True):
-        for position, (_, arm) in enumerate(arms):
-            _row(ax, position, arm)
-        ax.set_xlim(left=0, right=None if arms else 1)
-        row_axes(ax, labelled)
+    for ax, table in panels:
+        places = table.groupby("row")["row"]
+        # Repeats of one arm a little above each other, so that none hides another.
+        middle = (places.transform("size") - 1) / 2
+        offset = (places.cumcount() - middle) / middle.clip(lower=0.5)
+        arms = table.drop_duplicates("row").assign(value=table["median"])
+        marks.points(ax, arms, looks, _BAND, markers="|", **_MEDIAN)
+        spread = table.assign(row=table["row"] + _SPREAD * offset)
+        sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
+                        **marks.told_apart("strategy", looks))  # fmt: skip
+        ax.set_xlim(left=0)
     return figure
 
 
-def _in_order(table: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.DataFrame]]:
-    """Return the arms as people list them: single process first, DDP, then the others."""
-    orders = [list(style.STRATEGY_NAMES), list(style.LOADER_NAMES), list(style.FORMAT_NAMES)]
-    return sorted(
-        table.groupby(_KEYS),
-        key=lambda group: (
-            *(order.index(name) for order, name in zip(orders, group[0], strict=False)),
-            group[0][-1],
-        ),
-    )
+def _texts(arm: pd.DataFrame) -> list[str]:
+    first, lost = arm.iloc[0], int(arm["lost"].sum())
+    text = f"{three_digits(first['median'])}{interval(first)}  " if first["n"] else ""
+    return [f"{text}n = {first['n']}" + (f", {lost} lost" if lost else "")]
 
 
-def _row(ax: Axes, position: int, arm: pd.DataFrame) -> None:
-    first = arm.iloc[0]
-    hue = style.colour(first["strategy"])
-    values = arm["value"].dropna().to_numpy()
-    text = f"n = {first['n']}"
-    if len(values):
-        ax.plot([first["low"], first["high"]], [position] * 2, color=style.tint(hue, 0.35), lw=6,
-                solid_capstyle="butt", zorder=2)  # fmt: skip
-        ax.plot(
-            first["median"], position, marker="|", markersize=12, markeredgewidth=1.8, color=hue
-        )
-        look: dict[str, Any] = {
-            "marker": style.marker(first["strategy"]),
-            "markersize": 4,
-            "linestyle": "none",
-        }
-        spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
-        ax.plot(values, position + spread, color=hue, zorder=3, **look)
-        text = f"{three_digits(first['median'])}{interval(first)}  {text}"
-    lost = int(arm["lost"].sum())
-    labels.write(ax, text + (f", {lost} lost" if lost else ""), (1, position), (8, 0),
-                 coords=ax.get_yaxis_transform())  # fmt: skip
-
-
-def _name(strategy: str, loader: str, data_format: str, workers: int, formats: bool) -> str:
-    read = style.loader_name(loader, data_format, formats)
-    return f"{style.STRATEGY_NAMES[strategy]}, {read}, {workers_text(workers)}"
-
-
-def _legend(repeats: pd.DataFrame) -> list[Line2D]:
-    grey = style.UNNAMED_COLOUR
-    dots = [
-        Line2D([], [], linestyle="none", marker=style.marker(name), markersize=4,
-               color=style.colour(name), label=f"{style.STRATEGY_NAMES[name]}: one run")
-        for name in style.STRATEGY_NAMES
-        if (repeats["strategy"] == name).any()
-    ]  # fmt: skip
-    return [
-        *dots,
-        Line2D([], [], linestyle="none", marker="|", markersize=10, markeredgewidth=1.8, color=grey,
-               label="median"),
-        Line2D([], [], color=style.tint(grey, 0.35), linewidth=6, label="95 % interval"),
-    ]  # fmt: skip
-
-
-def _left_out(repeats: pd.DataFrame, drawn: int) -> list[str]:
-    rest = repeats.groupby(["panel", *_KEYS]).ngroups - drawn
-    return [f"Rows not drawn, see the CSV: {rest}."] if rest else []
+def _legend(looks: style.Looks) -> list[Line2D]:
+    dots = marks.handles(style.strategies_named(looks), ": one run", markersize=4)
+    middle = {"median": _MEDIAN | {"marker": "|"}}
+    whole = {"95 % interval": _BAND | {"linestyle": "solid"}}
+    return [*dots, *marks.handles(middle | whole, color=style.UNNAMED_COLOUR)]

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.analysis.paper import SYSTEM, Paper
-from ddl_core.analysis.plot import scales, style
+from ddl_core.analysis.plot import marks, scales, style
 from ddl_core.analysis.plot.canvas import frame, styled
 
 KERNELS = {
@@ -19,7 +20,11 @@ KERNELS = {
     "rest": "all other (our 100 % - the sum)",
 }
 COPY_ERROR = "C6"  # docs/reading_the_paper.md
-_MARKERS = {"native": "o", "dali": "s"}
+_LOADERS = {
+    name: {"marker": marker, "linestyle": style.loader_line(name)}
+    for name, marker in (("native", "o"), ("dali", "s"))
+}
+_OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.0}
 
 
 def points(paper: Paper) -> pd.DataFrame:
@@ -53,7 +58,7 @@ def draw(points: pd.DataFrame) -> Figure:
     models = list(points["model"].unique())
     figure, axes = frame(
         "What does the GPU spend its time on, as workers are added? (Table 2)",
-        [style.MODEL_NAMES[name] for name in models],
+        [style.model_name(name) for name in models],
         [2.2] * ((len(models) + 1) // 2),
         _legend(points),
         [
@@ -76,29 +81,17 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_ylabel("share of kernel time")
-    for (kind, loader), line in part.groupby(["kind", "loader"], sort=False):
-        ax.plot(line["world_size"], line["value"], **_look(str(kind), str(loader)))
+    options = marks.told_apart("loader", _LOADERS)
+    sns.lineplot(part, x="world_size", y="value", estimator=None, ax=ax, markeredgecolor=None,
+                 **options | {"hue": "kind", "palette": style.KERNEL_COLOURS}, **_OPEN)  # fmt: skip
     doubted = part[part["suspect"]]
     ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
 
 
-def _look(kind: str, loader: str) -> dict[str, Any]:
-    return {
-        "color": style.KERNEL_COLOURS[kind],
-        "linestyle": style.LOADER_LINES[loader],
-        "marker": _MARKERS[loader],
-        "markerfacecolor": "white",
-        "markersize": 4.5,
-    }
-
-
 def _legend(points: pd.DataFrame) -> list[Line2D]:
-    colours = [
-        Line2D([], [], color=style.KERNEL_COLOURS[kind], label=name)
+    kinds = {
+        name: {"color": style.KERNEL_COLOURS[kind], "linestyle": "solid"}
         for kind, name in KERNELS.items()
-    ]
-    lines = [
-        Line2D([], [], **{**_look("rest", name), "color": "black"}, label=style.LOADER_NAMES[name])
-        for name in points["loader"].unique()
-    ]
-    return [*colours, *lines]
+    }
+    loaders = {style.loader_name(name): _LOADERS[name] for name in points["loader"].unique()}
+    return [*marks.handles(kinds), *marks.handles(loaders, color="black", **_OPEN)]

@@ -9,26 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddl_core.analysis import metrics
-from ddl_core.analysis.arms import KEYS, LOADING, TRAINING, made_runs
-from ddl_core.analysis.plot import captions, labels, style
-from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
-from ddl_core.analysis.plot.rows import (
-    arm_name,
-    in_order,
-    interval,
-    label_inches,
-    most_rows,
-    row_axes,
-)
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
+from ddl_core.analysis.plot import captions, marks, style
+from ddl_core.analysis.plot.canvas import styled
+from ddl_core.analysis.plot.rows import BAR, interval, row_frame
 from ddl_core.analysis.plot.scales import three_digits
-from ddl_core.analysis.plot.style import MODEL_NAMES
 
 # Medians that differ by less are called alike: the paper's spread of repeats, as in `claims`.
 ALIKE = 0.05
@@ -36,11 +28,7 @@ _MOST_SPAN = 8  # from the fewest to the most workers on one axis
 
 BOUNDS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "loader_workers": "Int64",
     "world_size": "Int64",
@@ -63,9 +51,7 @@ BOUNDS = {
     "ratio_low": "float64",
     "ratio_high": "float64",
     "limit": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 _SHARED = [
     "study",
@@ -82,9 +68,7 @@ _SHARED = [
 _HALVES = ("loading", "training")
 _MISSING = {"loading": "loader alone", "training": "synthetic"}
 
-_ROW_INCHES = 0.42
-_LABEL_INCHES = 1.5
-_NUMBER_INCHES = 1.9
+_BARS = {"bound": style.BOUND_COLOUR, "in_turns": style.IN_TURNS_COLOUR}  # the smaller on top
 _BEYOND = 1.15  # the axis ends so much right of the last value or bound
 
 
@@ -167,7 +151,7 @@ def _row(
     references: dict[str, np.ndarray | None],
 ) -> dict[str, Any]:
     row = {name: shared[name] for name in _SHARED} | {
-        "panel": f"{shared['setting']}, {MODEL_NAMES[shared['model']]}",
+        "panel": f"{shared['setting']}, {style.model_name(shared['model'])}",
         "failed": int(made.lost[arm].sum()),
         "commit": made.commits(arm, *references.values()),
         **_summary(made.values(arm), ""),
@@ -226,28 +210,22 @@ def _limit(row: dict[str, Any]) -> str:
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return each arm's throughput inside its bound, a row per arm, what limits it beside it."""
-    panels = drawn_panels(points) or ["nothing measured here yet"]
-    tables = [in_order(points[points["panel"] == name]) for name in panels]
-    most = most_rows([len(table) for table in tables])
-    tables = [table[:most] for table in tables]
-    formats = style.formats_differ(points)
-    names = [[arm_name(row, formats) for row in table.to_dict("records")] for table in tables]
-    texts = ["\n".join(_texts(row)) for table in tables for row in table.to_dict("records")]
-    figure, axes = frame(
+    looks = style.strategy_looks(points["strategy"])
+    figure, panels = row_frame(
         "Is the loader the bottleneck, and by how much?",
-        panels,
-        [max(len(table), 2) * _ROW_INCHES for table in tables],
-        _legend(points),
-        _caption(points, tables),
-        left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
-        right=[label_inches(texts, _NUMBER_INCHES, labels.POINTS)] * len(panels),
+        points,
+        _legend(points, looks),
+        _caption(points),
+        lambda arm: _texts(arm.to_dict("records")[0]),
     )
-    for ax, table, labelled in zip(axes, tables, names, strict=True):
+    for ax, table in panels:
         end = _end(table)
-        for position, row in enumerate(table.to_dict("records")):
-            _draw_row(ax, position, row, end)
+        for column, hue in _BARS.items():
+            _bars(ax, table, column, hue)
+        for half in style.HALF_NAMES:
+            _ticks(ax, table, half, end)
+        marks.points(ax, table, looks, {"linewidth": 1.2}, markersize=5, zorder=5, capsize=0.2)
         ax.set_xlim(0, end)
-        row_axes(ax, labelled)
     return figure
 
 
@@ -260,32 +238,35 @@ def _end(table: pd.DataFrame) -> float:
     return float(most) * _BEYOND if most > 0 else 1.0
 
 
-def _draw_row(ax: Axes, position: int, row: dict[str, Any], end: float) -> None:
-    for column, hue in (("bound", style.BOUND_COLOUR), ("in_turns", style.IN_TURNS_COLOUR)):
-        if row[column] > 0:
-            ax.barh(position, row[column], height=0.66, color=hue, zorder=1)
-    for half in style.HALF_NAMES:
-        _tick(ax, position, row, half, end)
-    if row["n"]:
-        hue = style.colour(row["strategy"])
-        bars = np.nan_to_num([[row["value"] - row["low"]], [row["high"] - row["value"]]])
-        ax.errorbar(row["value"], position, xerr=bars, fmt=style.marker(row["strategy"]), color=hue,
-                    markersize=5, capsize=2.5, elinewidth=1.2, zorder=5)  # fmt: skip
-    labels.write(ax, "\n".join(_texts(row)), (1, position), (8, 0), coords=ax.get_yaxis_transform())
+def _bars(ax: Axes, table: pd.DataFrame, column: str, hue: str) -> None:
+    sns.barplot(
+        table.fillna({column: 0.0}),  # a row without a bar is high as the others
+        x=column,
+        y="row",
+        orient="h",
+        native_scale=True,
+        width=BAR,
+        color=hue,
+        saturation=1,
+        linewidth=0,
+        errorbar=None,
+        zorder=1,
+        ax=ax,
+    )
 
 
-def _tick(ax: Axes, position: int, row: dict[str, Any], half: str, end: float) -> None:
-    """Draw one half's own throughput; an arrow where it is right of the axis."""
+def _ticks(ax: Axes, table: pd.DataFrame, half: str, end: float) -> None:
+    """Draw one half's own throughput in each row; an arrow where it is right of the axis."""
     look: dict[str, Any] = {"color": style.HALF_COLOUR, "linestyle": style.HALF_LINES[half]}
-    if row[half] > end:
-        place = position + (0.2 if half == "training" else -0.2)
-        arrow = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **look}
-        ax.annotate("", (end, place), xytext=(-16, 0), textcoords="offset points", arrowprops=arrow)
-    elif row[half] > 0:
-        ax.plot([row[half]] * 2, [position - 0.33, position + 0.33], linewidth=1.8, zorder=3,
-                **look)  # fmt: skip
-        ends = [row[f"{half}_low"], row[f"{half}_high"]]
-        ax.plot(ends, [position + 0.33] * 2, color=style.HALF_COLOUR, linewidth=0.9, zorder=3)
+    near = table[table[half] <= end]
+    bottom = near["row"] + BAR / 2
+    ax.vlines(near[half], near["row"] - BAR / 2, bottom, linewidth=1.8, zorder=3, **look)
+    ends = near[f"{half}_low"], near[f"{half}_high"]
+    ax.hlines(bottom, *ends, color=style.HALF_COLOUR, linewidth=0.9, zorder=3)
+    arrow = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **look}
+    for row in table.loc[table[half] > end, "row"]:
+        place = (end, row + (0.2 if half == "training" else -0.2))
+        ax.annotate("", place, xytext=(-16, 0), textcoords="offset points", arrowprops=arrow)
 
 
 def _texts(row: dict[str, Any]) -> list[str]:
@@ -300,18 +281,12 @@ def _texts(row: dict[str, Any]) -> list[str]:
     return [f"{own}n = {row['n']}{lost}", *([", ".join(known)] if known else []), limit]
 
 
-def _legend(points: pd.DataFrame) -> list[Artist]:
-    made: list[Artist] = [
-        Line2D([], [], linestyle="none", marker=style.marker(name), markersize=5,
-               color=style.colour(name), label=style.STRATEGY_NAMES[name])
-        for name in style.STRATEGY_NAMES
-        if (points["strategy"] == name).any()
-    ]  # fmt: skip
-    made += [
-        Line2D([], [], color=style.HALF_COLOUR, linewidth=1.8, linestyle=style.HALF_LINES[half],
-               label=name)
-        for half, name in style.HALF_NAMES.items()
-    ]  # fmt: skip
+def _legend(points: pd.DataFrame, looks: style.Looks) -> list[Artist]:
+    made: list[Artist] = [*marks.handles(style.strategies_named(looks), markersize=5)]
+    halves = {
+        name: {"linestyle": style.HALF_LINES[half]} for half, name in style.HALF_NAMES.items()
+    }
+    made += marks.handles(halves, color=style.HALF_COLOUR, linewidth=1.8)
     if points["bound"].isna().all():
         return made
     return [
@@ -321,7 +296,7 @@ def _legend(points: pd.DataFrame) -> list[Artist]:
     ]
 
 
-def _caption(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> list[str]:
+def _caption(points: pd.DataFrame) -> list[str]:
     sentences = [
         "Bound: the smaller of loader alone (L) and training on synthetic data (S). Darker: what "
         "is left if both take turns on the same cores, 1 / (1/L + 1/S).",
@@ -336,7 +311,7 @@ def _caption(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> list[str]:
               for name, n in (("L", points["loading_n"]), ("S", points["training_n"]))
               if (n > 0).any()]  # fmt: skip
     sentences += [f"Medians as well: {', '.join(halves)}."] if halves else []
-    if any((table[list(style.HALF_NAMES)] > _end(table)).any(axis=None) for table in drawn):
+    panels = [panel for _, panel in points.groupby("panel")]
+    if any((panel[list(style.HALF_NAMES)] > _end(panel)).any(axis=None) for panel in panels):
         sentences.append("Arrows: right of the axis, see the number.")
-    rest = len(points) - sum(map(len, drawn))
-    return [*sentences, *([f"Rows not drawn, see the CSV: {rest}."] if rest else [])]
+    return sentences

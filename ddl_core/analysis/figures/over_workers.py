@@ -4,23 +4,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import paper as published
-from ddl_core.analysis.arms import KEYS
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES
 from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.plot import captions, curves, labels, scales, style
-from ddl_core.analysis.plot.canvas import MOST_PANELS, drawn_panels, frame, styled
-from ddl_core.analysis.plot.style import LOADER_NAMES, MODEL_NAMES, SEPARATOR
+from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.analysis.plot.style import SEPARATOR
 
 POINTS = {
     "panel": "string",
     "source": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "world_size_min": "Int64",
     "world_size": "Int64",
@@ -36,9 +34,7 @@ POINTS = {
     "printed": "string",
     "place": "string",
     "contradiction": "string",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
@@ -52,10 +48,9 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(_varied(arms), ["value", "low", "high"])
-    loaders = list(LOADER_NAMES)
-    ours["order"] = ours["loader"].map(loaders.index)
+    ours["order"] = ours["loader"].map(style.listed(ours["loader"], style.LOADER_NAMES).index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
-    ours["panel"] = ours["loader"].map(LOADER_NAMES) + SEPARATOR + _with_model(ours)
+    ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + _with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
     return _stack([ours, theirs], POINTS)
 
@@ -139,7 +134,7 @@ def _panels(
     """
     panels = {}
     for group in loaders:
-        label = ", ".join(LOADER_NAMES[name] for name in group) if len(loaders) > 1 else ""
+        label = ", ".join(style.loader_name(name) for name in group) if len(loaders) > 1 else ""
         here = ours[ours["loader"].isin(group)]
         covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
         stated = theirs[np.array(covered, dtype=bool)]
@@ -165,7 +160,7 @@ def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
 
 
 def _with_model(table: pd.DataFrame) -> pd.Series:
-    return table["setting"].astype("string") + ", " + table["model"].map(MODEL_NAMES)
+    return table["setting"].astype("string") + ", " + table["model"].map(style.model_name)
 
 
 def _stack(
@@ -182,12 +177,10 @@ def _stack(
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
-    panels = drawn_panels(points)
     ours, theirs = _split(points)
-    figure, axes = frame(
+    figure, panels = _panel_frame(
         "How many images a second do more workers train?",
-        panels,
-        _heights(points, panels, columns=2),
+        points,
         curves.legend(points, "ideal from its own base"),
         [
             "Question of the paper's Fig. 3.",
@@ -196,31 +189,26 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
-            *_left_out(points),
         ],
-        right=_label_inches(points, panels),
+        columns=2,
     )
     ranges = _ranges(points[points["panel"].isin(panels)])
-    for name, ax in zip(panels, axes, strict=True):
+    for name, ax in panels.items():
         part = points[points["panel"] == name]
-        ours, theirs = _split(part)
-        lines = curves.ideals(part)
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
-        curves.draw_ideals(ax, lines)
-        curves.draw_measured(ax, ours)
-        curves.draw_stated(ax, theirs)
+        curves.draw_ideals(ax, curves.ideals(part))
+        curves.draw_measured(ax, _split(part)[0], points)
+        curves.draw_stated(ax, _split(part)[1])
     return figure
 
 
 @styled
 def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 1) -> Figure:
-    panels = drawn_panels(points)
     ours, theirs = _split(points)
-    figure, axes = frame(
+    figure, panels = _panel_frame(
         title,
-        panels,
-        _heights(points, panels, columns),
+        points,
         curves.legend(points, "ideal"),
         [
             f"Question of the paper's {question}.",
@@ -229,18 +217,17 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
             captions.scaling(ours),
             *captions.statements(theirs),
             *captions.formats(ours, theirs),
-            *_left_out(points),
         ],
-        right=_label_inches(points, panels),
+        columns,
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    for name, ax in zip(panels, axes, strict=True):
+    for name, ax in panels.items():
         ours, theirs = _split(points[points["panel"] == name])
         ax.set_ylim(0, top)
         ax.set_ylabel("parallel efficiency E")
         scales.worker_axis(ax, [*ours["world_size"], *(_PAPER_RANGE if len(theirs) else ())])
         ax.axhline(1, **style.IDEAL)
-        curves.draw_measured(ax, ours)
+        curves.draw_measured(ax, ours, points)
         curves.draw_stated(ax, theirs)
     return figure
 
@@ -270,16 +257,26 @@ def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return points[ours], points[~ours]
 
 
-def _left_out(points: pd.DataFrame) -> list[str]:
-    rest = points["panel"].nunique() - MOST_PANELS
-    return [f"Panels not drawn, see the CSV: {rest}."] if rest > 0 else []
-
-
-def _heights(points: pd.DataFrame, panels: list[str], columns: int) -> list[float]:
-    """Return the height of each row of panels: the paper's many texts need more."""
-    stated = set(points[points["source"] != "measured"]["panel"])
+def _panel_frame(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    columns: int,
+) -> tuple[Figure, dict[str, Axes]]:
+    """Return a figure and the axes of each panel: the paper's many texts need more room."""
+    panels = drawn_panels(points)
+    stated = set(_split(points)[1]["panel"])
     heights = [2.4 if name in stated else 2.0 for name in panels]
-    return [max(heights[first : first + columns]) for first in range(0, len(panels), columns)]
+    figure, axes = frame(
+        title,
+        panels,
+        [max(heights[first : first + columns]) for first in range(0, len(panels), columns)],
+        legend,
+        [*caption, *captions.panels_not_drawn(points, panels)],
+        right=_label_inches(points, panels),
+    )
+    return figure, dict(zip(panels, axes, strict=True))
 
 
 def _ranges(points: pd.DataFrame) -> dict[str, pd.Series]:
@@ -297,10 +294,8 @@ def _label_inches(points: pd.DataFrame, panels: list[str]) -> list[float]:
     """Return the room that the texts right of each panel's last column need."""
     rooms = []
     for name in panels:
-        part = points[(points["panel"] == name) & (points["source"] != "measured")]
+        part = _split(points[points["panel"] == name])[1]
         last = part["world_size"] == part["world_size"].max()
-        widths = [
-            style.text_points(text, labels.POINTS) for text in curves.stated_texts(part)[last]
-        ]
-        rooms.append((max(widths) + curves.GAP_POINTS) / 72 - 0.1 if widths else 0.0)
+        widest = style.widest(curves.stated_texts(part)[last], labels.POINTS)
+        rooms.append((widest + curves.GAP_POINTS) / 72 - 0.1 if widest else 0.0)
     return rooms

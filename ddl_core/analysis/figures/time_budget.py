@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.arms import KEYS, made_runs
+from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
@@ -22,11 +22,7 @@ CAUSES = [*TRAINING, "evaluation"]
 
 BUDGET = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "local_batch_size": "Int64",
     "world_size": "Int64",
     "base_world_size": "Int64",
@@ -39,9 +35,7 @@ BUDGET = {
     "high": "float64",
     "loss": "float64",
     "efficiency": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 _MOST_LOSSES = 3  # told beside a bar
 _LEAST_LOSS = 0.01
@@ -59,7 +53,7 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
     """
     table = made_runs(runs)
     table = table[table["lost"] | table["spent_compute_s"].notna()]
-    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
     bases: dict[tuple[Any, ...], tuple[int, pd.Series]] = {}
     for key, arm in table.groupby(KEYS):  # by world size last: the first of an arm is its base

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.arms import commits, with_settings
+from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, commits, with_settings
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
@@ -14,11 +14,7 @@ from ddl_core.analysis.tables import WINDOW
 NAME = "time_shares"
 POINTS = {
     "panel": "string",
-    "study": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
+    **ARM_TYPES,
     "world_size": "Int64",
     "n": "Int64",
     "cause": "string",
@@ -26,9 +22,7 @@ POINTS = {
     "low": "float64",
     "high": "float64",
     "overlapped": "float64",
-    "hardware": "string",
-    "on_cpu": "boolean",
-    "commit": "string",
+    **ORIGIN_TYPES,
 }
 _ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
 
@@ -51,7 +45,7 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         ["study", "run_id", "setting", "hardware", "on_cpu", "commit"]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
-    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.MODEL_NAMES)
+    table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
     for key, arm in table.groupby(_ARM):
         hidden = arm.loc[arm["share"] == "overlapped", "value"]

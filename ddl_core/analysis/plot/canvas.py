@@ -41,8 +41,11 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 def drawn_panels(points: pd.DataFrame) -> list[str]:
-    """Return the panels that a figure has room for: the first ones and the last."""
-    names = list(points["panel"].unique())
+    """Return the panels that a figure has room for: the first ones and the last; or that none is.
+
+    What a panel that is not drawn would show stands in the table beside the figure.
+    """
+    names = list(points["panel"].unique()) or ["nothing measured here yet"]
     return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
 
 

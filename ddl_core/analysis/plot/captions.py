@@ -1,5 +1,7 @@
 """What stands under a figure: how often, how sure, on what, which commit, what is not ours."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from ddl_core.analysis.plot import style
@@ -60,6 +62,16 @@ def formats(ours: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
     if len(paper):
         sentences.append("The paper's native loader reads folders, its DALI TFRecord.")
     return sentences
+
+
+def not_drawn(what: str, rest: int) -> list[str]:
+    """Return the sentence about what a figure has no room for, nothing if it has."""
+    return [f"{what} not drawn, see the CSV: {rest}."] if rest > 0 else []
+
+
+def panels_not_drawn(points: pd.DataFrame, drawn: Sequence[str]) -> list[str]:
+    """Return the sentence about panels that a figure has no room for."""
+    return not_drawn("Panels", points["panel"].nunique() - len(drawn))
 
 
 def _runs(number: int) -> str:

@@ -3,18 +3,15 @@
 The stated are open marks, crosses, arrows, and their numbers.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis.arms import ARM
-from ddl_core.analysis.plot import labels, style
+from ddl_core.analysis.plot import labels, marks, style
 from ddl_core.analysis.plot.scales import compact, octaves_per_point, size_points
 
 _ARMS_APART_POINTS = 7.0
@@ -26,50 +23,39 @@ _STATEMENTS_APART_POINTS = 8.0
 _ARROW_POINTS = 13.0
 
 
-def draw_measured(ax: Axes, table: pd.DataFrame) -> None:
-    """Draw each arm: filled markers, solid interval bars, a line in the loader's style.
+def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
+    """Draw each arm in the looks that it has in the `whole` figure: a line with its intervals.
 
-    What was read from TFRecord is larger and thicker. Arms are moved a little sideways, so that
-    bars at one number of workers stay apart. Where a panel has several models, each has its shade
-    of the strategy's colour and its name at the end.
+    Arms are moved a little sideways, so that bars at one number of workers stay apart. Where a
+    panel has several models, each has its shade of the strategy's colour and its name at the end.
     """
-    arms = list(table[table["n"] > 0].groupby(ARM, sort=True))
-    several = table["model"].nunique() > 1
-    middle = (len(arms) - 1) / 2
-    step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(len(arms), 1))
-    names, ends, hues = [], [], []
-    for number, ((strategy, _, _, model), arm) in enumerate(arms):
-        hue = style.tint(style.colour(strategy), style.MODEL_SHADES[model] if several else 1.0)
-        _draw_arm(ax, arm, 2 ** (step * (number - middle)), hue)
-        names.append(style.MODEL_NAMES[model])
-        ends.append((float(arm["world_size"].iloc[-1]), float(arm["value"].iloc[-1])))
-        hues.append(hue)
-    if several and len(arms) <= _MOST_NAMES:
-        labels.beside(ax, names, ends, middle * _ARMS_APART_POINTS + 8, hues)
-
-
-def _draw_arm(ax: Axes, arm: pd.DataFrame, shift: float, hue: str) -> None:
-    first = arm.iloc[0]
-    x, y = arm["world_size"].to_numpy(dtype=float) * shift, arm["value"].to_numpy()
-    bars = np.nan_to_num([y - arm["low"].to_numpy(), arm["high"].to_numpy() - y])
-    line, marker = _look(first["loader"], first["data_format"])
-    ax.plot(x, y, color=hue, zorder=3, **line)
-    marker |= {"color": hue, "fmt": style.marker(first["strategy"])}
-    ax.errorbar(x, y, yerr=bars, capsize=2.5, elinewidth=1.2, zorder=4, **marker)
-
-
-def _look(loader: str, data_format: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how the line and the markers of a loader look that reads this format."""
-    line = {
-        "linestyle": style.LOADER_LINES[loader],
-        "linewidth": style.FORMAT_LINE_WIDTHS[data_format],
+    table = table[table["n"] > 0]
+    looks, loaders = style.strategy_looks(whole["strategy"]), set(whole["loader"])
+    arms = table.groupby(ARM, sort=True)
+    several, middle = table["model"].nunique() > 1, (arms.ngroups - 1) / 2
+    step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(arms.ngroups, 1))
+    shades = {
+        f"{strategy} {model}": look
+        | ({"color": style.model_hue(look["color"], model)} if several else {})
+        for strategy, look in looks.items()
+        for model in table["model"].unique()
     }
-    marker = {
-        "fillstyle": style.LOADER_FILLS[loader],
-        "markerfacecoloralt": "white",
-        "markersize": style.FORMAT_MARKER_SIZES[data_format],
-    }
-    return line, marker
+    table = table.assign(
+        x=table["world_size"].astype(float) * 2 ** (step * (arms.ngroup() - middle)),
+        name=table["strategy"] + " " + table["model"],
+    )
+    for (loader, read), part in table.groupby(["loader", "data_format"]):
+        look = style.loader_look(str(loader), str(read), loaders)
+        marks.lines(ax, part, "x", "name", shades, **look)
+    if several and arms.ngroups <= _MOST_NAMES:
+        ends = table.drop_duplicates(ARM, keep="last").sort_values(ARM)
+        labels.beside(
+            ax,
+            [style.model_name(model) for model in ends["model"]],
+            list(zip(ends["world_size"].astype(float), ends["value"], strict=True)),
+            middle * _ARMS_APART_POINTS + 8,
+            [shades[name]["color"] for name in ends["name"]],
+        )
 
 
 def ideals(table: pd.DataFrame) -> pd.DataFrame:
@@ -89,59 +75,44 @@ def ideals(table: pd.DataFrame) -> pd.DataFrame:
 
 def draw_ideals(ax: Axes, lines: pd.DataFrame) -> None:
     """Draw the lines of `ideals`."""
-    for row in lines.to_dict("records"):
-        ax.plot([row["world_size"], row["most"]], [row["value"], row["end"]], **style.IDEAL)
+    x, y = (lines[ends].to_numpy(float).T for ends in (["world_size", "most"], ["value", "end"]))
+    ax.plot(x, y, **style.IDEAL)
 
 
-def legend(points: pd.DataFrame, ideal: str) -> list[Artist]:
+def legend(points: pd.DataFrame, ideal: str) -> list[Line2D]:
     """Return the handles of a points table: only what occurs in it."""
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     stated = points[points["source"] == "stated"]["strategy"]
-    derived = points["source"] == "derived"
-    named = list(style.STRATEGY_NAMES)
-    made: list[Artist] = [
-        _dot(name, f"{style.STRATEGY_NAMES[name]}, measured")
-        for name in named
-        if (ours["strategy"] == name).any()
-    ]
-    made += _loaders(ours)
-    made += [
-        _dot(name, f"{style.strategy_name(name)}, paper", "white")
-        for name in [*named, None]
-        if (stated.isna() if name is None else stated == name).any()
-    ]
-    if derived.any():
-        look: dict[str, Any] = {"linestyle": "none", "marker": "x", "color": style.UNNAMED_COLOUR}
-        made.append(Line2D([], [], label="derived from the paper", **look))
+    looks = style.strategy_looks(points["strategy"])
+    made = _dots({name: looks[name] for name in looks if name in set(ours["strategy"])}, "measured")
+    made += _loaders(ours, set(points["loader"]))
+    theirs = {name: looks[name] for name in looks if name in set(stated)}
+    made += _dots(theirs, "paper", markerfacecolor="white")
+    grey: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "markeredgewidth": 1.3}
+    if stated.isna().any():
+        unnamed = {style.UNNAMED: {"marker": style.UNNAMED_MARKER, "markerfacecolor": "white"}}
+        made += marks.handles(unnamed, ", paper", **grey)
+    if (points["source"] == "derived").any():
+        made += marks.handles({"derived from the paper": {"marker": "x"}}, **grey)
     return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
 
 
-def _loaders(ours: pd.DataFrame) -> list[Artist]:
+def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
     """Return the handles of every loader, once for each format that it reads."""
     formats = style.formats_differ(ours)
-    handles: list[Artist] = []
-    for loader, read in itertools.product(style.LOADER_NAMES, style.FORMAT_NAMES):
-        if ((ours["loader"] == loader) & (ours["data_format"] == read)).any():
-            line, marker = _look(loader, read)
-            name = style.loader_name(loader, read, formats)
-            label = name if formats else f"{name} loader"
-            look = {"color": "#555555", "marker": "o", **line, **marker}
-            handles.append(Line2D([], [], label=label, **look))
-    return handles
+    end = "" if formats else " loader"
+    there = set(ours[["loader", "data_format"]].itertuples(index=False, name=None))
+    return [
+        Line2D([], [], label=style.loader_name(loader, read, formats) + end, color="#555555",
+               marker="o", **style.loader_look(loader, read, loaders))
+        for loader in style.listed(ours["loader"], style.LOADER_NAMES)
+        for read in style.listed(ours["data_format"], style.FORMAT_NAMES)
+        if (loader, read) in there
+    ]  # fmt: skip
 
 
-def _dot(strategy: str | None, label: str, fill: str | None = None) -> Line2D:
-    hue = style.colour(strategy)
-    return Line2D(
-        [],
-        [],
-        linestyle="none",
-        marker=style.marker(strategy),
-        color=hue,
-        markerfacecolor=fill or hue,
-        markeredgewidth=1.3,
-        label=label,
-    )
+def _dots(looks: style.Looks, whose: str, **more: Any) -> list[Line2D]:
+    return marks.handles(style.strategies_named(looks), f", {whose}", markeredgewidth=1.3, **more)
 
 
 def stated_texts(table: pd.DataFrame) -> pd.Series:
@@ -157,10 +128,9 @@ def stated_texts(table: pd.DataFrame) -> pd.Series:
     for row in table.to_dict("records"):
         parts = [_number(row)]
         model = name_or_none(row["model"])
-        parts += [style.MODEL_NAMES[model]] if models and model else []
-        parts += (
-            [style.LOADER_NAMES[row["loader"]]] if several and row["loader"] not in unsaid else []
-        )
+        parts += [style.model_name(model)] if models and model else []
+        told = several and row["loader"] not in unsaid
+        parts += [style.loader_name(row["loader"])] if told else []
         ids = name_or_none(row["contradiction"])
         texts.append(" ".join([*parts, f"[{ids.replace(';', ' ')}]"] if ids else parts))
     return pd.Series(texts, index=table.index, dtype="string")
@@ -209,25 +179,15 @@ def _marks(ax: Axes, rows: pd.DataFrame) -> None:
     for number, row in enumerate(rows.sort_values("strategy").to_dict("records")):
         strategy = name_or_none(row["strategy"])
         x = float(row["world_size"]) * 2 ** (step * (number - (len(rows) - 1) / 2))
-        look: dict[str, Any] = {
-            "color": style.colour(strategy),
-            "linestyle": "none",
-            "markeredgewidth": 1.3,
-        }
+        hue = style.colour(strategy)
+        look: dict[str, Any] = {"marker": "_", "markersize": 8}
         if row["bound"] != "value":
-            ax.plot(x, row["value"], marker="_", markersize=8, zorder=3, **look)
-            _arrow(ax, x, row, style.colour(strategy))
+            _arrow(ax, x, row, hue)
         elif row["source"] == "derived":
-            ax.plot(x, row["value"], marker="x", zorder=4, **look)
+            look = {"marker": "x"}
         else:
-            ax.plot(
-                x,
-                row["value"],
-                marker=style.marker(strategy),
-                markerfacecolor="white",
-                zorder=4,
-                **look,
-            )
+            look = {"marker": style.marker(strategy), "markerfacecolor": "white"}
+        ax.plot(x, row["value"], color=hue, markeredgewidth=1.3, zorder=4, **look)
 
 
 def _arrow(ax: Axes, x: float, row: Any, hue: str) -> None:
@@ -260,4 +220,4 @@ def _write(ax: Axes, notes: Sequence[tuple[pd.Series, str]], last: bool) -> None
 def _reach_out(ax: Axes, texts: Sequence[str], place: tuple[float, float]) -> bool:
     """Say whether texts that end at `place` would begin left of the axes."""
     room = (ax.transScale + ax.transLimits).transform(place)[0] * size_points(ax)[0]
-    return max(style.text_points(text, labels.POINTS) for text in texts) > room
+    return style.widest(texts, labels.POINTS) > room

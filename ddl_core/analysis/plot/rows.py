@@ -1,6 +1,6 @@
-"""Figures with a row per arm: their order, their names, their axes.
+"""Figures with a row per arm: their order, their names, their axes, what is told beside them.
 
-Bars cut into shares: a bar for each arm, a panel for each setting, the rest told beside it.
+Bars cut into shares: a bar for each arm, a panel for each setting.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -17,14 +21,13 @@ from ddl_core.analysis.plot import captions, labels, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_core.analysis.plot.scales import three_digits
 
-MOST_ROWS = 24  # in all panels together, with a panel's frame as two: about a page
-_LABEL_GAP_INCHES = 0.12
+MOST_LINES = 48  # of text in all panels together, with a panel's frame as four: about a page
+BAR = 0.66  # of a row
 
-_ROW_INCHES = 0.42
-_LABEL_INCHES = 1.5
-_NUMBER_INCHES = 1.0
+_LINE_INCHES = 0.21
+_GAP_INCHES = 0.12
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
-_ARM = ["strategy", "loader", "data_format", "world_size"]
+_ARM = ["strategy", "world_size", "loader", "data_format", "hardware"]
 
 Look = tuple[str, str]
 """Name and colour of a share."""
@@ -33,41 +36,96 @@ Texts = Callable[[pd.DataFrame], list[str]]
 """From the rows of one arm to the lines beside its bar."""
 
 
-def in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the arms so that loaders of one strategy and number of workers stand together."""
-    orders = {
-        "strategy": list(style.STRATEGY_NAMES),
-        "loader": list(style.LOADER_NAMES),
-        "data_format": list(style.FORMAT_NAMES),
+def row_frame(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    texts: Texts,
+    label: str = "throughput (images/s)",
+    lines: int = 2,
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure, and the axes of each panel that has points with those to draw there.
+
+    Parameters
+    ----------
+    title
+        The question.
+    points
+        Rows of arms, one or several for each, with ``panel`` and what an arm is. Those returned
+        have a column ``row``: the place of their arm, from 0 on top.
+    legend, caption
+        As `frame` takes them; how many arms found no room is added.
+    texts
+        What stands beside an arm.
+    label
+        Of the axis.
+    lines
+        Of text that a row is high: its name has as many.
+    """
+    panels = drawn_panels(points)
+    tables = [_numbered(points[points["panel"] == name]) for name in panels]
+    most = _most_rows([table["row"].nunique() for table in tables], MOST_LINES // lines)
+    tables = [table[table["row"] < most] for table in tables]
+    arms = [[arm for _, arm in table.groupby("row")] for table in tables]
+    rest = len(points.drop_duplicates(["panel", *_ARM])) - sum(map(len, arms))
+    formats = style.formats_differ(points)
+    names = [[_name(arm.iloc[0], formats, lines) for arm in panel] for panel in arms]
+    told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
+    figure, axes = frame(
+        title,
+        panels,
+        [max(len(panel), 2) * lines * _LINE_INCHES for panel in arms],
+        legend,
+        [*caption, *captions.not_drawn("Rows", rest)],
+        left=_inches(names, style.RC["ytick.labelsize"]),
+        right=[_inches(told, labels.POINTS)] * len(panels),
+    )
+    for ax, panel, beside in zip(axes, names, told, strict=True):
+        _row_axes(ax, panel, label)
+        for row, text in enumerate(beside):
+            labels.write(ax, text, (1, row), (8, 0), coords=ax.get_yaxis_transform())
+    return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def _numbered(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms in rows: loaders of one strategy and number of workers stand together."""
+    known = {
+        "strategy": style.STRATEGY_NAMES,
+        "loader": style.LOADER_NAMES,
+        "data_format": style.FORMAT_NAMES,
     }
     ranks = table.assign(
-        **{column: table[column].map(order.index) for column, order in orders.items()}
+        **{
+            column: table[column].map(style.listed(table[column], names).index)
+            for column, names in known.items()
+        }
     )
-    keys = ["strategy", "world_size", "loader", "data_format"]
-    return table.loc[ranks.sort_values(keys, kind="stable").index]
+    rows = ranks.groupby(_ARM, dropna=False).ngroup()
+    return table.assign(row=rows.astype(float)).sort_values("row", kind="stable")
 
 
-def most_rows(lengths: list[int]) -> int:
-    """Return how many arms each panel may have, so that no figure has more than `MOST_ROWS`."""
-    fitting = [each for each in range(1, MOST_ROWS + 1)
-               if sum(min(each, length) + 2 for length in lengths) <= MOST_ROWS]  # fmt: skip
+def _most_rows(lengths: list[int], room: int) -> int:
+    """Return how many arms each panel may have, so that all fit with two rows' frame for each."""
+    fitting = [each for each in range(1, room + 1)
+               if sum(min(each, length) + 2 for length in lengths) <= room]  # fmt: skip
     return max(fitting)
 
 
-def arm_name(row: dict[str, Any], formats: bool) -> str:
-    """Return what an arm is called, in two lines."""
+def _name(row: pd.Series, formats: bool, lines: int) -> str:
     loader = style.loader_name(row["loader"], row["data_format"], formats)
-    return f"{loader}\n{style.STRATEGY_NAMES[row['strategy']]}, {workers_text(row['world_size'])}"
+    workers = f"{row['world_size']} worker{'s' if row['world_size'] > 1 else ''}"
+    strategy = style.strategy_name(row["strategy"])
+    return f"{strategy}, {loader}, {workers}" if lines == 1 else f"{loader}\n{strategy}, {workers}"
 
 
-def label_inches(names: Sequence[str], least: float, size: float = style.RC["font.size"]) -> float:
-    """Return the room beside the axes for lines of text at its rows, `size` points high."""
-    lines = [line for name in names for line in name.splitlines()]
-    widest = max((style.text_points(line, size) for line in lines), default=0.0)
-    return max(least, widest / 72 + _LABEL_GAP_INCHES)
+def _inches(panels: Sequence[Sequence[str]], size: float) -> float:
+    """Return the room beside the axes for the texts at its rows, `size` points high."""
+    lines = [line for panel in panels for text in panel for line in text.splitlines()]
+    return style.widest(lines, size) / 72 + _GAP_INCHES
 
 
-def row_axes(ax: Axes, names: Sequence[str], label: str = "throughput (images/s)") -> None:
+def _row_axes(ax: Axes, names: Sequence[str], label: str) -> None:
     """Give each name a row, the first on top, and x its `label`."""
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(max(len(names), 2) - 0.5, -0.5)
@@ -75,11 +133,7 @@ def row_axes(ax: Axes, names: Sequence[str], label: str = "throughput (images/s)
     ax.tick_params(axis="y", length=0)
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.set_xlabel(label)
-
-
-def workers_text(workers: int) -> str:
-    """Return e.g. ``"2 workers"``."""
-    return f"{workers} worker{'s' if workers > 1 else ''}"
+    ax.set_ylabel(" ")  # empty, seaborn would write the column's name
 
 
 @styled
@@ -109,69 +163,51 @@ def stacked(
     caption
         Sentences on what is shown; those on runs, hardware and commit are added.
     """
-    panels = drawn_panels(points) or ["nothing measured here yet"]
-    tables = [in_order(points[points["panel"] == name]) for name in panels]
-    arms = [[arm for _, arm in table.groupby(_ARM, sort=False)] for table in tables]
-    most = most_rows([len(panel) for panel in arms])
-    arms = [panel[:most] for panel in arms]
-    formats = style.formats_differ(points)
-    names = [[arm_name(arm.iloc[0].to_dict(), formats) for arm in panel] for panel in arms]
-    told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
-    figure, axes = frame(
-        title,
-        panels,
-        [max(len(panel), 2) * _ROW_INCHES for panel in arms],
-        _legend(points, looks),
-        _caption(points, caption, sum(map(len, arms))),
-        left=label_inches([name for panel in names for name in panel], _LABEL_INCHES),
-        right=[
-            label_inches([text for panel in told for text in panel], _NUMBER_INCHES, labels.POINTS)
-        ]
-        * len(panels),
-    )
-    for ax, panel, beside, labelled in zip(axes, arms, told, names, strict=True):
-        for position, (arm, text) in enumerate(zip(panel, beside, strict=True)):
-            _bar(ax, position, arm, looks)
-            labels.write(ax, text, (1, position), (8, 0), coords=ax.get_yaxis_transform())
+    causes = set(points.loc[points["value"] > 0, "cause"])
+    legend = [Patch(label=name, color=hue) for key, (name, hue) in looks.items() if key in causes]
+    figure, panels = row_frame(title, points, legend, _caption(points, caption), texts, label)
+    for ax, table in panels:
+        sns.histplot(
+            table,
+            y="row",
+            weights="value",
+            hue="cause",
+            hue_order=list(looks)[::-1],  # the last one is drawn first, at the axis
+            palette={cause: hue for cause, (_, hue) in looks.items()},
+            multiple="stack",
+            discrete=True,
+            shrink=BAR,
+            alpha=1,
+            linewidth=0,
+            legend=False,
+            ax=ax,
+        )
+        for bars in ax.containers:
+            _numbers(ax, bars)
         ax.set_xlim(0, 1)
-        row_axes(ax, labelled, label)
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure
 
 
-def _bar(ax: Axes, position: int, arm: pd.DataFrame, looks: dict[str, Look]) -> None:
-    left = 0.0
-    for row in arm.to_dict("records"):
-        _, hue = looks[row["cause"]]
-        ax.barh(position, row["value"], left=left, height=0.66, linewidth=0, color=hue, zorder=2)
-        if row["value"] >= _LEAST_SHARE:
-            ax.text(left + row["value"] / 2, position, f"{row['value']:.0%}", ha="center",
-                    va="center", size=labels.POINTS, color=_ink(hue), zorder=3)  # fmt: skip
-        left += row["value"]
+def _numbers(ax: Axes, bars: Any) -> None:
+    """Write the shares into bars that have room, black or white, whichever can be read."""
+    assert isinstance(bars, BarContainer)
+    shares = [bar.get_width() for bar in bars]
+    red, green, blue = to_rgb(bars[0].get_facecolor())
+    ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
+    texts = [f"{share:.0%}" if share >= _LEAST_SHARE else "" for share in shares]
+    ax.bar_label(bars, texts, label_type="center", size=labels.POINTS, color=ink)
 
 
-def _ink(hue: str) -> str:
-    """Return black or white, whichever can be read on a bar."""
-    red, green, blue = (int(hue[at : at + 2], 16) for at in (1, 3, 5))
-    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
-
-
-def _legend(points: pd.DataFrame, looks: dict[str, Look]) -> list[Patch]:
-    causes = set(points.loc[points["value"] > 0, "cause"])
-    return [Patch(label=name, color=hue) for cause, (name, hue) in looks.items() if cause in causes]
-
-
-def _caption(points: pd.DataFrame, sentences: Sequence[str], drawn: int) -> list[str]:
+def _caption(points: pd.DataFrame, sentences: Sequence[str]) -> list[str]:
     measured = points.drop_duplicates(["panel", *_ARM])
     if measured.empty:
         return ["Nothing measured here yet."]
-    rest = len(measured) - drawn
     return [
         *sentences,
         f"Mean of {captions.counted('n', measured['n'])} runs.",
         *captions.machines(measured),
         captions.commits(measured),
-        *([f"Rows not drawn, see the CSV: {rest}."] if rest else []),
     ]
 
 

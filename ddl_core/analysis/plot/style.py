@@ -1,76 +1,42 @@
 """How things look and what they are called: one mapping for all figures.
 
 Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well; every
-strategy also has its own marker and every loader its own line.
+strategy also has its own marker and every loader its own line. What has no look gets a spare one
+and its own name.
 """
 
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
+
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
-STRATEGY_NAMES = {
-    "single": "single process",
-    "ddp": "PyTorch-DDP",
-    "horovod": "Horovod",
-    "deepspeed": "DeepSpeed",
-}
-STRATEGY_COLOURS = {
-    "single": "#000000",
-    "ddp": "#0072B2",
-    "horovod": "#E69F00",
-    "deepspeed": "#009E73",
-}
-STRATEGY_MARKERS = {"single": "D", "ddp": "o", "horovod": "s", "deepspeed": "^"}
+# Names, colours, markers, lines and fillings of what is registered stand with their names.
+STRATEGY_NAMES = {name: entry.title or name for name, entry in STRATEGIES.items()}
+STRATEGY_COLOURS = {name: entry.colour for name, entry in STRATEGIES.items() if entry.colour}
+STRATEGY_MARKERS = {name: entry.marker for name, entry in STRATEGIES.items() if entry.marker}
 
-LOADER_NAMES = {
-    "native": "native",
-    "turbo": "turbo",  # native's files and order, decoded by libjpeg-turbo, 8-bit resize of torch
-    "memory": "memory",
-    "dali": "DALI",  # the paper, where it does not say CPU or GPU
-    "dali_cpu": "DALI (CPU)",
-    "dali_gpu": "DALI (GPU)",
-    "synthetic": "synthetic",
-}
-LOADER_LINES: dict[str, Any] = {
-    "native": "solid",
-    "turbo": (0, (2.5, 1)),
-    "memory": (0, (8, 1.5)),
-    "dali": (0, (5, 2)),
-    "dali_cpu": (0, (5, 2)),
-    "dali_gpu": (0, (5, 2, 1, 2)),
-    "synthetic": (0, (1, 1.5)),
-}
+# The paper does not always say whether its DALI decoded on the CPU or on the GPU.
+_LOADERS = {**LOADERS, "dali": replace(LOADERS["dali_cpu"], title="DALI")}
+LOADER_NAMES = {name: entry.title or name for name, entry in _LOADERS.items()}
+LOADER_LINES: dict[str, Any] = {name: entry.line for name, entry in _LOADERS.items() if entry.line}
 # How a measured marker is filled; the rest is white.
-LOADER_FILLS = {
-    "native": "full",
-    "turbo": "top",
-    "memory": "none",
-    "dali": "left",
-    "dali_cpu": "left",
-    "dali_gpu": "right",
-    "synthetic": "bottom",
-}
+LOADER_FILLS = {name: entry.fill for name, entry in _LOADERS.items() if entry.fill}
 
 FORMAT_NAMES = {"folder": "folders", "tfrecord": "TFRecord"}
 # Many small files, few large ones: sizes of marker and line in points.
 FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
 FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
-MODEL_NAMES = {
-    "resnet8": "ResNet8",
-    "resnet18": "ResNet18",
-    "resnet44": "ResNet44",
-    "resnet50": "ResNet50",
-    "resnet101": "ResNet101",
-    "resnet152": "ResNet152",
-    "alexnet": "AlexNet",
-    "googlenet": "GoogLeNet",
-}
+MODEL_NAMES = {name: entry.title or name for name, entry in MODELS.items()}
 
 # Share of the strategy's colour, where a figure compares models: the larger, the darker.
 MODEL_SHADES = {
@@ -151,6 +117,13 @@ PUBLISHED_MARKERS = {
     "haiku": "X",
 }
 
+# For what has no look of its own; no strategy and no schedule above has one of these.
+SPARE_COLOURS = [sns.color_palette("colorblind").as_hex()[place] for place in (3, 5, 9, 4)]
+SPARE_MARKERS = ["v", "P", "X", "<", ">", "p"]
+SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
+_SPARE_SHADE = 0.75  # of a model
+_SPARE_SIZES = (7.0, 1.7)  # of a format: marker and line
+
 # Where a statement of the paper names no strategy.
 UNNAMED = "framework not named"
 UNNAMED_COLOUR = "#666666"
@@ -168,19 +141,17 @@ IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 # scaled to a text column keeps legible letters.
 WIDTH = 7.2
 CAPTION_POINTS = 7.0
+# seaborn's theme in the sizes of a page, and what differs from it.
 RC: Any = {  # matplotlib's own type lists every key
+    **sns.axes_style("ticks"),
+    **sns.plotting_context("paper", font_scale=0.85),
     # A family by name: which font "sans-serif" stands for differs between machines.
     "font.family": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#e5e5e5",
     "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.fontsize": 7.5,
     "legend.frameon": False,
     "lines.linewidth": 1.4,
     "lines.markersize": 6.0,
@@ -195,52 +166,129 @@ RC: Any = {  # matplotlib's own type lists every key
     "figure.dpi": 100,
 }
 
+Look = TypeVar("Look")
+Looks = dict[str, dict[str, Any]]
+"""How each name of a figure looks, as a line of matplotlib, in the order of its legend."""
 
-def colour(strategy: str | None) -> str:
-    """Return the colour of a strategy; None is "not named"."""
-    return STRATEGY_COLOURS[strategy] if strategy else UNNAMED_COLOUR
+
+def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return each of `names` once: those in `known` first, as listed there, the others sorted."""
+    there = set(names)
+    return [name for name in known if name in there] + sorted(there - set(known))
 
 
-def marker(strategy: str | None) -> str:
-    """Return the marker of a strategy; None is "not named"."""
-    return STRATEGY_MARKERS[strategy] if strategy else UNNAMED_MARKER
+def own_or_spare(
+    name: str, looks: Mapping[str, Look], spare: Sequence[Look], among: Iterable[str]
+) -> Look:
+    """Return a name's look, else a spare one: names without a look take turns, sorted."""
+    if name in looks:
+        return looks[name]
+    return spare[sorted({*among, name} - looks.keys()).index(name) % len(spare)]
+
+
+def colour(strategy: str | None, among: Iterable[str] = ()) -> str:
+    """Return the colour of a strategy of `among`; None is "not named"."""
+    if strategy is None:
+        return UNNAMED_COLOUR
+    return own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, {*STRATEGIES, *among})
+
+
+def marker(strategy: str | None, among: Iterable[str] = ()) -> str:
+    """Return the marker of a strategy of `among`; None is "not named"."""
+    if strategy is None:
+        return UNNAMED_MARKER
+    return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, {*STRATEGIES, *among})
+
+
+def strategy_looks(strategies: pd.Series) -> Looks:
+    """Return colour and marker of each strategy of a table, in the order of legends."""
+    names = listed(strategies.dropna(), STRATEGY_NAMES)
+    return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
+
+
+def strategies_named(looks: Looks) -> Looks:
+    """Return the looks of strategies by what people call these."""
+    return {strategy_name(strategy): look for strategy, look in looks.items()}
 
 
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
-    return STRATEGY_NAMES[strategy] if strategy else UNNAMED
+    return STRATEGY_NAMES.get(strategy, strategy) if strategy else UNNAMED
 
 
-def way_name(optimizer: str, schedule: str) -> str:
-    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{OPTIMIZER_NAMES[optimizer]}, {SCHEDULE_NAMES[schedule]}"
+def loader_line(loader: str, among: Iterable[str] = ()) -> Any:
+    """Return the line style of a loader of `among`."""
+    return own_or_spare(loader, LOADER_LINES, SPARE_LINES, {*LOADERS, *among})
 
 
-def way_look(optimizer: str, schedule: str) -> dict[str, Any]:
-    """Return colour, marker and line of a way to learn."""
-    hue = OPTIMIZER_COLOURS.get(optimizer, SCHEDULE_COLOURS[schedule])
+def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dict[str, Any]:
+    """Return line and filling of a loader of `among`, and their sizes for what it reads."""
+    size, width = _SPARE_SIZES
     return {
-        "color": hue,
-        "marker": SCHEDULE_MARKERS[schedule],
-        "linestyle": OPTIMIZER_LINES[optimizer],
+        "linestyle": loader_line(loader, among),
+        "fillstyle": LOADER_FILLS.get(loader, "full"),
+        "markerfacecoloralt": "white",
+        "markersize": FORMAT_MARKER_SIZES.get(data_format, size),
+        "linewidth": FORMAT_LINE_WIDTHS.get(data_format, width),
     }
+
+
+def loader_name(loader: str, data_format: str = "", formats: bool = False) -> str:
+    """Return what people call a loader, with the format it reads if `formats`."""
+    told = formats and loader != "synthetic"  # synthetic data have none
+    name = LOADER_NAMES.get(loader, loader)
+    return f"{name}, {FORMAT_NAMES.get(data_format, data_format)}" if told else name
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
     """Say whether a table of arms must tell what each loader reads: not if all is folders."""
-    return bool((table["data_format"] == "tfrecord").any())
+    return bool((table["data_format"].dropna() != "folder").any())
 
 
-def loader_name(loader: str, data_format: str, formats: bool) -> str:
-    """Return what people call a loader, with the format it reads if `formats`."""
-    told = formats and loader != "synthetic"  # synthetic data have none
-    return LOADER_NAMES[loader] + (f", {FORMAT_NAMES[data_format]}" if told else "")
+def model_name(model: str) -> str:
+    """Return what people call a network."""
+    return MODEL_NAMES.get(model, model)
+
+
+def model_hue(hue: str, model: str) -> str:
+    """Return a network's shade of a strategy's colour."""
+    return tint(hue, MODEL_SHADES.get(model, _SPARE_SHADE))
+
+
+def dataset_name(dataset: str) -> str:
+    """Return what people call a data set."""
+    return DATASET_NAMES.get(dataset, dataset)
+
+
+def schedule_name(schedule: str) -> str:
+    """Return what people call a schedule."""
+    return SCHEDULE_NAMES.get(schedule, schedule)
+
+
+def way_name(optimizer: str, schedule: str) -> str:
+    """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
+    return f"{OPTIMIZER_NAMES.get(optimizer, optimizer)}, {schedule_name(schedule)}"
+
+
+def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
+    """Return colour, marker and line of a way to learn, its schedule one of `among`."""
+    hue = own_or_spare(schedule, SCHEDULE_COLOURS, SPARE_COLOURS, among)
+    return {
+        "color": OPTIMIZER_COLOURS.get(optimizer, hue),
+        "marker": own_or_spare(schedule, SCHEDULE_MARKERS, SPARE_MARKERS, among),
+        "linestyle": OPTIMIZER_LINES.get(optimizer, SPARE_LINES[0]),
+    }
 
 
 def text_points(text: str, size: float) -> float:
     """Return the printed width of one line of text in points."""
     font = FontProperties(family=RC["font.family"], size=size)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def widest(lines: Iterable[str], size: float) -> float:
+    """Return the printed width of the longest of some lines in points, 0 without any."""
+    return max((text_points(line, size) for line in lines), default=0.0)
 
 
 def tint(hex_colour: str, share: float) -> str:

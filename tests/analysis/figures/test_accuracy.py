@@ -8,7 +8,7 @@ import pytest
 
 from ddl_core.analysis import QUESTIONS, claims
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import accuracy
+from ddl_core.analysis.figures import accuracy, schedules
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
@@ -179,7 +179,7 @@ def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
-    points = accuracy.schedule_points(PAPER)
+    points = schedules.points(PAPER)
     assert set(points["schedule"]) == {"step", "cosine", "exponential"}
     assert points["value"].max() == pytest.approx(25.6)
     last = points.groupby("schedule")["value"].last()

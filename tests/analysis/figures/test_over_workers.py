@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ddl_core.analysis import QUESTIONS
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.plot import captions, labels
+from ddl_core.analysis.plot import captions, labels, style
 from ddl_core.analysis.plot.canvas import wrapped
 from ddl_core.analysis.plot.scales import compact, three_digits
 from ddl_core.analysis.plot.style import text_points
@@ -196,7 +196,8 @@ def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: Make
     }
     assert "The paper's native loader reads folders, its DALI TFRecord." in text(figure)
     (ax,) = [ax for ax in figure.axes if "loaders" in ax.get_title(loc="left")]
-    assert {bar.lines[0].get_markersize() for bar in ax.containers} == {6.0, 8.0}
+    marked = [line for line in ax.lines if line.get_marker() == style.marker("ddp")]
+    assert {line.get_markersize() for line in marked} == {6.0, 8.0}
 
 
 def test_labels_are_moved_apart_but_stay_inside() -> None:

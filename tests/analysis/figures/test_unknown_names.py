@@ -1,0 +1,84 @@
+"""What no look was given to is drawn all the same, under its own name."""
+
+import itertools
+
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ddl_core.analysis import QUESTIONS
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.figures import by_arm
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.plot import style
+from ddl_core.analysis.tables import runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MakeRun, epoch_row
+
+UNKNOWN = {
+    "strategy": {"horovod": "manual"},
+    "loader": {"turbo": "myloader"},
+    "model": {"resnet18": "othernet"},
+    "data_format": {"tfrecord": "myformat"},
+    "schedule": {"cosine": "myschedule"},
+}
+SHOWN = ["strategy", "loader", "model", "schedule"]
+
+
+def texts(figure: Figure) -> str:
+    """Return every word of a figure."""
+    artists = [*figure.texts, *figure.legends[0].get_texts()]
+    for ax in figure.axes:
+        titles = [getattr(ax, name) for name in ("title", "_left_title")]
+        artists += [*ax.texts, *titles, *ax.get_yticklabels()]
+    return " ".join(artist.get_text() for artist in artists)
+
+
+@pytest.fixture
+def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
+    """Runs of two strategies, few enough that each has rows in every figure of rows."""
+    for strategy, size in itertools.product(("ddp", "horovod"), (1, 2)):
+        shape = {"strategy": strategy, "gpus_per_node": size}
+        for model in ("resnet18", "resnet101"):
+            make_run(20 / size, **shape, model=model)
+        for fields in ({"loader": "turbo"}, {"data_format": "tfrecord"}, {"work": "load"}):
+            make_run(20 / size, **shape, **fields)
+    evaluated = [epoch_row(0), epoch_row(0, "eval", top1=0.5)]
+    for schedule in ("step", "cosine"):
+        for accumulation in (1, 20):
+            accuracy = {"study": "accuracy_tiny", "dataset": "fashion_mnist", "loader": "memory"}
+            make_run(rows=evaluated, schedule=schedule, accumulation=accumulation, **accuracy)
+    return runs_table(tree.runs).replace(UNKNOWN)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
+    points = QUESTIONS[name].points(runs, arm_table(runs), read_paper())
+    figure = QUESTIONS[name].draw(points)
+    FigureCanvasAgg(figure).draw()
+    said = texts(figure)
+    if "source" in points:
+        points = points[points["source"] == "measured"]
+    for column in set(SHOWN) & set(points):
+        for unknown in set(UNKNOWN[column].values()) & set(points[column]):
+            assert unknown in said
+
+
+def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:
+    names = ["manual", "another", "ddp"]
+    looks = style.strategy_looks(pd.Series(names))
+    assert list(looks) == ["ddp", "another", "manual"]
+    assert looks["ddp"]["color"] == style.colour("ddp")
+    for key in ("color", "marker"):
+        assert len({look[key] for look in looks.values()}) == len(looks)
+    assert style.strategy_looks(pd.Series(names[::-1])) == looks
+    taken = {*style.STRATEGY_COLOURS.values(), *style.SCHEDULE_COLOURS.values()}
+    assert not taken & set(style.SPARE_COLOURS)
+    assert not {*style.STRATEGY_MARKERS.values(), style.UNNAMED_MARKER} & set(style.SPARE_MARKERS)
+
+
+def test_unknown_names_come_after_the_known_ones(runs: pd.DataFrame) -> None:
+    figure = by_arm.draw(by_arm.points(runs, arm_table(runs)))
+    names = [label.get_text().split(", ")[0] for label in figure.axes[-1].get_yticklabels()]
+    assert list(dict.fromkeys(names)) == ["PyTorch-DDP", "manual"]
