@@ -48,7 +48,7 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(_varied(arms), ["value", "low", "high"])
-    ours["order"] = ours["loader"].map(style.listed(ours["loader"], style.LOADER_NAMES).index)
+    ours["order"] = ours["loader"].map(style.loaders(ours["loader"]).index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
     ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + _with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)

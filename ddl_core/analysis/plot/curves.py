@@ -105,8 +105,8 @@ def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
     return [
         Line2D([], [], label=style.loader_name(loader, read, formats) + end, color="#555555",
                marker="o", **style.loader_look(loader, read, loaders))
-        for loader in style.listed(ours["loader"], style.LOADER_NAMES)
-        for read in style.listed(ours["data_format"], style.FORMAT_NAMES)
+        for loader in style.loaders(ours["loader"])
+        for read in style.formats(ours["data_format"])
         if (loader, read) in there
     ]  # fmt: skip
 

@@ -90,16 +90,13 @@ def row_frame(
 
 def _numbered(table: pd.DataFrame) -> pd.DataFrame:
     """Return the arms in rows: loaders of one strategy and number of workers stand together."""
-    known = {
-        "strategy": style.STRATEGY_NAMES,
-        "loader": style.LOADER_NAMES,
-        "data_format": style.FORMAT_NAMES,
+    orders = {
+        "strategy": style.strategies,
+        "loader": style.loaders,
+        "data_format": style.formats,
     }
     ranks = table.assign(
-        **{
-            column: table[column].map(style.listed(table[column], names).index)
-            for column, names in known.items()
-        }
+        **{name: table[name].map(order(table[name]).index) for name, order in orders.items()}
     )
     rows = ranks.groupby(_ARM, dropna=False).ngroup()
     return table.assign(row=rows.astype(float)).sort_values("row", kind="stable")

@@ -177,6 +177,21 @@ def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
     return [name for name in known if name in there] + sorted(there - set(known))
 
 
+def strategies(names: Iterable[str]) -> list[str]:
+    """Return strategies in the order of legends and rows."""
+    return listed(names, STRATEGY_NAMES)
+
+
+def loaders(names: Iterable[str]) -> list[str]:
+    """Return loaders in the order of legends and rows."""
+    return listed(names, LOADER_NAMES)
+
+
+def formats(names: Iterable[str]) -> list[str]:
+    """Return data formats in the order of legends and rows."""
+    return listed(names, FORMAT_NAMES)
+
+
 def own_or_spare(
     name: str, looks: Mapping[str, Look], spare: Sequence[Look], among: Iterable[str]
 ) -> Look:
@@ -200,9 +215,9 @@ def marker(strategy: str | None, among: Iterable[str] = ()) -> str:
     return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, {*STRATEGIES, *among})
 
 
-def strategy_looks(strategies: pd.Series) -> Looks:
+def strategy_looks(column: pd.Series) -> Looks:
     """Return colour and marker of each strategy of a table, in the order of legends."""
-    names = listed(strategies.dropna(), STRATEGY_NAMES)
+    names = strategies(column.dropna())
     return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
 
 
