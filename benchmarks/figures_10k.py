@@ -31,7 +31,7 @@ EPOCHS = (3, 90)
 REDRAW = """
 import sys
 from pathlib import Path
-from ddl_core.analysis import redraw
+from ddl_core.analysis.redraw import redraw
 from ddl_core.records.paths import Tree
 tree = Tree(Path(sys.argv[1]))
 redraw(tree, figures=tree.figures)

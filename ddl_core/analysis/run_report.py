@@ -84,7 +84,7 @@ def run_figure(run_dir: Path | str) -> Figure:
     """
     table = run_table(run_dir)
     train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
-    look: Any = style.RC  # matplotlib's own type lists every key
+    look: Any = {**style.PAGE, "font.size": style.CAPTION_POINTS}  # its type lists every key
     with matplotlib.rc_context(look):
         figure = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
         loss, speed = figure.subplots(1, 2)

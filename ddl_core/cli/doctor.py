@@ -120,7 +120,7 @@ def _print(report: "Report", as_json: bool, ready: str | None, show: Path | None
 
 
 def _draw(tree: Tree, directory: Path, as_json: bool) -> None:
-    from ddl_core.analysis import redraw_probes
+    from ddl_core.analysis.redraw import redraw_probes
     from ddl_core.records.paths import ProbeFiles
 
     drawn = redraw_probes(tree, figures=tree.figures)

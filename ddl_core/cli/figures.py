@@ -25,8 +25,8 @@ from ddl_core.records.paths import committed
 )
 def figures(root: Path | None, carbon_g_per_kwh: float | None) -> None:
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU."""
-    from ddl_core.analysis import redraw
     from ddl_core.analysis.metrics import WORLD_G_PER_KWH
+    from ddl_core.analysis.redraw import redraw
 
     if carbon_g_per_kwh is None:
         carbon_g_per_kwh = WORLD_G_PER_KWH

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import redraw
+from ddl_core.analysis.redraw import redraw
 from ddl_core.records.paths import FIGURES, Tree, committed
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import redraw
 from ddl_core.analysis.figures import time_shares
 from ddl_core.analysis.figures.time_shares import draw
+from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_core.errors import RecordError
 from ddl_core.records.kernel_names import KINDS

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import QUESTIONS, redraw
 from ddl_core.analysis.plot.canvas import save_figure
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.redraw import redraw
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import PROJECT, Tree
 from tests.analysis.conftest import MakeRun
@@ -19,7 +20,7 @@ from tests.analysis.conftest import MakeRun
 REDRAW = """
 import sys
 from pathlib import Path
-from ddl_core.analysis import redraw
+from ddl_core.analysis.redraw import redraw
 from ddl_core.records.paths import Tree
 redraw(Tree(Path(sys.argv[1])), figures=Path(sys.argv[2]))
 assert "torch" not in sys.modules

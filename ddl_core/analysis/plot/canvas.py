@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import pandas as pd
+import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -20,6 +21,13 @@ from ddl_core.analysis.plot import style
 from ddl_core.records.storage import write_atomically
 
 MOST_PANELS = 6
+
+# seaborn's theme in the sizes of a page, and what differs from it.
+THEME: Any = {  # matplotlib's own type lists every key
+    **sns.axes_style("ticks"),
+    **sns.plotting_context("paper", font_scale=0.85),
+    **style.PAGE,
+}
 
 P = ParamSpec("P")
 
@@ -54,7 +62,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with rc_context(style.RC):
+        with rc_context(THEME):
             return draw(*args, **kwargs)
 
     return inside
@@ -118,7 +126,7 @@ def frame(
 
 def _names(panels: Sequence[str], width: float) -> list[str]:
     letters = [f"({chr(ord('a') + number)}) " for number in range(len(panels))]
-    size = style.RC["axes.titlesize"]
+    size = THEME["axes.titlesize"]
     return [
         "\n".join(wrapped((letter if len(panels) > 1 else "") + name, width, size))
         for letter, name in zip(letters, panels, strict=True)
@@ -182,7 +190,7 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in _METADATA]
     for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
         content = io.BytesIO()
-        with rc_context(style.RC):
+        with rc_context(THEME):
             figure.savefig(content, format=kind, metadata=metadata)
         write_atomically(path, content.getvalue())
     table = stem.with_name(f"{stem.name}.csv")

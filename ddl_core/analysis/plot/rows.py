@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ddl_core.analysis.plot import captions, labels, style
-from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.analysis.plot.canvas import THEME, drawn_panels, frame, styled
 from ddl_core.analysis.plot.scales import three_digits
 
 MOST_LINES = 48  # of text in all panels together, with a panel's frame as four: about a page
@@ -78,7 +78,7 @@ def row_frame(
         [max(len(panel), 2) * lines * _LINE_INCHES for panel in arms],
         legend,
         [*caption, *captions.not_drawn("Rows", rest)],
-        left=_inches(names, style.RC["ytick.labelsize"]),
+        left=_inches(names, THEME["ytick.labelsize"]),
         right=[_inches(told, labels.POINTS)] * len(panels),
     )
     for ax, panel, beside in zip(axes, names, told, strict=True):

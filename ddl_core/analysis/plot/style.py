@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
@@ -118,7 +117,7 @@ PUBLISHED_MARKERS = {
 }
 
 # For what has no look of its own; no strategy and no schedule above has one of these.
-SPARE_COLOURS = [sns.color_palette("colorblind").as_hex()[place] for place in (3, 5, 9, 4)]
+SPARE_COLOURS = ["#d55e00", "#ca9161", "#56b4e9", "#cc78bc"]  # of seaborn's "colorblind"
 SPARE_MARKERS = ["v", "P", "X", "<", ">", "p"]
 SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
 _SPARE_SHADE = 0.75  # of a model
@@ -141,10 +140,9 @@ IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 # scaled to a text column keeps legible letters.
 WIDTH = 7.2
 CAPTION_POINTS = 7.0
-# seaborn's theme in the sizes of a page, and what differs from it.
-RC: Any = {  # matplotlib's own type lists every key
-    **sns.axes_style("ticks"),
-    **sns.plotting_context("paper", font_scale=0.85),
+# What differs from seaborn's theme, see `canvas.THEME`: importing seaborn takes a second, which the
+# lab book of a run need not wait for.
+PAGE: Any = {  # matplotlib's own type lists every key
     # A family by name: which font "sans-serif" stands for differs between machines.
     "font.family": ["DejaVu Sans"],
     "axes.spines.top": False,
@@ -297,7 +295,7 @@ def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[s
 
 def text_points(text: str, size: float) -> float:
     """Return the printed width of one line of text in points."""
-    font = FontProperties(family=RC["font.family"], size=size)
+    font = FontProperties(family=PAGE["font.family"], size=size)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 

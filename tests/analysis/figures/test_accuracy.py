@@ -6,10 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import QUESTIONS, claims
+from ddl_core.analysis import claims
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import accuracy, schedules
 from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row

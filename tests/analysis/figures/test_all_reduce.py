@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import redraw_probes
 from ddl_core.analysis.figures.all_reduce import MOST_LINES, draw, points
+from ddl_core.analysis.redraw import redraw_probes
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import write_probe
 from tests.doctor.made import answer, record, size

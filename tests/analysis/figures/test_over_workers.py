@@ -10,13 +10,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import QUESTIONS
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.plot import captions, labels, style
 from ddl_core.analysis.plot.canvas import wrapped
 from ddl_core.analysis.plot.scales import compact, three_digits
 from ddl_core.analysis.plot.style import text_points
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.records.paths import Tree
 from ddl_core.spec.registry import LOADERS

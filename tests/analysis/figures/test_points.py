@@ -5,10 +5,10 @@ import math
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import QUESTIONS
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import by_arm, over_workers
 from ddl_core.analysis.paper import Paper, covers, read_paper
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.errors import DataError
 from ddl_core.records.paths import Tree

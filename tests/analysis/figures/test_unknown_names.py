@@ -7,11 +7,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import QUESTIONS
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import by_arm
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.plot import style
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row

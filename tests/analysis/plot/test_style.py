@@ -9,23 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis.plot import style
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
 from ddl_core.spec.run import RunSpec
-
-
-@pytest.mark.parametrize(
-    ("names", "looks"),
-    [
-        (STRATEGIES, [style.STRATEGY_NAMES, style.STRATEGY_COLOURS, style.STRATEGY_MARKERS]),
-        (LOADERS, [style.LOADER_NAMES, style.LOADER_LINES, style.LOADER_FILLS]),
-        (MODELS, [style.MODEL_NAMES, style.MODEL_SHADES]),
-    ],
-    ids=["strategies", "loaders", "models"],
-)
-def test_every_registered_name_has_a_look(names: dict, looks: list[dict]) -> None:
-    for look in looks:
-        missing = sorted(names.keys() - look.keys())
-        assert not missing, f"give {missing} a name and a look in ddl_core/analysis/plot/style.py"
 
 
 def test_every_name_in_the_paper_has_a_look() -> None:
