@@ -8,7 +8,7 @@ The tour, 14 files in an hour; each is one idea:
 4. `train/loop.py`: train, evaluate, load: one epoch each, the same for all
 5. `train/clock.py`: what is timed, and when
 6. `train/fairness.py`: the rules, and how a broken one ends the run
-7. `train/optim.py`: the optimiser, and the rate before every update
+7. `train/optim.py`: the optimiser, and how it is given its rate
 8. `train/models.py`: the networks
 9. `train/strategies/ddp.py`: one framework
 10. `train/strategies/group.py`: who am I among the ranks, and collectives
