@@ -11,7 +11,7 @@ from typing import Any
 
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import fork_server, lab_book
-from ddl_core.launch.screen import Screen, screen
+from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
     complete_text,
@@ -135,17 +135,17 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Local | None = No
     KeyboardInterrupt
         If this process was interrupted; the run was ended cleanly.
     """
-    shown = screen(1) if progress else _Silence()
+    shown = screen(1) if progress else Silence()
     try:
         with stoppable(), fork_server.shared():
             job = (launcher or Local()).submit(run_dir)
-            _follow(job, shown, 0)
+            show_until_ended(job, shown, 0)
             return job.wait()
     finally:
         shown.close()
 
 
-def _follow(job: LocalJob, shown: Screen, done: int) -> None:
+def show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
     """Show a job's progress until it ends; end it when this process is interrupted."""
     try:
         while not job.ended:
@@ -154,16 +154,3 @@ def _follow(job: LocalJob, shown: Screen, done: int) -> None:
     except KeyboardInterrupt:
         job.cancel()
         raise
-
-
-class _Silence:
-    """A screen that shows nothing."""
-
-    def show(self, done: int, name: str, progress: object) -> None:
-        """Ignore it."""
-
-    def say(self, line: str) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        """Ignore it."""

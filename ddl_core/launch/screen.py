@@ -52,6 +52,19 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
+class Silence:
+    """A screen that shows nothing."""
+
+    def show(self, done: int, name: str, progress: object) -> None:
+        """Ignore it."""
+
+    def say(self, line: str) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        """Ignore it."""
+
+
 class TerminalScreen:
     """One line that is rewritten: runs, time to go, the current run and its rate."""
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from ddl_core.errors import DDLError
 from ddl_core.launch import fork_server, preflight
-from ddl_core.launch.local import Local, _follow, _Silence
+from ddl_core.launch.local import Local, show_until_ended
 from ddl_core.launch.plan import check_data, pending, write_plans
-from ddl_core.launch.screen import Screen, screen
+from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.reconcile import settled
 from ddl_core.processes import stoppable
@@ -66,7 +66,7 @@ def run_study(
         write_plans(study, todo, tree, data_dir)
         if todo:
             with fork_server.shared():
-                shown = screen(len(todo)) if progress else _Silence()
+                shown = screen(len(todo)) if progress else Silence()
                 _run_all(todo, launcher or Local(), shown)
         return ledger(study, tree)
 
@@ -98,7 +98,7 @@ def _run_all(todo: list[Entry], launcher: Local, shown: Screen) -> None:
         for done, item in enumerate(todo):
             try:
                 job = launcher.submit(item.directory)
-                _follow(job, shown, done)
+                show_until_ended(job, shown, done)
                 job.wait()
                 shown.say(f"completed  {item.spec.run_id}")
             except DDLError as error:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
-from ddl_core.analysis.figures.over_workers import _stack, _with_model
+from ddl_core.analysis.figures.over_workers import stack, with_model
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
 from ddl_core.analysis.plot.rows import interval, row_frame
@@ -41,9 +41,9 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     summary = arms.rename(columns={"value": "median"})
     summary = summary[[*KEYS, "n", "failed", "median", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
-    table["panel"] = _with_model(table)
+    table["panel"] = with_model(table)
     order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
-    return _stack([table], REPEATS).sort_values(order, ignore_index=True)
+    return stack([table], REPEATS).sort_values(order, ignore_index=True)
 
 
 @styled

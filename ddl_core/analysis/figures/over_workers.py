@@ -50,9 +50,9 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     ours = _measured(_varied(arms), ["value", "low", "high"])
     ours["order"] = ours["loader"].map(style.loaders(ours["loader"]).index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
-    ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + _with_model(ours)
+    ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
-    return _stack([ours, theirs], POINTS)
+    return stack([ours, theirs], POINTS)
 
 
 def efficiency_points(
@@ -95,7 +95,7 @@ def efficiency_points(
         ours = ours[ours.groupby(places)[compare].transform("nunique") > 1]
     panels = _panels(ours, theirs, loaders)
     parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
-    return _stack(parts, POINTS, list(panels))
+    return stack(parts, POINTS, list(panels))
 
 
 def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
@@ -159,11 +159,12 @@ def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
     return column.isin(wanted) | column.isna() if wanted else column.notna() | column.isna()
 
 
-def _with_model(table: pd.DataFrame) -> pd.Series:
+def with_model(table: pd.DataFrame) -> pd.Series:
+    """Return the setting of each arm with the name of its network."""
     return table["setting"].astype("string") + ", " + table["model"].map(style.model_name)
 
 
-def _stack(
+def stack(
     parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
