@@ -1,5 +1,6 @@
 """What the tests of running things share: small runs, and a look at their processes."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,12 @@ def planned(**fields: Any) -> Path:
     """Plan a small run; two ranks make it a DDP run."""
     strategy = "ddp" if fields.get("gpus_per_node", 1) > 1 else "single"
     return plan_run(RunSpec(**{**TINY, "strategy": strategy, **fields}), "test", results())
+
+
+def free_port() -> int:
+    """Return a port for ranks to meet at; another test may run a job script, with its job's own."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:

@@ -18,7 +18,7 @@ from ddl_core.records.provenance import available_cores
 from ddl_core.records.run import read_record
 from ddl_core.spec.run import RunSpec
 from tests.launch.fixtures import Start
-from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
+from tests.launch.running import ENDLESS, free_port, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
 two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
@@ -35,7 +35,7 @@ def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
         "SLURM_JOB_NUM_NODES": "2",
         "DDL_SRUN": "srun --mpi=none env -u NOTHING",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "20017",
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "HOROVOD_GLOO_IFACE": "lo",
     }

@@ -19,6 +19,7 @@ from ddl_core.launch import fork_server, lab_book
 from ddl_core.launch.fork_server import ForkServer, Ranks
 from ddl_core.launch.forked_ranks import read_early
 from ddl_core.processes import import_path
+from tests.launch.running import wait_for
 
 pytestmark = [pytest.mark.multiprocess]
 
@@ -123,8 +124,9 @@ def test_a_server_that_is_gone_is_replaced(ask, tmp_path, monkeypatch) -> None:
 def test_a_leader_that_is_killed_takes_its_ranks_along(ask, tmp_path) -> None:
     ranks = ask("0")
     leader = psutil.Process(ranks.pid)
-    while len(family := leader.children(recursive=True)) < 3:  # the store, two ranks
-        time.sleep(0.01)
+    wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
+    family = leader.children(recursive=True)
+    assert len(family) >= 2  # the store and rank 0; rank 1 may have ended
     leader.kill()
     assert ranks.wait(10) == -9
     assert psutil.wait_procs(family, timeout=20)[1] == []

@@ -22,7 +22,7 @@ from ddl_core.launch.screen import rank_table, training_rates
 from ddl_core.records.paths import results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec
-from tests.launch.running import TINY, is_training, wait_for
+from tests.launch.running import TINY, free_port, is_training, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
@@ -180,7 +180,7 @@ def test_inside_a_job_engines_are_tasks_of_one_step(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     monkeypatch.setenv("DDL_SRUN", "srun --kill-on-bad-exit=1")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "23456")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     shape = {"nodes": 2, "gpus_per_node": 1}
     with Engines(RunSpec(**{**PAIR, **shape})) as engines:
