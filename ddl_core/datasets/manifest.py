@@ -141,9 +141,13 @@ def read_journal(folder: Path) -> tuple[SamplePlan | None, list[FileEntry]]:
 
 def start_journal(folder: Path, plan: SamplePlan, entries: Iterable[FileEntry]) -> TextIO:
     """Begin a journal with what is already there, and return it open for more lines."""
-    lines = [model.model_dump_json() + "\n" for model in (plan, *entries)]
-    write_whole(folder / JOURNAL, "".join(lines).encode())
-    return (folder / JOURNAL).open("a", encoding="utf-8", buffering=1)
+    return _started(folder / JOURNAL, (plan, *entries))
+
+
+def _started(path: Path, there: Iterable[BaseModel]) -> TextIO:
+    lines = [model.model_dump_json() + "\n" for model in there]
+    write_whole(path, "".join(lines).encode())
+    return path.open("a", encoding="utf-8", buffering=1)
 
 
 class SplitPlan(BaseModel):
@@ -214,6 +218,4 @@ def read_shard_log(folder: Path) -> tuple[ConvertPlan | None, list[ShardEntry]]:
 
 def start_shard_log(folder: Path, plan: ConvertPlan, entries: Iterable[ShardEntry]) -> TextIO:
     """Begin the file with what is already there, and return it open for more lines."""
-    lines = [model.model_dump_json() + "\n" for model in (plan, *entries)]
-    write_whole(folder / SHARD_LOG, "".join(lines).encode())
-    return (folder / SHARD_LOG).open("a", encoding="utf-8", buffering=1)
+    return _started(folder / SHARD_LOG, (plan, *entries))

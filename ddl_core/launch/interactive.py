@@ -130,7 +130,7 @@ class Engines:
             arguments = (ranks.WORKER, str(files.directory), str(logs), self._meeting_place())
             answers = cluster.submit(*arguments)
             ended = partial(_look, cluster, answers, on_ranks)
-            stalled = ranks.watch(ended, files, on_progress, stall_timeout)
+            stalled = ranks.watch(spec, ended, files, on_progress, stall_timeout)
             cause = supervise.ask_ranks(logs, cluster.token, stalled) if stalled else None
             gone = cluster.ended()
             whole = not cluster.broken and all(answer.ready() for answer in answers)

@@ -128,7 +128,9 @@ def _execute(
         command(spec, files.directory, logs),
         logs,
         environment(spec),
-        lambda launcher: watch(partial(_has_ended, launcher), files, on_progress, stall_timeout),
+        lambda launcher: watch(
+            spec, partial(_has_ended, launcher), files, on_progress, stall_timeout
+        ),
     )
     if read_record(files.directory).status == "completed":
         return
@@ -141,6 +143,7 @@ def _has_ended(launcher: supervise.Launcher) -> bool:
 
 
 def watch(
+    spec: RunSpec,
     ended: Callable[[], bool],
     files: RunFiles,
     on_progress: OnProgress | None,
@@ -151,8 +154,7 @@ def watch(
     `ended` is asked several times a second.
     """
     seen, since = _changed(files.progress), time.monotonic()
-    under_nsys = read_record(files.directory).spec.nsys
-    grace = nsys.EXIT_GRACE_S if under_nsys else EXIT_GRACE_S
+    grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)

@@ -1,4 +1,7 @@
-"""Validation accuracy: over the batch size, and over epochs."""
+"""Validation accuracy over the batch size and over epochs.
+
+One file: both figures show the same runs, chosen and named by the same functions.
+"""
 
 from collections.abc import Sequence
 from typing import Any
