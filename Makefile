@@ -32,6 +32,7 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 	$(BIN)/ddl figures
 	$(BIN)/ddl figures --results "$${DDL_RESULTS:-results}"
 	@echo
+	@$(BIN)/ddl study compare studies/laptop.yaml
 	@$(BIN)/ddl study status studies/laptop.yaml | grep "^same weights" || true
 	@echo "Done. Look at:"
 	@echo "  figures/            the published runs beside the paper's numbers"
@@ -78,7 +79,7 @@ ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDI
 endif
 .venv/.packages: $(PINS)
 	@python=$$(DALI=$(DALI) bash requirements/bootstrap.sh) || exit 1; \
-	echo "building .venv with $$python: about 2 minutes, once"; \
+	echo "building .venv with $$python: some minutes, once"; \
 	echo "(1.5 GB; progress is in $(PIP_LOG))"; \
 	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
 	$(BIN)/python requirements/torch_cost.py || true; \
@@ -116,7 +117,7 @@ endif
 	@touch $@
 
 horovod: .venv/.packages ## build Horovod for this torch (env does; HOROVOD_WITH_MPI=1 adds MPI)
-	@echo "building Horovod: 2 to 6 minutes, once (progress is in $(HOROVOD_LOG))"
+	@echo "building Horovod: some minutes, once (progress is in $(HOROVOD_LOG))"
 	@bash requirements/horovod/build.sh $(BIN)/python build/horovod >$(HOROVOD_LOG) 2>&1 || { \
 	  grep -A 9 '^Horovod was not built' $(HOROVOD_LOG) || tail -n 20 $(HOROVOD_LOG); \
 	  echo "error: all of the output: $(HOROVOD_LOG)"; exit 1; }

@@ -1,37 +1,37 @@
-"""What virtual workers cost: accumulating against a bare loop of the same micro-batches, one run.
+"""What virtual workers cost: accumulating against a bare loop of the same micro-batches.
 
-    python benchmarks/accuracy_loop.py
+    python -m benchmarks.accuracy_loop
 
-As `loop_overhead.py`, with the network and micro-batch of studies/accuracy_laptop.yaml and 16
-virtual workers. The bare loop makes an update after every micro-batch. Takes about half a minute.
-Target: at least 0.95.
+As `loop_overhead.py`, with the network and micro-batch of studies/accuracy_laptop.yaml and its most
+virtual workers: the bare loop makes one update after as many micro-batches.
+Target: at least 0.95 of its throughput.
 """
 
-import json
 from pathlib import Path
+from typing import Any
 
-from loop_overhead import compare
-
-from ddl_core.records.provenance import host, provenance
+from benchmarks.loop_overhead import BARE, LOOP, windows
+from benchmarks.turns import ratio, say, seconds, stored
 from ddl_core.spec.study import Study
 
 STUDY = Path(__file__).parent.parent / "studies" / "accuracy_laptop.yaml"
+TARGET = 0.95
+MINUTES = 3
 
 
-def main() -> None:
-    """Measure, print, and store the result beside this file."""
+def measure() -> dict[str, Any]:
+    """Measure and print."""
     chosen = max(Study.load(STUDY).expand(), key=lambda spec: spec.accumulation)
     spec = chosen.model_copy(update={"loader": "synthetic", "optimizer": "sgd"})
-    result = compare(spec)
-    print(
-        f"{spec.accumulation} virtual workers of {spec.local_batch_size} images: "
-        f"{result['throughput_ratio_wall']:.3f} of the bare loop by wall clock, "
-        f"{result['throughput_ratio_cpu']:.3f} by CPU time (median of {result['rounds']} rounds)"
-    )
-    target = Path(__file__).parent / "results" / "accuracy_loop.json"
-    content = {"results": result, "provenance": provenance(), "system": host()}
-    target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    took = windows(spec, MINUTES)
+    row = ratio(took, LOOP, BARE, TARGET)
+    print(f"{spec.accumulation} virtual workers of {spec.local_batch_size} images: {say(row)}")
+    return {
+        "ratios": [row],
+        "virtual_workers": spec.accumulation,
+        "windows_s": seconds(took),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    stored("accuracy_loop", measure)

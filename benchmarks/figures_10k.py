@@ -1,14 +1,13 @@
 """How long all tables and figures take from the records of 10,000 runs.
 
-    python benchmarks/figures_10k.py
+    python -m benchmarks.figures_10k
 
-Writes invented records into a temporary folder: 50 studies of 200 runs, with the epochs of the
-laptop study (3) and of the paper (90). Times `redraw` in a new process each, imports included.
+Writes invented records into a temporary folder: 50 studies of 200 runs, with a few epochs (3) and
+with those of the paper (90). Times `redraw` in a new process each, imports included.
 Target: 30 s.
 """
 
 import itertools
-import json
 import os
 import random
 import subprocess
@@ -17,17 +16,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from benchmarks.turns import CLOCKS, Took, interval, shown, stored
+from ddl_core.analysis.estimates import middle
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
-from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import Attempt, EpochRecord, RunRecord
-from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
-RESULT = PROJECT / "benchmarks" / "results" / "figures_10k.json"
 STUDIES = 50
 RUNS_PER_STUDY = 200
 EPOCHS = (3, 90)
+REPEATS = 3
 REDRAW = """
 import sys
 from pathlib import Path
@@ -38,29 +38,27 @@ redraw(tree, figures=tree.figures)
 """
 
 
-def main() -> None:
-    """Measure, print and store."""
+def measure() -> dict[str, Any]:
+    """Measure and print."""
     cases = []
     for epochs in EPOCHS:
         with tempfile.TemporaryDirectory() as folder:
             tree = Tree(Path(folder))
             runs = write_records(tree, epochs)
-            cases.append({"runs": runs, "epochs_per_run": epochs, **measure(tree)})
-        print(cases[-1])
-    content = {"cases": cases, "provenance": provenance(), "host": host()}
-    write_atomically(RESULT, json.dumps(content, indent=1) + "\n")
+            took = [redrawing(tree) for _ in range(REPEATS)]
+        found = {c: interval(middle([getattr(one, c) for one in took])) for c in CLOCKS}
+        cases.append({"runs": runs, "epochs_per_run": epochs, "n": REPEATS, **found})
+        text = ", ".join(f"{shown(found[clock])} s by {clock}" for clock in CLOCKS)
+        print(f"{runs} runs of {epochs} epochs: {text}", flush=True)
+    return {"cases_s": cases}
 
 
-def measure(tree: Tree) -> dict[str, float]:
-    """Return wall and CPU seconds of a new process that imports the analysis and redraws all.
-
-    CPU time tells what the wall time would be on a machine that nobody else uses.
-    """
+def redrawing(tree: Tree) -> Took:
+    """Return what a new process takes that imports the analysis and redraws all."""
     started, before = time.perf_counter(), os.times()
     subprocess.run([sys.executable, "-c", REDRAW, str(tree.root)], check=True, cwd=PROJECT)
     wall_s, after = time.perf_counter() - started, os.times()
-    cpu_s = sum(after[2:4]) - sum(before[2:4])  # of children, user and system
-    return {"wall_s": round(wall_s, 2), "cpu_s": round(cpu_s, 2)}
+    return Took(wall_s, sum(after[2:4]) - sum(before[2:4]))  # of children, user and system
 
 
 def write_records(tree: Tree, epochs: int) -> int:
@@ -147,4 +145,4 @@ def epoch_lines(epochs: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stored("figures_10k", measure)

@@ -1,13 +1,12 @@
 """What one run costs besides training: papermill, the kernel, imports and ends, in seconds.
 
 Executes small runs as a study does, and divides the wall time of each at the marks that papermill,
-the ranks' leader and rank 0 leave behind.
+the ranks' leader and rank 0 leave behind. By the wall clock alone: it is what somebody waits for.
 
-    python benchmarks/launch_cost.py [REPEATS]
+    python -m benchmarks.launch_cost [REPEATS]
 """
 
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -18,18 +17,16 @@ from typing import Any
 
 import nbformat
 
+from benchmarks.report import TRAINING, besides_training
+from benchmarks.turns import shown, stored
 from ddl_core.launch import fork_server
 from ddl_core.launch.local import Local
 from ddl_core.launch.plan import plan_run
-from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.progress import read_progress
-from ddl_core.records.provenance import host, provenance
-from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
-RESULT = PROJECT / "benchmarks" / "results" / "launch_cost.json"
 POLL_S = 0.01
-TRAINING = "training and evaluation"
 PARTS = (
     "kernel start",
     "imports of the notebook",
@@ -42,43 +39,33 @@ PARTS = (
 )
 
 
-def main() -> None:
-    """Measure one and two ranks and print and store the medians."""
+def measure() -> dict[str, Any]:
+    """Measure one and two ranks in turns, and print."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     started = time.perf_counter()
     import papermill  # noqa: F401
 
     once = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder, fork_server.shared():
-        measure(Tree(Path(folder)), 1, repeats)  # not counted: torch is imported once for all runs
-        runs = {
-            ranks: [measure(Tree(Path(folder)), ranks, repeat) for repeat in range(repeats)]
-            for ranks in (1, 2)
-        }
+        divided(Tree(Path(folder)), 1, repeats)  # not counted: torch is imported once for all runs
+        runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+        for repeat in range(repeats):
+            for ranks in list(runs)[:: -1 if repeat % 2 else 1]:
+                runs[ranks].append(divided(Tree(Path(folder)), ranks, repeat))
     medians = {
         ranks: {part: statistics.median(run[part] for run in rows) for part in PARTS}
         for ranks, rows in runs.items()
     }
-    cost = {
-        ranks: statistics.median(
-            sum(run[part] for part in PARTS if part != TRAINING) for run in rows
-        )
-        for ranks, rows in runs.items()
-    }
-    show(medians, cost, once)
-    content = {
+    show(medians, once)
+    for ranks, rows in runs.items():
+        print(f"cost of a run besides training, {ranks} rank(s): {shown(besides_training(rows))} s")
+    return {
         "import_papermill_once_s": once,
-        "repeats": repeats,
-        "cost_per_run_s": cost,
-        "parts_s": medians,
         "runs_s": runs,
-        "system": host(),
-        "provenance": provenance(),
     }
-    write_atomically(RESULT, json.dumps(content, indent=1) + "\n")
 
 
-def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
+def divided(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
     """Return the seconds of each part of one run."""
     spec = RunSpec(
         strategy="ddp",
@@ -125,12 +112,11 @@ def measure(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
     return dict(zip(PARTS, (b - a for a, b in itertools.pairwise(times)), strict=True))
 
 
-def show(medians: dict[int, dict[str, float]], cost: dict[int, float], once: float) -> None:
+def show(medians: dict[int, dict[str, float]], once: float) -> None:
     """Print a table: a row per part, a column per number of ranks."""
     print(f"{'seconds, median':<34}" + "".join(f"{ranks:>6} rank(s)" for ranks in medians))
     for part in PARTS:
         print(f"{part:<34}" + "".join(f"{row[part]:>14.2f}" for row in medians.values()))
-    print(f"{'cost of a run besides training':<34}" + "".join(f"{c:>14.2f}" for c in cost.values()))
     print(f"once per session: import papermill {once:.2f}")
 
 
@@ -144,4 +130,4 @@ def _time(cell: Any, name: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    stored("launch_cost", measure)

@@ -1,13 +1,12 @@
 """Memory of 1.28 million file names or records that eight loader processes share.
 
-    python benchmarks/loader_memory.py
+    python -m benchmarks.loader_memory
 
 Eight forked processes read every hundredth name. What each then has for itself (its unique set) is
 compared with what it had before; a list of Python strings beside it shows what is avoided. Target:
 the eight together take less than the list itself.
 """
 
-import json
 import os
 from collections.abc import Callable
 from multiprocessing import Pipe, get_context
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.turns import stored
 from ddl_core.datasets.folder import ImageList
-from ddl_core.records.provenance import host, provenance
 
 IMAGES, CLASSES, WORKERS = 1_281_167, 1000, 8
 
@@ -48,8 +47,8 @@ def growth(read: Callable[[int], object]) -> int:
     return total
 
 
-def main() -> None:
-    """Measure, print, store."""
+def measure() -> dict[str, int]:
+    """Measure and print."""
     names = [
         [f"n{label:08d}_{number}.JPEG" for number in range(IMAGES // CLASSES + (label < 167))]
         for label in range(CLASSES)
@@ -73,11 +72,9 @@ def main() -> None:
         f"{found['packed_growth_bytes'] / 1e6:.1f} MB together; with a list of Python tuples: "
         f"{found['python_list_growth_bytes'] / 1e6:.1f} MB"
     )
-    path = Path(__file__).parent / "results" / "loader_memory.json"
-    content = {**found, "system": host(), "provenance": provenance()}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    return found
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main()
+    stored("loader_memory", measure)

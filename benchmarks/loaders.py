@@ -1,22 +1,20 @@
 """What each loader could deliver per core, against alternatives and against decoding alone.
 
-    python benchmarks/loaders.py [DIR]
+    python -m benchmarks.loaders [DIR]
 
 DIR is an image folder, such as that of `ddl data sample`. One thread each, files in memory, 224
-pixels, views of training. All candidates take turns for many short rounds, each on the same images
-in new views; each ratio is the median over rounds of two rates of the same round, in images per
-second of CPU time: per core, and less disturbed by others on the machine. About six minutes.
+pixels, views of training. All candidates take turns, each on the same images in new views. About
+ten minutes.
 """
 
-import json
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -27,20 +25,20 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.utils.data import DataLoader
 
+from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, stored
 from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.folder import list_images
 from ddl_core.datasets.shards import shards_folder
 from ddl_core.records.paths import results
-from ddl_core.records.provenance import host, provenance
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.bench import exhaust, open_loader, stages
 from ddl_core.train.loaders.files import FileLoader
 from ddl_core.train.loaders.image import MEAN, STD, Training
 from ddl_core.train.vision import torchvision, transforms
 
-ROUNDS = 21
+MINUTES = 6
 BATCH, BATCHES, SIZE = 64, 3, 224
-QUIET_S = 0.1
+QUIET_S, LOOK_S = 0.1, 0.01
 IMAGES = BATCH * BATCHES
 STAGES_IMAGES = 256
 
@@ -205,19 +203,25 @@ def decoding_crops(data: Path) -> Callable[[], None]:
     return crops
 
 
-def settle() -> None:
-    """Wait until nothing works any more: a pipeline of NVIDIA's goes on to prefetch."""
-    before = time.process_time()
-    while True:
-        time.sleep(QUIET_S)
-        now = time.process_time()
-        if now - before < QUIET_S / 10:
-            return
-        before = now
+def until_quiet(work: Callable[[], object]) -> Took:
+    """Return what ``work()`` took, and all it left working: a pipeline of NVIDIA's prefetches.
+
+    What is prefetched now was missing at the beginning. The wall clock ends when work was last
+    seen, to `LOOK_S`.
+    """
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    ended, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() - ended < QUIET_S:
+        time.sleep(LOOK_S)
+        before, used = used, time.process_time()
+        if used - before > LOOK_S / 10:
+            ended = time.perf_counter()
+    return Took(ended - wall, used - cpu)
 
 
-def measure(data: Path) -> dict[str, list[float]]:
-    """Return the images per CPU second of every candidate, round by round."""
+def turns(data: Path) -> Windows:
+    """Return what every candidate took, round by round."""
     works = {
         f"{loader}, {form}": ours(loader, form, data)
         for loader in ("native", "turbo", "dali_cpu")
@@ -230,30 +234,18 @@ def measure(data: Path) -> dict[str, list[float]]:
     works["torchvision's own"] = reference(data)
     works["libjpeg-turbo decoding"] = decoding(data)
     works["decoding of crops only"] = decoding_crops(data)
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(ROUNDS + 1):
-        for name in sorted(works, reverse=number % 2 == 1):
-            before = time.process_time()
-            works[name]()
-            settle()  # what is prefetched now was missing at the beginning
-            if number:  # the first round is for starting up
-                found[name].append(IMAGES / (time.process_time() - before))
-    return found
+    return in_turns(works, MINUTES, until_quiet)
 
 
-def main() -> None:
-    """Measure, print, store."""
+def measure() -> dict[str, Any]:
+    """Measure and print."""
     torch.set_num_threads(1)
     data = Path(sys.argv[1]) if len(sys.argv) > 1 else results().dataset("sample")
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(chosen(data, Path(folder)))
-    rows = []
-    for candidate, baseline, target in RATIOS:
-        pairs = zip(found[candidate], found[baseline], strict=True)
-        ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-        rows.append({"of": candidate, "to": baseline, "target": target, "ratio": ratio})
-        goal = f" (target {target})" if target else ""
-        print(f"{candidate:<20} / {baseline:<29} {ratio:.2f}{goal}")
+        took = turns(chosen(data, Path(folder)))
+    rows = [ratio(took, *three) for three in RATIOS]
+    for row in rows:
+        print(say(row))
     shares = {}
     for loader in ("native", "turbo"):
         spec = RunSpec(loader=loader, local_batch_size=STAGES_IMAGES, image_size=SIZE)
@@ -262,20 +254,14 @@ def main() -> None:
         shares[loader] = {name: 1 / rate / total for name, rate in rates.items()}
         text = ", ".join(f"{name} {share:.0%}" for name, share in shares[loader].items())
         print(f"where the time of {loader} goes: {text}")
-    medians = {name: statistics.median(rates) for name, rates in found.items()}
-    path = Path(__file__).parent / "results" / "loaders.json"
-    content = {
+    return {
         "ratios": rows,
-        "images_per_core_s": medians,
         "stage_shares": shares,
-        "rounds": found,
         "images": IMAGES,
         "image_size": SIZE,
-        "system": host(),
-        "provenance": provenance(),
+        "windows_s": seconds(took),
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    stored("loaders", measure)

@@ -1,27 +1,24 @@
 """What it costs to know where a step's time goes: the clock's marks against a clock without them.
 
-    python benchmarks/marks.py
+    python -m benchmarks.marks
 
-The same small network trains the same synthetic batches with either clock, in turn, in one process;
-the order changes from round to round. Rounds are of a few short steps, since the speed of a shared
-machine changes within seconds, and many. The result is the median over rounds of the time without
-marks / the time with them. A mark is also timed by itself, and its part of a step computed. Takes
-two to five minutes. Target: at least 0.99.
+The same small network trains the same synthetic batches with either clock, in turn, in one process,
+in windows of a few short steps. A mark is also timed by itself, and its part of a step computed.
+Target: at least 0.99 of the throughput without marks.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from typing import Any
 
 import torch
-from loop_overhead import SHORT_STEPS, in_turns, throughput_ratios
 from torch import nn
 
+from benchmarks.loop_overhead import SHORT_STEPS
+from benchmarks.turns import in_turns, ratio, say, seconds, stored
 from ddl_core.records.profile import Phase
-from ddl_core.records.provenance import host, provenance
 from ddl_core.spec.registry import resolve
 from ddl_core.train import device, loop
 from ddl_core.train.clock import Clock
@@ -29,8 +26,9 @@ from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.single import Single
 
-ROUNDS = 201
-SPEC = SHORT_STEPS.model_copy(update={"train_images": 32})
+WITH, WITHOUT = "with marks", "without"
+TARGET = 0.99
+MINUTES = 3
 CALLS = 200_000
 MARKS_PER_STEP = 5
 
@@ -47,13 +45,13 @@ class PlainClock(Clock):
         return nullcontext()
 
 
-def compare() -> dict[str, float]:
-    """Return the ratios, and a mark's part of a step."""
-    device.configure(SPEC)
-    group = Single(SPEC)
-    network = resolve("model", SPEC.model)(SPEC.classes)
-    trainee = loop.Trainee.build(SPEC, group, network, make_optimizer(SPEC, network))
-    loader = Synthetic(SPEC, None, "train", 0, 1, group.device)
+def compare() -> dict[str, Any]:
+    """Return ratio and windows, and a mark's part of a step."""
+    device.configure(SHORT_STEPS)
+    group = Single(SHORT_STEPS)
+    network = resolve("model", SHORT_STEPS.model)(SHORT_STEPS.classes)
+    trainee = loop.Trainee.build(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
+    loader = Synthetic(SHORT_STEPS, None, "train", 0, 1, group.device)
 
     def epoch(clock: type[Clock]) -> Callable[[], object]:
         def work() -> object:
@@ -62,12 +60,13 @@ def compare() -> dict[str, float]:
 
         return work
 
-    took = in_turns({"plain": epoch(PlainClock), "marked": epoch(Clock)}, ROUNDS)
-    step_s = statistics.median(wall for wall, _ in took["marked"]) / len(loader)
+    took = in_turns({WITHOUT: epoch(PlainClock), WITH: epoch(Clock)}, MINUTES)
+    step_s = statistics.median(window.wall for window in took[WITH]) / len(loader)
     return {
-        **throughput_ratios(took["plain"], took["marked"]),
+        "ratios": [ratio(took, WITH, WITHOUT, TARGET)],
         "step_s": step_s,
         "marks_share_of_step": MARKS_PER_STEP * mark_seconds(group) / step_s,
+        "windows_s": seconds(took),
     }
 
 
@@ -81,19 +80,15 @@ def mark_seconds(group: Single) -> float:
     return (time.perf_counter() - before) / CALLS
 
 
-def main() -> None:
-    """Measure, print, store."""
+def measure() -> dict[str, Any]:
+    """Measure and print."""
     result = compare()
     print(
-        f"{result['throughput_ratio_wall']:.3f} of a clock without marks by wall clock, "
-        f"{result['throughput_ratio_cpu']:.3f} by CPU time (median of {ROUNDS} rounds); "
-        f"{MARKS_PER_STEP} marks take {result['marks_share_of_step']:.5%} of a step of "
-        f"{1000 * result['step_s']:.0f} ms"
+        f"{say(result['ratios'][0])}; {MARKS_PER_STEP} marks take "
+        f"{result['marks_share_of_step']:.5%} of a step of {1000 * result['step_s']:.0f} ms"
     )
-    target = Path(__file__).parent / "results" / "marks.json"
-    content = {**result, "provenance": provenance(), "system": host()}
-    target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    stored("marks", measure)

@@ -9,7 +9,6 @@ all faults are spent and all runs are complete. A record that was complete must 
 """
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -24,21 +23,20 @@ from typing import Any
 import click
 import yaml
 
+from benchmarks.turns import stored
 from ddl_core.cli import main as ddl
 from ddl_core.errors import LaunchError
 from ddl_core.launch.slurm import reconcile, scheduler
 from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import Entry, ledger
-from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.progress import read_progress
-from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import read_epochs, read_record
-from ddl_core.records.storage import now, write_atomically
+from ddl_core.records.storage import now
 from ddl_core.spec.study import Study
 from tests.launch.slurm import faults
 
-RESULT = PROJECT / "benchmarks" / "results" / "slurm_faults.json"
 REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait
 EPOCHS = 8
 PAUSE_S = (3.0, 15.0)  # between faults
@@ -101,8 +99,8 @@ def _nodes(cluster: EmulatedSlurm, item: Entry) -> list[str]:
     return nodes
 
 
-def main() -> None:
-    """Inject the faults, check the records, print and store the result."""
+def measure() -> dict[str, Any]:
+    """Inject the faults, check the records, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
@@ -137,13 +135,10 @@ def main() -> None:
         "attempts": dict(Counter(attempts)),
         "wall_s": round(time.monotonic() - started),
         **{key: value for key, value in asdict(outcome).items() if key != "final"},
-        "system": host(),
-        "provenance": provenance(),
     }
-    write_atomically(RESULT, json.dumps(content, indent=1) + "\n")
     for key in ("faults_injected", "by_kind", "runs", "runs_completed", "attempts", "violations"):
         print(f"{key}: {content[key]}")
-    sys.exit(1 if outcome.violations else 0)
+    return content
 
 
 def study(number: int) -> Study:
@@ -274,4 +269,4 @@ def check(asked: Study, tree: Tree, outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(1 if stored("slurm_faults", measure)["violations"] else 0)

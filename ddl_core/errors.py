@@ -23,6 +23,13 @@ class LaunchError(DDLError):
     """The processes of a run could not be started, or did not end as they should."""
 
 
+class Interrupted(DDLError):
+    """Whoever a run worked for is gone: it was stopped, and has not failed.
+
+    The name of the class is the kind that its record tells.
+    """
+
+
 class FairnessError(DDLError):
     """A run did not do what all strategies must do alike; its numbers cannot be compared."""
 

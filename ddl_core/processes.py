@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,8 @@ HOME = Path(__file__).resolve().parents[1]
 # Every process of a run inherits this variable. Process groups would not do: a process may make a
 # session of its own, and one whose parent was killed has a new parent.
 TOKEN = "DDL_RUN_TOKEN"
+# Where ranks ask for their turn, if the arms of their study measure in turns.
+TURNS = "DDL_TURNS"
 PATIENCE_S = 20.0
 # A socket's path may have 107 bytes; a long TMPDIR (some clusters have one per job) leaves no room.
 MAX_FOLDER_LENGTH = 60
@@ -80,6 +82,38 @@ def carrying(token: str) -> list[psutil.Process]:
             if process.environ().get(TOKEN) == token:
                 found.append(process)
     return found
+
+
+def of_ranks(token: str) -> list[psutil.Process]:
+    """Return the ranks that inherited `token`, and what they started."""
+    found = []
+    for process in carrying(token):
+        with suppress(psutil.Error):
+            if "RANK" in process.environ():
+                found.append(process)
+    return found
+
+
+def freeze(token: str) -> list[psutil.Process]:
+    """Stop the ranks that inherited `token`, and what they started, until `thaw`; return them.
+
+    Not who leads them: it sleeps, and has to notice if one of them or its own master ends. Repeated
+    until nothing new is found: a process that is stopped late may start another one.
+    """
+    stopped: dict[int, psutil.Process] = {}
+    while found := [one for one in of_ranks(token) if one.pid not in stopped]:
+        for process in found:
+            stopped[process.pid] = process
+            with suppress(psutil.Error):
+                process.suspend()
+    return list(stopped.values())
+
+
+def thaw(stopped: Iterable[psutil.Process]) -> None:
+    """Let them go on; those that have ended meanwhile are no matter."""
+    for process in stopped:
+        with suppress(psutil.Error):
+            process.resume()
 
 
 def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,31 @@ def planted_names() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         planted.teach(patch)
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Let nothing leave variables behind: frameworks set some when they are imported.
+
+    Ranks whose environment is not that of the session's fork server would need one of their own.
+    """
+    before = dict(os.environ)
+    yield
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment_of_module() -> Iterator[None]:
+    with _restored():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_test() -> Iterator[None]:
+    with _restored():
         yield
 
 

@@ -56,5 +56,8 @@ class ThreadRank:
     def no_sync(self):
         return nullcontext()
 
+    def describe(self) -> dict:
+        return {}
+
     def teardown(self) -> None:
         return None

@@ -18,7 +18,9 @@ CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())
 # The two packages of DALI cannot share an environment, nor all that they pull in.
 DALI = sorted(REQUIREMENTS.glob("dali_*.txt"))
 SETS = [path for path in sorted(REQUIREMENTS.glob("*.txt")) if path.stem != "constraints"]
-SETS = [path for path in SETS if path not in DALI]
+# What a benchmark compares with; in no environment of the project.
+BENCHMARKS = REQUIREMENTS / "benchmarks.txt"
+SETS = [path for path in SETS if path not in (*DALI, BENCHMARKS)]
 
 
 def read_pins(path: Path) -> dict[str, str]:
@@ -31,7 +33,7 @@ CONSTRAINTS = read_pins(REQUIREMENTS / "constraints.txt")
 
 
 def test_every_pin_is_exact_and_without_local_suffix() -> None:
-    pins = [read_pins(path) for path in (*SETS, *DALI)] + [CONSTRAINTS]
+    pins = [read_pins(path) for path in (*SETS, *DALI, BENCHMARKS)] + [CONSTRAINTS]
     assert [
         pin for each in pins for pin in each.values() if not re.fullmatch(r"==[\w.]+", pin)
     ] == []

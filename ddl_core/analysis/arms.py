@@ -1,16 +1,19 @@
-"""What every arm has reached at every number of workers: medians, intervals, efficiency.
+"""What every arm has reached at every number of workers: throughput, intervals, efficiency.
 
 An arm is strategy x loader x format of the data x model. The format is the arm's: the paper's
 loaders read different ones and stand in one panel. A setting is everything that an arm does not
 name and speed depends on: runs of two settings never share a median or a line.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis import metrics
+from ddl_core.analysis import estimates, turns
+from ddl_core.analysis.configuration import ALONE, UNKNOWN, differing
+from ddl_core.analysis.estimates import Estimate
+from ddl_core.analysis.turns import Turns, Windows
 from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 
@@ -27,7 +30,6 @@ _FREE = {
     "gpus_per_node",
     "device",
     "eval_images",
-    "epochs",
     "momentum",
     "weight_decay",
     "schedule",
@@ -41,17 +43,26 @@ _FREE = {
     "repeat",
 }
 _WORK = [name for name in RunSpec.model_fields if name not in _FREE]
-_MACHINE = ["device_used", "accelerator", "machine", "cpu_cores"]
+_MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib"]
+_MACHINE += ["software", "environment", "threads", "switches"]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
+# What one strategy or one loader has of its own; see `_variants`.
+_OWN = {"strategy": "communication", "loader": "loader_software"}
+# How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
+_SPREAD = ["ranks_per_node", "cores_shared"]
 _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
 # What a setting's name tells only where its study has several.
 _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
+_NAMED += ["memory_gib", "ranks_per_node"]
+_HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
+_TEXTS = ["software", "environment", "threads", "switches", "cores_shared"]
 
 # The same again for the two halves of a training: everything divides them but what is listed here.
 # A loader does not know what is done with its batches. How many images an epoch has may differ:
 # loading is faster than training, and needs more images for a window as long.
+_OF_STRATEGY = {name for name in _WORK if name.split("_")[0] in STRATEGIES}
 _NOT_OF_LOADING = {
-    *(name for name in _WORK if name.split("_")[0] in STRATEGIES),
+    *_OF_STRATEGY,
     "work",
     "train_images",
     "classes",
@@ -60,6 +71,7 @@ _NOT_OF_LOADING = {
     "channels_last",
     "compile",
     "optimizer",
+    "switches",
 }
 # Training on data that are free does not depend on how data would be read.
 _NOT_OF_TRAINING = {
@@ -70,13 +82,16 @@ _NOT_OF_TRAINING = {
     "pin_memory",
     "persistent_workers",
 }
-_PLACE = ["world_size", "hardware"]
+_PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
 LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
-LOADING += ["loader", "data_format", *_PLACE]
+LOADING += ["loader", "loader_software", "data_format", *_PLACE]
 TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
-TRAINING += ["strategy", "model", *_PLACE]
+TRAINING += ["strategy", "communication", "model", *_PLACE]
+# What an arm has in common with the same work done by `single`.
+_SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
+_SINGLE += ["loader", "data_format", "model", "hardware"]
 
-VALUE = "throughput_samples_per_s"
+VALUE = turns.WALL
 
 # One row of the arm table has these in common; every change of one of them is another row.
 KEYS = ["setting", "hardware", *ARM, "world_size"]
@@ -85,6 +100,7 @@ COLUMNS = [
     *_SHARED,
     "base_world_size",
     "n",
+    "windows",
     "failed",
     "value",
     "low",
@@ -92,6 +108,9 @@ COLUMNS = [
     "efficiency",
     "efficiency_low",
     "efficiency_high",
+    "against_single",
+    "against_single_low",
+    "against_single_high",
     "commit",
 ]
 
@@ -106,31 +125,89 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
-    numbers = table.groupby(_KEY, dropna=False, sort=False).ngroup()
+    placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
+    placed["variant"] = _variants(placed)
+    numbers = placed.groupby([*_KEY, *_SPREAD, "variant"], dropna=False, sort=False).ngroup()
     names: dict[int, str] = {}
-    for _, study in table.groupby("study"):
+    for _, study in placed.groupby("study"):
         settings = study.assign(number=numbers).drop_duplicates("number")
         varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
+        varying += [name for name in _HIDDEN if _several(settings, name)]
+        texts = {name: differing(settings[name]) for name in _TEXTS}
         for row in settings.to_dict("records"):
-            names[row["number"]] = _name(row, varying)
+            names[row["number"]] = _name(row, varying, texts)
     return table.assign(setting=numbers.map(names).astype("string"))
 
 
+def _several(settings: pd.DataFrame, name: str) -> bool:
+    """Say whether settings of one hardware differ in a column."""
+    return bool((settings.groupby("hardware")[name].nunique(dropna=False) > 1).any())
+
+
+def _full_nodes(table: pd.DataFrame) -> pd.Series:
+    """Return how many ranks a full node has, in the series of sizes that each run belongs to.
+
+    A series fills one node, then takes more of them: 1x1, 1x2, 2x2, 4x2 have two. Runs on several
+    nodes tell by themselves. Those on one node begin the series of the fullest nodes in their
+    study, or are apart if they have more ranks than these. So within a series, a number of ranks
+    always lies on the nodes in one way: 1x2 and 2x1 are not of the same.
+    """
+    own = table["gpus_per_node"]
+    most = own.where(table["nodes"] > 1).groupby(table["study"]).transform("max")
+    most = most.fillna(own.groupby(table["study"]).transform("max"))
+    return own.mask((table["nodes"] == 1) & (own <= most), most)
+
+
+def _bound(table: pd.DataFrame) -> pd.Series:
+    """Return whether ranks share cores; for one that is alone, what its study does elsewhere."""
+    known = table["cores_shared"].replace(ALONE, pd.NA)
+    values = known.groupby(table["study"])
+    single = (table["cores_shared"] == ALONE) & (values.transform("nunique") == 1)
+    return table["cores_shared"].mask(single.fillna(False), values.transform("first"))
+
+
+def _variants(table: pd.DataFrame) -> pd.Series:
+    """Return, of each run, what sets it apart from most runs of its strategy, loader and setting.
+
+    Empty for most. How strategies communicate differs between them and divides no setting, but runs
+    of one strategy that communicate in two ways must not meet. So it is with loaders.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for arm, column in _OWN.items():
+        for _, runs in table.groupby([*_KEY, *_SPREAD, arm], dropna=False, sort=False):
+            values = runs[column].fillna(UNKNOWN)
+            counts = values.value_counts()
+            if len(counts) > 1:
+                usual = min(counts[counts == counts.max()].index)
+                names = {one: f", {runs[arm].iloc[0]}: {text or 'no more'}"
+                         for one, text in differing(counts.index).items()}  # fmt: skip
+                found.loc[runs.index] += values.map(names | {usual: ""})
+    return found
+
+
 def _fill_machine(table: pd.DataFrame) -> None:
-    for _, study in table.groupby("study"):
-        unknown = study["machine"].isna()
-        known = study.loc[~unknown, _MACHINE].drop_duplicates()
-        if len(known) == 1:
-            for column in _MACHINE:
-                table.loc[study.index[unknown], column] = known[column].iloc[0]
+    unknown = table["machine"].isna()
+    for by, columns in ([], _MACHINE), *(([arm], [own]) for arm, own in _OWN.items()):
+        for _, runs in table.groupby(["study", *by]):
+            lost = unknown[runs.index]
+            known = runs.loc[~lost, columns].drop_duplicates()
+            if len(known) == 1:
+                for column in columns:
+                    table.loc[runs.index[lost], column] = known[column].iloc[0]
+    known = (~unknown & table["cores_shared"].notna()).groupby(table["study"]).transform("any")
+    table.loc[unknown & known, "cores_shared"] = ALONE
 
 
-def _name(row: dict, varying: list[str]) -> str:
+def _name(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
     parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
     parts += [f"{name}={row[name]}" for name in varying]
-    return f"{row['study']}: {', '.join(parts)}"
+    items = {name: told.get(row[name]) for name, told in texts.items() if not pd.isna(row[name])}
+    parts += [f"{name} {text}" for name, text in items.items() if text]
+    missing = [name for name, told in texts.items() if told and pd.isna(row[name])]
+    parts += [f"unknown {', '.join(missing)}"] if missing else []
+    return f"{row['study']}: {', '.join(parts)}{row['variant']}"
 
 
 def _hardware(row: dict) -> str:
@@ -166,51 +243,93 @@ def commits(runs: pd.DataFrame) -> pd.Series:
     return runs["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
 
 
-def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
+class _Arm(NamedTuple):
+    """What an arm reached at one number of workers, and its row."""
+
+    key: tuple[Any, ...]  # `KEYS`
+    work: int  # the same for `single` with this arm's loader, model and setting
+    runs: np.ndarray
+    windows: Windows
+    row: dict[str, Any]
+
+    @property
+    def workers(self) -> int:
+        """World size."""
+        return int(self.row["world_size"])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is what `against_single` is relative to."""
+        return bool(self.row["strategy"] == "single" and self.workers == 1)
+
+
+def arm_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row per setting, arm and world size: `COLUMNS`.
 
-    value, low and high are the median throughput (images/s) of n runs and its interval. efficiency
-    is relative to the smallest world size at hand of the same arm, base_world_size, where it is 1
-    by definition and has no interval. A row whose runs were all lost has n = 0 and no value.
+    value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
+    over its ``windows`` if its study took turns (their number), else over its n runs. efficiency is
+    relative to the smallest world size at hand of the same arm, base_world_size, where it is 1 by
+    definition and has no interval. against_single is the same relative to one worker of strategy
+    ``single`` with the same loader, model and setting: there E of a slow base shows. Both are of
+    paired windows where these are known, see `Turns.ratio`. A row whose runs were all lost has
+    n = 0 and no value.
     """
-    table = made_runs(runs)
-    values, lost, commits = (table[name].to_numpy() for name in ("value", "lost", "commit"))
+    taken = Turns(windows)
+    arms = _arms(made_runs(runs), taken)
+    singles = {arm.work: arm for arm in arms if arm.is_single and len(arm.runs)}
+    bases: dict[tuple[Any, ...], _Arm] = {}
+    for arm in arms:
+        if len(arm.runs):  # by world size last: the first of an arm is its base
+            base = bases.setdefault(arm.key[:-1], arm)
+            arm.row.update(_throughput(arm), base_world_size=base.workers)
+            arm.row.update(_interval("efficiency", _efficiency(taken, arm, base)))
+            if arm.work in singles:
+                against = _efficiency(taken, arm, singles[arm.work])
+                arm.row.update(_interval("against_single", against))
+    return pd.DataFrame([arm.row for arm in arms], columns=COLUMNS)
+
+
+def _arms(table: pd.DataFrame, taken: Turns) -> list[_Arm]:
+    # What counts of all runs as arrays: a study may have ten thousand.
+    values, lost, commits, ids = (
+        table[name].to_numpy() for name in ("value", "lost", "commit", "run_id")
+    )
+    work = table.groupby(_SINGLE, dropna=False, sort=False).ngroup().to_numpy()
     shared = table[_SHARED].to_dict("records")
-    rows: list[dict[str, Any]] = []
-    bases: dict[tuple[Any, ...], tuple[int, np.ndarray]] = {}
+    arms: list[_Arm] = []
     groups = table.groupby(KEYS).indices
-    for key in sorted(groups):  # by world size last: the first of an arm is its base
+    for key in sorted(groups):
         members = groups[key]
-        known = values[members][~np.isnan(values[members])]
+        known = members[~np.isnan(values[members])]
         row = shared[members[0]] | {
             "n": len(known),
             "failed": int(lost[members].sum()),
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
-        if len(known):
-            base = bases.setdefault(key[:-1], (row["world_size"], known))
-            row |= _reached(row["world_size"], known, *base)
-        rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS)
+        windows = taken.of(row["study"], ids[known])
+        arms.append(_Arm(key, work[members[0]], values[known], windows, row))
+    return arms
 
 
-def _reached(
-    workers: int, values: np.ndarray, base_workers: int, base_values: np.ndarray
-) -> dict[str, Any]:
-    median = float(np.median(values))
-    low, high = metrics.bootstrap_interval(values)
-    row = {"base_world_size": base_workers, "value": median, "low": low, "high": high}
-    if workers == base_workers:
-        return row | {"efficiency": 1.0}
-    scale = base_workers / workers
-    low, high = metrics.bootstrap_ratio_interval(values, base_values)
-    return row | {
-        "efficiency": metrics.relative_efficiency(
-            base_workers, float(np.median(base_values)), workers, median
-        ),
-        "efficiency_low": low * scale,
-        "efficiency_high": high * scale,
-    }
+def _throughput(arm: _Arm) -> dict[str, Any]:
+    mean = turns.middle(arm.windows, arm.runs)
+    count = sum(number != turns.WHOLE for _, number in arm.windows)
+    return {"windows": count, "value": mean.ratio, "low": mean.low, "high": mean.high}
+
+
+def _efficiency(taken: Turns, arm: _Arm, base: _Arm) -> Estimate | None:
+    """Return E, see `metrics.relative_efficiency`; None of the base itself."""
+    if arm is base:
+        return None
+    ratio = taken.ratio(arm.windows, base.windows)
+    ratio = ratio or estimates.unpaired_ratio(arm.runs, base.runs)
+    return estimates.scaled(ratio, base.workers / arm.workers)
+
+
+def _interval(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {name: 1.0}
+    return {name: estimate.ratio, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":

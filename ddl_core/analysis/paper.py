@@ -48,30 +48,40 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Paper:
-    """What Aach et al. 2023 state, what follows from it by arithmetic, and others' accuracies."""
+    """What Aach et al. 2023 state and quote, what follows by arithmetic, and others' numbers.
+
+    ``published`` are accuracies of others, ``performance`` their throughputs, times and energies.
+    """
 
     efficiency: pd.DataFrame
+    runtime: pd.DataFrame
     orderings: pd.DataFrame
     derived: pd.DataFrame
     accuracy: pd.DataFrame
     profile: pd.DataFrame
+    settings: pd.DataFrame
+    quoted: pd.DataFrame
     published: pd.DataFrame
+    performance: pd.DataFrame
 
 
 def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
-    """Read the paper's numbers, and the accuracies that others published.
+    """Read the paper's numbers, and what others published.
 
     Raises
     ------
     DataError
         If a file is missing.
     """
-    names = [name for name in Paper.__annotations__ if name != "published"]
+    others = {"published": "accuracy", "performance": "performance"}
+    names = [name for name in Paper.__annotations__ if name not in others]
     tables = {name: _read(directory / f"{name}.csv") for name in names}
-    return Paper(**tables, published=_read(published / "accuracy.csv"))
+    tables |= {name: _read(published / f"{file}.csv") for name, file in others.items()}
+    return Paper(**tables)
 
 
 def _read(path: Path) -> pd.DataFrame:
+    types = {} if path.name == "settings.csv" else _TYPES  # some settings are words
     try:
         table = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
     except OSError as error:
@@ -79,7 +89,7 @@ def _read(path: Path) -> pd.DataFrame:
             f"cannot read {path}: {error.strerror}; it belongs to the repository, "
             "restore it with `git checkout data`"
         ) from None
-    return table.astype({name: kind for name, kind in _TYPES.items() if name in table})
+    return table.astype({name: kind for name, kind in types.items() if name in table})
 
 
 def efficiency_points(paper: Paper) -> pd.DataFrame:

@@ -12,73 +12,114 @@ from ddl_core.analysis.figures import (
     kernel_shares,
     loader_bound,
     over_workers,
+    ratios,
     schedules,
     time_budget,
 )
 from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.tables import empty_windows
 
-Points = Callable[[pd.DataFrame, pd.DataFrame, Paper], pd.DataFrame]
 Draw = Callable[[pd.DataFrame], Figure]
 
 
 @dataclass(frozen=True)
+class Tables:
+    """All that a figure's points are made of."""
+
+    runs: pd.DataFrame
+    arms: pd.DataFrame
+    paper: Paper
+    windows: pd.DataFrame
+
+
+@dataclass(frozen=True)
 class Question:
-    """A figure in two steps: runs, arms and paper to points, points to figure."""
+    """A figure in two steps: tables to points, points to figure.
 
-    points: Points
+    `needs` says which runs it cannot do without, where the paper states nothing to show instead.
+    """
+
+    chosen: Callable[[Tables], pd.DataFrame]
     draw: Draw
+    needs: str = "training runs"
+
+    def points(
+        self,
+        runs: pd.DataFrame,
+        arms: pd.DataFrame,
+        paper: Paper,
+        windows: pd.DataFrame | None = None,
+    ) -> pd.DataFrame:
+        """Return the figure's points. Without `windows`, no arms took turns."""
+        given = empty_windows() if windows is None else windows
+        return self.chosen(Tables(runs, arms, paper, given))
 
 
-# The synthetic loader stands beside the others: it shows what is left without any data path.
+# Where measured at two sizes, the synthetic loader stands beside the others: it shows what is left
+# without any data path.
 _NATIVE = [("native", "turbo", "synthetic")]
 _DALI = [("dali_cpu",), ("dali_gpu",)]
 _ALL = [("native", "turbo", "dali_cpu", "dali_gpu", "synthetic")]
 
 QUESTIONS = {
+    "ratios": Question(
+        lambda tables: ratios.points(tables.runs, tables.windows),
+        ratios.draw,
+        needs="a study whose arms take turns",
+    ),
     "throughput_vs_workers": Question(
-        lambda runs, arms, paper: over_workers.throughput_points(arms, paper),
+        lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
         over_workers.draw_throughput,
     ),
-    "throughput_by_arm": Question(lambda runs, arms, paper: by_arm.points(runs, arms), by_arm.draw),
+    "throughput_by_arm": Question(
+        lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
+    ),
     "loader_bound": Question(
-        lambda runs, arms, paper: loader_bound.points(runs), loader_bound.draw
+        lambda tables: loader_bound.points(tables.runs, tables.windows), loader_bound.draw
     ),
     "efficiency_native": Question(
-        lambda runs, arms, paper: over_workers.efficiency_points(
-            arms, paper, _NATIVE, models=["resnet50"]
+        lambda tables: over_workers.efficiency_points(
+            tables.arms, tables.paper, _NATIVE, models=["resnet50"]
         ),
         over_workers.draw_native,
     ),
     "efficiency_dali": Question(
-        lambda runs, arms, paper: over_workers.efficiency_points(
-            arms, paper, _DALI, models=["resnet50"]
+        lambda tables: over_workers.efficiency_points(
+            tables.arms, tables.paper, _DALI, models=["resnet50"]
         ),
         over_workers.draw_dali,
     ),
     "efficiency_by_model": Question(
-        lambda runs, arms, paper: over_workers.efficiency_points(
-            arms, paper, [("dali_cpu",), ("native",)], strategies=["ddp"], compare="model"
+        lambda tables: over_workers.efficiency_points(
+            tables.arms,
+            tables.paper,
+            [("dali_cpu",), ("native",)],
+            strategies=["ddp"],
+            compare="model",
         ),
         over_workers.draw_by_model,
     ),
     "efficiency_by_loader": Question(
-        lambda runs, arms, paper: over_workers.efficiency_points(
-            arms, paper, _ALL, models=["resnet101"]
+        lambda tables: over_workers.efficiency_points(
+            tables.arms, tables.paper, _ALL, models=["resnet101"]
         ),
         over_workers.draw_by_loader,
     ),
     "kernel_shares": Question(
-        lambda runs, arms, paper: kernel_shares.points(paper),
+        lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
     ),
-    "time_budget": Question(lambda runs, arms, paper: time_budget.points(runs), time_budget.draw),
-    "schedules": Question(lambda runs, arms, paper: schedules.points(paper), schedules.draw),
+    "time_budget": Question(
+        lambda tables: time_budget.points(tables.runs, tables.arms), time_budget.draw
+    ),
+    "schedules": Question(lambda tables: schedules.points(tables.paper), schedules.draw),
     "accuracy_vs_batch_size": Question(
-        lambda runs, arms, paper: accuracy.batch_size_points(runs, paper),
+        lambda tables: accuracy.batch_size_points(tables.runs, tables.paper),
         accuracy.draw_batch_size,
     ),
     "learning_curves": Question(
-        lambda runs, arms, paper: accuracy.curve_points(runs),
+        lambda tables: accuracy.curve_points(tables.runs),
         accuracy.draw_curves,
+        needs="a study of schedules or optimisers",
     ),
 }

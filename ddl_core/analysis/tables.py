@@ -1,16 +1,18 @@
 """From result records to tables: a row per run, failed runs too, missing values empty.
 
-`profiles_table` has a row per profiled run, rank and share of time.
+`windows_table` has a row per warm training epoch, `profiles_table` one per profiled run, rank and
+share of time.
 """
 
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis import metrics, run_report
+from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
@@ -60,6 +62,14 @@ COLUMNS: dict[str, str] = {
     "accelerator": "string",
     "machine": "string",
     "cpu_cores": "Int64",
+    "cores_shared": "string",
+    "memory_gib": "Int64",
+    "software": "string",
+    "environment": "string",
+    "threads": "string",
+    "switches": "string",
+    "communication": "string",
+    "loader_software": "string",
     "load_average_1min": "float64",
     "git_commit": "string",
     "git_dirty": "boolean",
@@ -92,6 +102,20 @@ COLUMNS: dict[str, str] = {
     "error_kind": "string",
     "error_category": "string",
 }
+WINDOW_COLUMNS = {
+    "study": "string",
+    "run_id": "string",
+    "epoch": "Int64",
+    "block": "string",
+    "reference": "string",
+    "round": "Int64",
+    "place": "Int64",
+    "samples": "Int64",
+    "wall_s": "float64",
+    "cpu_s": "float64",
+    "throughput_samples_per_s": "float64",
+    "throughput_samples_per_cpu_s": "float64",
+}
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
@@ -108,36 +132,61 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
     RecordError
         If a record cannot be read, has an unknown field, or lies in a folder of another name.
     """
-    if not runs_dir.is_dir():
-        return empty_table()
-    studies = sorted(folder for folder in runs_dir.iterdir() if folder.is_dir())
-    return _frame([row for study in studies for row in _rows(study)], carbon_g_per_kwh)
+    return _frame([_row(*run) for run in _runs(runs_dir)], carbon_g_per_kwh)
+
+
+def windows_table(runs_dir: Path) -> pd.DataFrame:
+    """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
+
+    block, reference, round and place are empty where arms did not take turns; only block is told
+    where they shared the nodes of a job.
+
+    Raises
+    ------
+    RecordError
+        As `runs_table`.
+    """
+    return _window_frame([row for run in _runs(runs_dir) for row in _windows(*run)])
 
 
 def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
     """Write ``tables/<study>.csv`` from the study's records and return its path.
 
-    The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`.
+    And ``tables/windows/<study>.csv`` beside it. The same records give the same bytes. Energy
+    becomes CO2e at `carbon_g_per_kwh`.
 
     Raises
     ------
     RecordError
         If the study has no runs here, or a record cannot be read, or the table not be written.
     """
-    rows = _rows(tree.study(study))
-    if not rows:
+    # Each record is read once for both.
+    read = [(_row(*run), _windows(*run)) for run in _study_runs(tree.study(study))]
+    if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path = tree.tables / f"{study}.csv"
-    write_atomically(path, to_csv(_frame(rows, carbon_g_per_kwh)))
+    windows = _window_frame([window for _, rows in read for window in rows])
+    write_atomically(windows_path(path), to_csv(windows))
+    write_atomically(path, to_csv(_frame([row for row, _ in read], carbon_g_per_kwh)))
     return path
+
+
+def windows_path(table: Path) -> Path:
+    """Return where the windows of a study lie, beside its table."""
+    return table.parent / "windows" / table.name
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table that `write_table` wrote, with the same column types."""
     return pd.read_csv(path, dtype=COLUMNS, keep_default_na=False, na_values=[""])
+
+
+def read_windows(path: Path) -> pd.DataFrame:
+    """Read a table of windows that `write_table` wrote, with the same column types."""
+    return pd.read_csv(path, dtype=WINDOW_COLUMNS, keep_default_na=False, na_values=[""])
 
 
 def to_csv(table: pd.DataFrame) -> str:
@@ -161,6 +210,11 @@ def empty_table() -> pd.DataFrame:
     return _frame([])
 
 
+def empty_windows() -> pd.DataFrame:
+    """Return a table of no windows, with all columns and their types."""
+    return _window_frame([])
+
+
 def _frame(
     rows: list[dict[str, Any]], carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
 ) -> pd.DataFrame:
@@ -171,14 +225,23 @@ def _frame(
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
 
 
-def _rows(study: Path) -> list[dict[str, Any]]:
-    if not study.is_dir():
-        return []
-    folders = sorted(folder for folder in study.iterdir() if RunFiles(folder).record.exists())
-    return [_row(folder) for folder in folders]
+Run = tuple[RunRecord, list[EpochRecord]]
 
 
-def _row(directory: Path) -> dict[str, Any]:
+def _runs(runs_dir: Path) -> Iterator[Run]:
+    if runs_dir.is_dir():
+        for study in sorted(folder for folder in runs_dir.iterdir() if folder.is_dir()):
+            yield from _study_runs(study)
+
+
+def _study_runs(study: Path) -> Iterator[Run]:
+    if study.is_dir():
+        for folder in sorted(study.iterdir()):
+            if RunFiles(folder).record.exists():
+                yield _read(folder)
+
+
+def _read(directory: Path) -> Run:
     record = read_record(directory)
     place = (directory.parent.name, directory.name)
     if place != (record.study, record.run_id):
@@ -186,11 +249,39 @@ def _row(directory: Path) -> dict[str, Any]:
             f"{directory} holds the record of run {record.run_id!r} of study {record.study!r}; "
             "a copied run would count twice: remove the copy or restore the folder's name"
         )
+    return record, read_epochs(directory)
+
+
+def _row(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
     return {
         **record.spec.model_dump(),
         **_about(record),
-        **_measured(read_epochs(directory), completed=record.status == "completed"),
+        **_measured(epochs, completed=record.status == "completed"),
     }
+
+
+def _windows(record: RunRecord, epochs: list[EpochRecord]) -> list[dict[str, Any]]:
+    job = {"block": record.attempts[-1].block} if record.attempts else {}
+    return [
+        {
+            "study": record.study,
+            "run_id": record.run_id,
+            "epoch": row.epoch,
+            **(row.turn.model_dump() if row.turn else job),
+            "samples": row.samples,
+            "wall_s": row.wall_s,
+            "cpu_s": row.cpu_s,
+            "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
+            "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
+        }
+        for row in epochs
+        if row.phase == "train" and not row.cold
+    ]
+
+
+def _window_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=list(WINDOW_COLUMNS)).astype(WINDOW_COLUMNS)
+    return table.sort_values(["study", "run_id", "epoch"], ignore_index=True, kind="stable")
 
 
 def _about(record: RunRecord) -> dict[str, Any]:
@@ -205,6 +296,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "accelerator": system.get("accelerator"),
         "machine": system.get("cpu"),
         "cpu_cores": system.get("cpu_cores"),
+        **configuration.columns(record),
         "load_average_1min": system.get("load_average_1min"),
         "git_commit": provenance.get("git_commit"),
         "git_dirty": provenance.get("git_dirty"),

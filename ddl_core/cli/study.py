@@ -72,7 +72,12 @@ def study() -> None:
 @results_option
 @dry_run_option
 def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
-    """Write down all runs of a study, without starting any."""
+    """Write down all runs of a study, without starting any.
+
+    The last line says which difference between two arms its repeats, or its windows in turns, will
+    resolve, judged by how much earlier records of this machine varied.
+    """
+    from ddl_core.analysis.design import resolves
     from ddl_core.launch.plan import find_study
     from ddl_core.records.ledger import plan
 
@@ -80,6 +85,7 @@ def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: b
     entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
     click.echo(show_entries(entries))
     click.echo(counts(entries))
+    click.echo(resolves(asked, tree))
 
 
 @study.command("run")
@@ -139,6 +145,21 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         time.sleep(WATCH_EVERY_S)
 
 
+@study.command("compare")
+@click.argument("name", metavar="STUDY")
+@results_option
+def compare_command(name: str, root: Path | None) -> None:
+    """Say how fast each arm is against the study's reference, and how sure that is.
+
+    For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
+    seconds apart, with their 95 % intervals.
+    """
+    from ddl_core.analysis.compare import compare
+    from ddl_core.launch.plan import find_study
+
+    click.echo(compare(find_study(name), tree_of(root)))
+
+
 class _JobStates:
     """What SLURM says of a study's jobs, asked seldom: it serves all users of a machine."""
 
@@ -192,7 +213,7 @@ def _start(
 
     asked, tree = find_study(name), tree_of(root)
     if dry_run:
-        _show_start(ledger(asked, tree), retry_failed)
+        _show_start(ledger(asked, tree), retry_failed, in_turns=asked.turns is not None)
         return
     try:
         entries = run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir)
@@ -217,14 +238,15 @@ def _start(
         )
 
 
-def _show_start(entries: list[Entry], retry_failed: bool) -> None:
+def _show_start(entries: list[Entry], retry_failed: bool, in_turns: bool) -> None:
     from ddl_core.launch import ranks
     from ddl_core.launch.plan import pending
 
     click.echo(show_entries(entries))
     click.echo(counts(entries))
     todo = pending(entries, retry_failed)
-    click.echo(f"would run {len(todo)}, one after the other:")
+    how = "all alive, their epochs in turns" if in_turns else "one after the other"
+    click.echo(f"would run {len(todo)}, {how}:")
     for item in todo:
         logs = RunFiles(item.directory).logs
         click.echo(f"  {ranks.command(item.spec, item.directory, logs)}")

@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 )
 @click.option("--account", metavar="PROJECT", help="Project that is billed.")
 @click.option("--partition", metavar="NAME", help="[default: the site's]")
-@click.option("--time", metavar="HH:MM:SS", help="Limit of each job. [default: the site's]")
+@click.option(
+    "--time",
+    metavar="HH:MM:SS",
+    help="Limit of each job. [default: the site's; of a block the sum of its runs']",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["run", "block"]),
+    default="run",
+    show_default=True,
+    help="One job per run; or one for all runs of a repeat that need the same nodes, one after the "
+    "other in random order on the same nodes, so that differences between nodes cancel.",
+)
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
 @click.option(
     "--small-first",
@@ -42,13 +54,14 @@ def submit(
     account: str | None,
     partition: str | None,
     time: str | None,
+    by: str,
     retry_failed: bool,
     small_first: bool,
     data_dir: Path | None,
     root: Path | None,
     dry_run: bool,
 ) -> None:
-    """Submit what a study has not run yet to SLURM, one job per run.
+    """Submit what a study has not run yet to SLURM, one job per run or per block of runs.
 
     Again later, it submits only what is missing or was stopped: what is complete, at work or in the
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
@@ -62,7 +75,7 @@ def submit(
 
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
-    choice = core.Choice(retry_failed, small_first)
+    choice = core.Choice(retry_failed, small_first, by_block=by == "block")
     if dry_run:
         entries, queue = ledger(asked, tree), _queue()
         plan = core.prepare(joined(entries, queue), site, options, queue, choice)
@@ -76,12 +89,17 @@ def submit(
 
 
 def _show_plan(plan: "Submissions") -> None:
+    from ddl_core.launch.slurm.site import clock
     from ddl_core.launch.slurm.submit import show_costs
 
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
+        name = job.name.removeprefix("ddl-")
+        if len(job.entries) > 1:
+            click.echo(f"{name}: {len(job.entries)} runs in {clock(job.limit_s)}, in this order:")
+            click.echo("".join(f"  {item.spec.run_id}\n" for item in job.entries), nl=False)
         if job.after:
-            click.echo(f"{job.entry.spec.run_id} waits for {job.after.spec.run_id}")
+            click.echo(f"{name} waits for {', '.join(item.spec.run_id for item in job.after)}")
     for item in plan.left_out:
         click.echo(
             f"not submitted: {item.spec.run_id}: the smallest runs of its arm have failed; "
@@ -102,7 +120,7 @@ def _queue() -> "Queue | None":
 
 def _show_scripts(jobs: list["Submission"]) -> None:
     for job in jobs:
-        click.echo(f"# {RunFiles(job.entry.directory).script}")
+        click.echo(f"# {RunFiles(job.entries[0].directory).script}")
         click.echo(job.script)
 
 
@@ -111,6 +129,6 @@ def _warn_of_data(jobs: list["Submission"], tree: Tree, data_dir: Path | None) -
     from ddl_core.launch.plan import check_data
 
     try:
-        check_data([job.entry for job in jobs], tree, data_dir)
+        check_data([item for job in jobs for item in job.entries], tree, data_dir)
     except DataError as error:
         click.echo(f"warning: nothing could be submitted now: {error}", err=True)

@@ -178,9 +178,9 @@ def _probe_in_job(
     report: Report,
 ) -> None:
     directory = tree.probes / record.name
-    place = Place(directory.resolve(), PROJECT, sys.executable, PROGRAM)
+    place = Place((directory.resolve(),), PROJECT, sys.executable, PROGRAM)
     try:
-        script = render(record.spec, site, asked.options, place)
+        script = render([record.spec], site, asked.options, place)
     except SpecError:  # it is a finding already
         return
     if login_node.where() == "login node":

@@ -2,7 +2,7 @@
 
 from ddl_core.doctor.finding import Finding
 from ddl_core.doctor.placement import span
-from ddl_core.records.probe import Answer, Interface, ProbeRecord
+from ddl_core.records.probe import Answer, Interface, ProbeRecord, size_text
 
 NCCL = "NCCL_SOCKET_IFNAME"
 KNOBS = "gloo_interface, nccl_interface in the site's file"
@@ -85,14 +85,6 @@ def _all_reduce(record: ProbeRecord) -> Finding:
         detail += f"; {size_text(omitted[0])} and more left out: {limit}"
         return Finding("all-reduce", "warn", detail, f"a faster interface: {KNOBS}")
     return Finding("all-reduce", "ok", detail)
-
-
-def size_text(number: int) -> str:
-    """Return a message size such as ``"64 KiB"``."""
-    for power, unit in ((20, "MiB"), (10, "KiB")):
-        if number >= 2**power:
-            return f"{number / 2**power:g} {unit}"
-    return f"{number} B"
 
 
 def _reading(record: ProbeRecord) -> Finding:

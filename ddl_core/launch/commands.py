@@ -13,6 +13,9 @@ from ddl_core.processes import import_path
 from ddl_core.spec.registry import require
 from ddl_core.spec.run import RunSpec
 
+# Set by a job of several runs before each of them.
+BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
+
 # Give a rank the log files that torchrun would have given it, then become the rank.
 OWN_LOGS = 'mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"'
 
@@ -31,6 +34,8 @@ class Allocation:
     nodes: int
     srun: tuple[str, ...]
     launcher: str
+    block: str | None = None  # of runs that share this start of the job
+    place: int | None = None  # of the run at work in it
 
     @classmethod
     def current(cls) -> "Allocation | None":
@@ -46,6 +51,8 @@ class Allocation:
             nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
             srun=tuple(shlex.split(srun)),
             launcher=os.environ.get("DDL_LAUNCHER", "srun"),
+            block=os.environ.get(BLOCK),
+            place=int(os.environ[PLACE]) if BLOCK in os.environ else None,
         )
 
 
@@ -160,9 +167,16 @@ def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:
-    """Return the environment of the ranks: this package importable, threads as the run says."""
+    """Return the environment of the ranks: this package importable, threads as the run says.
+
+    Whatever the shell has: torch computes with OpenMP and MKL. NumPy, with an OpenBLAS of its own,
+    has one thread, as it has in a fork of a process that loaded it so.
+    """
+    threads = str(spec.cpu_threads)
     return {
         **os.environ,
         "PYTHONPATH": import_path(),
-        "OMP_NUM_THREADS": str(spec.cpu_threads),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": "1",
     }

@@ -46,7 +46,8 @@ class ForkServer:
         self.address = str(Path(self._folder.name) / "socket")
         self._log = Path(self._folder.name) / "log"
         own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
-        own |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it must not have threads
+        # It must not have threads.
+        own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
         # Any other look for a GPU spoils CUDA in forks.
         own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         self._process = processes.start(

@@ -45,12 +45,13 @@ PLACE, PLACE_VALUE = "DDL_R", "00000"
 RANK = "RANK={:06d}"
 
 # Variables that a run may set otherwise than its server: they are read when a rank begins, by this
-# package, a notebook's kernel or a framework. All others may be read where torch is loaded, as
-# ONEDNN_MAX_CPU_ISA is.
+# package, a notebook's kernel, a framework or torch's compiler (which sets its own when it is
+# imported). All others may be read where torch is loaded, as ONEDNN_MAX_CPU_ISA is.
 READ_LATER = (
-    *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONPATH"),
+    *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    "PYTHONPATH",
     *("JPY_", "IPYTHONDIR", "MPLBACKEND", "TERM", "CLICOLOR", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
-    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_", "TORCHINDUCTOR_CACHE_DIR"),
 )
 
 

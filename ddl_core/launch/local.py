@@ -19,13 +19,14 @@ from ddl_core.records.ledger import (
     mark_failed,
 )
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.progress import read_progress
+from ddl_core.records.progress import fraction, read_progress
 from ddl_core.records.run import Failure, RunRecord, Status, read_record
 
 CANCEL_PATIENCE_S = 30.0
 ASK_EVERY_S = 1.0
 
 POLL_S = 0.25
+ALMOST = 0.99
 
 
 class Local:
@@ -94,11 +95,15 @@ class LocalJob:
             raise LaunchError(f"{record.error.kind}: {record.error.message}")
         raise self._error or LaunchError(f"run {record.run_id} ended as {record.status!r}")
 
+    def interrupt(self) -> None:
+        """Ask the run to end, and do not wait for it."""
+        self._signal(signal.SIGINT)
+
     def cancel(self) -> None:
         """End the run and every process of it; a run that is complete stays complete."""
         deadline = time.monotonic() + CANCEL_PATIENCE_S
         while not self.ended and time.monotonic() < deadline:
-            self._signal(signal.SIGINT)  # may come before the cell runs: ask again
+            self.interrupt()  # may come before the cell runs: ask again
             self._thread.join(ASK_EVERY_S)
         self._signal(signal.SIGKILL)
         self._thread.join(CANCEL_PATIENCE_S)
@@ -149,7 +154,9 @@ def show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
     """Show a job's progress until it ends; end it when this process is interrupted."""
     try:
         while not job.ended:
-            shown.show(done, job.run_dir.name, read_progress(job.run_dir))
+            progress = read_progress(job.run_dir)
+            # A run that evaluates or ends is still the one at work.
+            shown.show(done + min(fraction(progress), ALMOST), job.run_dir.name, progress)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         job.cancel()

@@ -8,10 +8,12 @@ from ddl_core.records.ledger import (
     TO_RETRY,
     TO_RUN,
     Entry,
+    data_folder,
     plan,
+    plan_one,
 )
 from ddl_core.records.paths import STUDIES, RunFiles, Tree, locate, portable
-from ddl_core.records.run import RunRecord, read_record, write_record
+from ddl_core.records.run import read_record, write_record
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
@@ -73,18 +75,10 @@ def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
 
 def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
     """Plan a single run, unless it is planned already; return its folder."""
-    directory = tree.study(study) / spec.run_id
-    folder = data_folder(spec, tree, data_dir)
-    if not RunFiles(directory).record.exists():
-        write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
-    elif data_dir:
+    directory = plan_one(spec, study, tree, data_dir).directory
+    if data_dir:
         _point_to(directory, data_dir)
     return directory
-
-
-def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
-    """Return the folder a run reads, None for synthetic data."""
-    return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
 
 
 def _point_to(directory: Path, data_dir: Path) -> None:

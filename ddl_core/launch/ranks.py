@@ -17,7 +17,7 @@ from ddl_core.launch import commands, diagnose, nsys, preflight, supervise
 from ddl_core.launch.commands import Allocation, environment
 from ddl_core.records.ledger import INTERRUPTED, complete_text, exclusive, mark_failed
 from ddl_core.records.paths import RunFiles, locate
-from ddl_core.records.progress import Standing, read_progress
+from ddl_core.records.progress import WAITING, Standing, read_progress
 from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
 from ddl_core.records.storage import now
 from ddl_core.spec.run import RunSpec
@@ -107,9 +107,12 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
             gone = "its process was gone"
             attempt.error = Failure(kind=INTERRUPTED, message=gone, category="killed")
     logs = files.logs / f"attempt_{len(record.attempts)}"
-    record.attempts.append(Attempt(started_utc=now()))
+    job = Allocation.current()
+    record.attempts.append(
+        Attempt(started_utc=now(), block=job and job.block, place=job and job.place)
+    )
     record.status, record.error = "running", None
-    record.job_id = os.environ.get("SLURM_JOB_ID") if Allocation.current() else None
+    record.job_id = os.environ.get("SLURM_JOB_ID") if job else None
     write_record(files.directory, record)
     return logs
 
@@ -153,7 +156,7 @@ def watch(
 
     `ended` is asked several times a second.
     """
-    seen, since = _changed(files.progress), time.monotonic()
+    seen, since, progress = _changed(files.progress), time.monotonic(), None
     grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
@@ -163,6 +166,8 @@ def watch(
             progress = read_progress(files.directory)
             if progress and on_progress:
                 on_progress(progress)
+        if progress and progress["phase"] == WAITING:
+            since = time.monotonic()  # other arms measure: it is not to move, nor to be looked at
         waited = time.monotonic() - since
         if waited > grace and read_record(files.directory).status == "completed":
             return None

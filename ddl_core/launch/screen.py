@@ -4,7 +4,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from ddl_core.records.progress import Standing, describe, fraction
@@ -20,8 +19,8 @@ TABLE_BAR_WIDTH = 20
 class Screen(Protocol):
     """Somewhere to show the progress of several runs."""
 
-    def show(self, done: int, name: str, progress: Standing | None) -> None:
-        """Show that `done` runs have ended and how far the run `name` is."""
+    def show(self, done: float, name: str, progress: Standing | None) -> None:
+        """Show how many parts are done, the part of one too, and how far the run `name` is."""
         ...
 
     def say(self, line: str) -> None:
@@ -33,16 +32,17 @@ class Screen(Protocol):
         ...
 
 
-def screen(total: int) -> Screen:
-    """Return the screen that fits the place this process runs in, for `total` runs."""
+def screen(total: int, part: str = "run") -> Screen:
+    """Return the screen that fits the place this process runs in, for `total` runs or epochs."""
     if in_notebook():
-        return CellScreen(total)
-    return TerminalScreen(total) if sys.stderr.isatty() else LogScreen(total)
+        return CellScreen(total, part)
+    return TerminalScreen(total, part) if sys.stderr.isatty() else LogScreen(total, part)
 
 
 def follow(name: str) -> Callable[[Standing], None]:
     """Return a callback that shows the progress of the single run `name`."""
-    return partial(screen(1).show, 0, name)
+    shown = screen(1)
+    return lambda progress: shown.show(fraction(progress), name, progress)
 
 
 def in_notebook() -> bool:
@@ -55,7 +55,7 @@ def in_notebook() -> bool:
 class Silence:
     """A screen that shows nothing."""
 
-    def show(self, done: int, name: str, progress: object) -> None:
+    def show(self, done: float, name: str, progress: object) -> None:
         """Ignore it."""
 
     def say(self, line: str) -> None:
@@ -68,9 +68,10 @@ class Silence:
 class TerminalScreen:
     """One line that is rewritten: runs, time to go, the current run and its rate."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, part: str) -> None:
         from tqdm import tqdm
 
+        self._part = part
         self._bar = tqdm(
             total=total,
             bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}<{remaining}]{postfix}",
@@ -78,10 +79,10 @@ class TerminalScreen:
             ncols=shutil.get_terminal_size().columns - 1,
         )
 
-    def show(self, done: int, name: str, progress: Standing | None) -> None:
+    def show(self, done: float, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
-        self._bar.n = done + fraction(progress)
-        self._bar.set_description_str(f"run {done + 1}/{self._bar.total}", refresh=False)
+        self._bar.n = done
+        self._bar.set_description_str(_place(self._part, done, self._bar.total), refresh=False)
         # The name last: it is what a narrow terminal may cut.
         self._bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
         self._bar.refresh()
@@ -98,14 +99,14 @@ class TerminalScreen:
 class LogScreen:
     """A line now and then, for output that goes to a file."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, total: int, part: str) -> None:
+        self._total, self._part = total, part
         self._clock = _Clock(LOG_EVERY_S)
 
-    def show(self, done: int, name: str, progress: Standing | None) -> None:
+    def show(self, done: float, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
         if self._clock.due(name, progress):
-            self.say(_line(done, self._total, name, progress, self._clock))
+            self.say(_line(self._part, done, self._total, name, progress, self._clock))
 
     def say(self, line: str) -> None:
         """See `Screen`."""
@@ -119,19 +120,19 @@ class LogScreen:
 class CellScreen:
     """One output of a notebook cell that is replaced; the saved notebook keeps the last state."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, part: str) -> None:
         from IPython.display import display
 
-        self._total = total
+        self._total, self._part = total, part
         self._clock = _Clock(CELL_EVERY_S)
         self._lines: list[str] = []
         self._now = ""
         self._handle = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def show(self, done: int, name: str, progress: Standing | None) -> None:
+    def show(self, done: float, name: str, progress: Standing | None) -> None:
         """See `Screen`."""
         if self._clock.due(name, progress):
-            self._now = _line(done, self._total, name, progress, self._clock)
+            self._now = _line(self._part, done, self._total, name, progress, self._clock)
             self._update()
 
     def say(self, line: str) -> None:
@@ -173,12 +174,18 @@ class _Clock:
         return f", {seconds / 60:.0f} min to go" if seconds >= 90 else f", {seconds:.0f} s to go"
 
 
-def _line(done: int, total: int, name: str, progress: Standing | None, clock: _Clock) -> str:
-    share = fraction(progress)
-    filled = round(share * BAR_WIDTH)
+def _line(
+    part: str, done: float, total: int, name: str, progress: Standing | None, clock: _Clock
+) -> str:
+    filled = round(fraction(progress) * BAR_WIDTH)
     bar = "#" * filled + "-" * (BAR_WIDTH - filled)
-    number = f"run {done + 1}/{total} " if total > 1 else ""
-    return f"{number}{name} [{bar}] {describe(progress)}{clock.to_go(done + share, total)}"
+    number = f"{_place(part, done, total)} " if total > 1 else ""
+    return f"{number}{name} [{bar}] {describe(progress)}{clock.to_go(done, total)}"
+
+
+def _place(part: str, done: float, total: int) -> str:
+    """Return e.g. ``run 3/12``: the one at work."""
+    return f"{part} {min(int(done) + 1, total)}/{total}"
 
 
 def show_ranks() -> Callable[[list[dict[str, Any]]], None]:

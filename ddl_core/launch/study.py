@@ -1,14 +1,16 @@
-"""Run what is left of a study, one run after the other, on this machine."""
+"""Run what is left of a study on this machine: one run after the other, or all in turns."""
 
 from pathlib import Path
 
 from ddl_core.errors import DDLError
 from ddl_core.launch import fork_server, preflight
+from ddl_core.launch.commands import Allocation
 from ddl_core.launch.local import Local, show_until_ended
 from ddl_core.launch.plan import check_data, pending, write_plans
 from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.reconcile import settled
+from ddl_core.launch.slurm.reconcile import queued, settled
+from ddl_core.launch.turns import run_in_turns
 from ddl_core.processes import stoppable
 from ddl_core.records import agreement
 from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
@@ -61,20 +63,44 @@ def run_study(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
-        todo = pending(_with_jobs(ledger(study, tree)), retry_failed)
+        todo = _to_do(ledger(study, tree), retry_failed)
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         if todo:
             with fork_server.shared():
-                shown = screen(len(todo)) if progress else Silence()
-                _run_all(todo, launcher or Local(), shown)
+                _run_all(study, todo, tree, data_dir, launcher or Local(), progress)
         return ledger(study, tree)
 
 
-def _with_jobs(entries: list[Entry]) -> list[Entry]:
-    """Return the ledger as SLURM has it, if it was ever asked: what waits there is not run here."""
-    open_jobs = any(item.job_id and item.state != "completed" for item in entries)
-    return settled(entries, scheduler.queue()) if open_jobs else entries
+def _run_all(
+    study: Study,
+    todo: list[Entry],
+    tree: Tree,
+    data_dir: Path | None,
+    launcher: Local,
+    progress: bool,
+) -> None:
+    # Not in turns in a SLURM job, whose ranks may be on other nodes.
+    turns = study.turns is not None and Allocation.current() is None
+    total, part = (sum(one.spec.epochs for one in todo), "epoch") if turns else (len(todo), "run")
+    shown = screen(total, part) if progress else Silence()
+    try:
+        if turns:
+            run_in_turns(study, todo, tree, data_dir, launcher, shown)
+        else:
+            _one_by_one(todo, launcher, shown)
+    finally:
+        shown.close()
+
+
+def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
+    """Return what is left; what SLURM has in its queue is not run here, if it was ever asked."""
+    if not any(item.job_id and item.state != "completed" for item in entries):
+        return pending(entries, retry_failed)
+    queue = scheduler.queue()
+    left = pending(settled(entries, queue), retry_failed)
+    # One that failed in a block whose job is still there may be tried again by that job.
+    return [item for item in left if not queued(item, queue)]
 
 
 def summary(entries: list[Entry]) -> str:
@@ -93,15 +119,12 @@ def live(entries: list[Entry]) -> list[str]:
     ]
 
 
-def _run_all(todo: list[Entry], launcher: Local, shown: Screen) -> None:
-    try:
-        for done, item in enumerate(todo):
-            try:
-                job = launcher.submit(item.directory)
-                show_until_ended(job, shown, done)
-                job.wait()
-                shown.say(f"completed  {item.spec.run_id}")
-            except DDLError as error:
-                shown.say(f"failed     {item.spec.run_id}: {error}")
-    finally:
-        shown.close()
+def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen) -> None:
+    for done, item in enumerate(todo):
+        try:
+            job = launcher.submit(item.directory)
+            show_until_ended(job, shown, done)
+            job.wait()
+            shown.say(f"completed  {item.spec.run_id}")
+        except DDLError as error:
+            shown.say(f"failed     {item.spec.run_id}: {error}")

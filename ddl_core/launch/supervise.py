@@ -125,11 +125,7 @@ def ask_ranks(logs: Path, token: str, text: str) -> Failure:
 
 def _ranks(token: str) -> dict[int, psutil.Process]:
     """Return the process of every rank, but not the processes of its loader."""
-    found = {}
-    for process in processes.carrying(token):
-        with suppress(psutil.Error):
-            if "RANK" in process.environ():
-                found[process.pid] = process
+    found = {process.pid: process for process in processes.of_ranks(token)}
     ranks = {}
     for process in found.values():
         with suppress(psutil.Error):

@@ -1,5 +1,6 @@
 """What became of each run of a study, who may work on a run now, and how one is closed."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from ddl_core.errors import LaunchError, RecordError
+from ddl_core.errors import Interrupted, LaunchError, RecordError
 from ddl_core.records.failures import Category, remedy
 from ddl_core.records.paths import RunFiles, Tree, portable
 from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
@@ -19,7 +20,7 @@ from ddl_core.spec.study import Study
 
 State = Status | Literal["missing", "interrupted", "unreadable"]
 
-INTERRUPTED = "Interrupted"  # kind of failure of a run that only was told to stop
+INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
 
@@ -43,23 +44,39 @@ def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
     `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
     """
     for spec in study.expand():
-        directory = tree.study(study.name) / spec.run_id
-        if not RunFiles(directory).record.exists():
-            write_record(
-                directory, RunRecord.plan(study.name, spec, _data_dir(spec, tree, data_dir))
-            )
+        plan_one(spec, study.name, tree, data_dir)
     return ledger(study, tree)
 
 
-def _data_dir(spec: RunSpec, tree: Tree, chosen: Path | None) -> str | None:
-    if spec.loader == "synthetic":
-        return None
-    return portable(chosen or tree.dataset(spec.dataset))
+def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
+    """Write a ``planned`` record for a run that has none; return its entry."""
+    directory = tree.study(study) / spec.run_id
+    if not RunFiles(directory).record.exists():
+        folder = data_folder(spec, tree, data_dir)
+        write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
+    return entry(spec, directory)
+
+
+def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
+    """Return the folder a run reads, None for synthetic data."""
+    return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
 
 
 def ledger(study: Study, tree: Tree) -> list[Entry]:
     """Return one entry per run of the study, in running order."""
-    return [entry(spec, tree.study(study.name) / spec.run_id) for spec in study.expand()]
+    folder = tree.study(study.name)
+    specs = [*study.expand(), *_further_references(study, folder)]
+    return [entry(spec, folder / spec.run_id) for spec in specs]
+
+
+def _further_references(study: Study, folder: Path) -> Iterator[RunSpec]:
+    """Yield the runs of the reference arm that blocks needed beyond the study's repeats."""
+    if study.turns is None:
+        return
+    for beyond in map(study.reference, itertools.count(study.repeats)):
+        if not (folder / beyond.run_id).is_dir():
+            return
+        yield beyond
 
 
 def entry(spec: RunSpec, directory: Path) -> Entry:

@@ -9,6 +9,7 @@ STUDIES = PROJECT / "studies"
 NOTEBOOKS = PROJECT / "notebooks"
 SITES = PROJECT / "slurm"
 FIGURES = PROJECT / "figures"
+README = PROJECT / "README.md"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
 

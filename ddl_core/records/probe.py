@@ -120,6 +120,14 @@ class ProbeRecord(Strict):
     answers: list[Answer] = Field(default_factory=list)
 
 
+def size_text(number: float) -> str:
+    """Return the size of a message of `number` bytes, e.g. ``"64 KiB"``."""
+    for power, unit in ((20, "MiB"), (10, "KiB")):
+        if number >= 2**power:
+            return f"{number / 2**power:g} {unit}"
+    return f"{number:g} B"
+
+
 def write_probe(directory: Path, record: ProbeRecord) -> None:
     """Write ``probe.json`` atomically."""
     write_atomically(ProbeFiles(directory).record, record.model_dump_json(indent=1) + "\n")

@@ -12,6 +12,7 @@ from ddl_core.records.storage import now, write_atomically
 Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
+WAITING = "waiting"  # the phase of a rank that stands still while other arms measure
 
 Publish = Callable[[dict[str, Any]], None]
 
@@ -32,7 +33,8 @@ def fraction(progress: Standing | None) -> float:
     if progress["phase"] == "done":
         return 1.0
     epochs, steps = progress["epochs"] or 1, progress["steps"] or 1
-    within = progress["step"] / steps if progress["phase"] == "train" else 1.0
+    ahead = progress["phase"] in ("train", WAITING)  # of the epoch's end
+    within = progress["step"] / steps if ahead else 1.0
     return min(1.0, (progress["epoch"] + min(1.0, within)) / epochs)
 
 
@@ -40,8 +42,9 @@ def describe(progress: Standing | None) -> str:
     """Return e.g. ``"epoch 2/4 train, step 12/50, 87.3 images/s"``."""
     if not progress:
         return "starting the ranks"
-    if progress["phase"] in ("setup", "done"):
-        return {"setup": "setting up", "done": "done"}[progress["phase"]]
+    plain = {"setup": "setting up", "done": "done", WAITING: "waiting for its turn"}
+    if progress["phase"] in plain:
+        return plain[progress["phase"]]
     text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
     if progress["steps"]:
         text += f", step {progress['step']}/{progress['steps']}"
@@ -71,7 +74,7 @@ class Progress:
         self.begin("setup", 0, 0)
 
     def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
-        """Enter a phase: ``setup``, ``train``, ``eval`` or ``done``."""
+        """Enter a phase: ``setup``, ``train``, ``eval``, ``waiting`` or ``done``."""
         self._state |= {"phase": phase, "epoch": epoch}
         self._images_per_step = images_per_step
         self._begun = time.monotonic()

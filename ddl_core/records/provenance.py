@@ -15,6 +15,7 @@ from ddl_core.spec import registry
 PACKAGES = (
     "torch",
     "torchvision",
+    "timm",
     "nvidia-ml-py",
     "numpy",
     "pillow",

@@ -18,9 +18,10 @@ from ddl_core.records.paths import RunFiles
 from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
 from ddl_core.spec.run import RunSpec, describe
 
-SCHEMA_VERSION = 3
-# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`; else they are version 3.
-READABLE = (1, 2, SCHEMA_VERSION)
+SCHEMA_VERSION = 4
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn`; else
+# they are version 4.
+READABLE = (1, 2, 3, SCHEMA_VERSION)
 METHOD_VERSION = 1
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
@@ -41,6 +42,15 @@ class Spent(Strict):
     waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
     update_s: float = Field(description="of the weights")
     end_s: float = Field(description="from the last update until all ranks are there")
+
+
+class Turn(Strict):
+    """Place of a window among those of the arms that took turns."""
+
+    block: str = Field(description="name of the arms that were alive together")
+    reference: str = Field(description="run_id of the arm that all of them are compared with")
+    round: int = Field(description="from 0; in each, every arm of the block has one window")
+    place: int = Field(description="of the window within its round, from 0")
 
 
 class Failure(Strict):
@@ -72,6 +82,10 @@ class Attempt(Strict):
     ended_utc: str | None = None
     status: Status = "running"
     error: Failure | None = None
+    block: str | None = Field(
+        None, description="start of a job that it shared with other runs, one after the other"
+    )
+    place: int | None = Field(None, description="from 0, its place in the order of that block")
 
 
 class DataInfo(Strict):
@@ -157,6 +171,9 @@ class EpochRecord(Strict):
     )
     energy_j: float | None = Field(
         None, description="of the window, all ranks; null if not measured, see RunRecord.system"
+    )
+    turn: Turn | None = Field(
+        None, description="place in the order of the arms that took turns; null if none did"
     )
 
 

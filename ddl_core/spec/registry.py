@@ -24,12 +24,14 @@ class Entry:
         What figures call it; empty: its name.
     packages
         Distributions of which it needs one: records hold their versions, the doctor looks for them.
+    variables
+        Beginnings of the environment variables that are read for it alone.
     install
         The command that installs them.
     one_run_per_process
         Whether a second run in the same process fails, so that engines end after each.
     colour, marker
-        Of a strategy in figures, e.g. ``"#0072B2"`` and ``"o"``; empty: the next free ones.
+        Of a strategy or a model in figures, e.g. ``"#0072B2"`` and ``"o"``; empty: the next free.
     line, fill
         Of a loader in figures, as matplotlib's line and marker fill styles; empty: the same.
     """
@@ -37,6 +39,7 @@ class Entry:
     code: str
     title: str = ""
     packages: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     install: str = "make env"
     one_run_per_process: bool = False
     colour: str = ""
@@ -55,6 +58,7 @@ STRATEGIES = {
         "ddl_core.train.strategies.horovod:Horovod",
         "Horovod",
         packages=("horovod",),
+        variables=("HOROVOD_",),
         install="make horovod",
         one_run_per_process=True,  # a second start ends with SIGSEGV
         colour="#E69F00",
@@ -64,6 +68,7 @@ STRATEGIES = {
         "ddl_core.train.strategies.deepspeed:DeepSpeed",
         "DeepSpeed",
         packages=("deepspeed",),
+        variables=("DEEPSPEED_", "DS_"),
         one_run_per_process=True,  # a second start looks for the group of the first
         colour="#009E73",
         marker="^",
@@ -76,12 +81,18 @@ LOADERS = {
     "turbo": Entry("ddl_core.train.loaders.turbo:Turbo", line=(0, (2.5, 1)), fill="top"),
     "memory": Entry("ddl_core.train.loaders.turbo:Memory", line=(0, (8, 1.5)), fill="none"),
     "dali_cpu": Entry(
-        "ddl_core.train.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, line=(0, (5, 2)), fill="left"
+        "ddl_core.train.loaders.dali:DaliCPU",
+        "DALI (CPU)",
+        _DALI,
+        variables=("DALI_",),
+        line=(0, (5, 2)),
+        fill="left",
     ),
     "dali_gpu": Entry(
         "ddl_core.train.loaders.dali:DaliGPU",
         "DALI (GPU)",
         _DALI,
+        variables=("DALI_",),
         line=(0, (5, 2, 1, 2)),
         fill="right",
     ),
@@ -90,15 +101,23 @@ LOADERS = {
     ),
 }
 
+# Colours are the "muted" ones of Paul Tol, Colour Schemes (SRON/EPS/TN/09-002, 2021): no strategy
+# has one of them.
 MODELS = {
-    "resnet18": Entry("ddl_core.train.models:resnet18", "ResNet18"),
-    "resnet50": Entry("ddl_core.train.models:resnet50", "ResNet50"),
-    "resnet101": Entry("ddl_core.train.models:resnet101", "ResNet101"),
-    "resnet152": Entry("ddl_core.train.models:resnet152", "ResNet152"),
-    "resnet8": Entry("ddl_core.train.models:resnet8", "ResNet8"),
-    "resnet44": Entry("ddl_core.train.models:resnet44", "ResNet44"),
-    "alexnet": Entry("ddl_core.train.models:alexnet", "AlexNet"),
-    "googlenet": Entry("ddl_core.train.models:googlenet", "GoogLeNet"),
+    "resnet18": Entry("ddl_core.train.models:resnet18", "ResNet18", colour="#88CCEE", marker="D"),
+    "resnet50": Entry("ddl_core.train.models:resnet50", "ResNet50", colour="#44AA99", marker="o"),
+    "resnet101": Entry(
+        "ddl_core.train.models:resnet101", "ResNet101", colour="#AA4499", marker="s"
+    ),
+    "resnet152": Entry(
+        "ddl_core.train.models:resnet152", "ResNet152", colour="#332288", marker="^"
+    ),
+    "resnet8": Entry("ddl_core.train.models:resnet8", "ResNet8", colour="#DDCC77", marker="8"),
+    "resnet44": Entry("ddl_core.train.models:resnet44", "ResNet44", colour="#999933", marker="d"),
+    "alexnet": Entry("ddl_core.train.models:alexnet", "AlexNet", colour="#CC6677", marker="*"),
+    "googlenet": Entry(
+        "ddl_core.train.models:googlenet", "GoogLeNet", colour="#882255", marker="H"
+    ),
 }
 
 REGISTRIES: dict[str, dict[str, Entry]] = {

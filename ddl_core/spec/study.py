@@ -20,6 +20,20 @@ from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec, describe
 
 
+class Turns(BaseModel):
+    """That the arms of a study measure in turns, and what all are compared with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reference: dict[str, Any] = Field(description="RunSpec fields that one arm alone has")
+
+    def is_reference(self, run: RunSpec) -> bool:
+        """Say whether a run is of the arm that all are compared with: one that trains."""
+        fields = run.model_dump()
+        fits = all(fields[name] == value for name, value in self.reference.items())
+        return fits and run.work == "train"
+
+
 class Study(BaseModel):
     """A question and the grid of runs that answers it."""
 
@@ -32,6 +46,9 @@ class Study(BaseModel):
         [{}], description="grids, each field -> values to combine"
     )
     repeats: PositiveInt = 3
+    turns: Turns | None = Field(
+        None, description="all arms are alive, and their epochs take turns on one machine"
+    )
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -51,6 +68,8 @@ class Study(BaseModel):
                     raise ValueError(f"axes: {field} is set by `repeats`; remove it")
                 if not values:
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
+        if self.turns:
+            _check_fields("turns.reference", self.turns.reference)
         return self
 
     @classmethod
@@ -94,7 +113,28 @@ class Study(BaseModel):
         twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
         if twice:
             raise SpecError(f"two grids of axes contain the same run: {', '.join(twice)}")
+        if self.turns:
+            _check_reference(self.turns, runs)
         return runs
+
+    def reference(self, repeat: int) -> RunSpec:
+        """Return the run that all others are compared with, in one repetition.
+
+        Also one beyond `repeats`: where arms do not fit together, each block has one of its own.
+        """
+        assert self.turns is not None
+        first = next(run for run in self.expand() if self.turns.is_reference(run))
+        return first.model_copy(update={"repeat": repeat})
+
+
+def _check_reference(turns: Turns, runs: list[RunSpec]) -> None:
+    fitting = [run for run in runs if run.repeat == 0 and turns.is_reference(run)]
+    if len(fitting) != 1:
+        found = ", ".join(run.run_id for run in fitting) or "none"
+        raise SpecError(
+            f"turns.reference = {turns.reference} must fit one arm alone, but it fits {found}; "
+            "name fields that only the reference has"
+        )
 
 
 def _check_fields(place: str, names: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ class Rate:
     images_per_s : float
         By the wall clock, all threads or processes of the loader together.
     images_per_core_s : float
-        Per second of CPU time: hardly disturbed by others on the machine.
+        Per second of CPU time: without the time in which other programs had the core.
     """
 
     what: str

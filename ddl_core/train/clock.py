@@ -235,7 +235,8 @@ class Clock:
 def cpu_seconds() -> float:
     """Return the CPU time of this process and its living children so far, user and system.
 
-    Wall-clock rates fall when others use the machine; rates per CPU second hardly do.
+    It leaves out the time in which other programs had the core, and nothing else: where the core is
+    slower for a while, a CPU second does less.
     """
     me = psutil.Process()
     total = 0.0

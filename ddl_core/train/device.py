@@ -1,5 +1,6 @@
 """What torch knows of the device a rank computes on, and the settings a run asks of it."""
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ import torch
 from ddl_core.records.profile import WINDOW
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Strategy
+
+_CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
 def configure(spec: RunSpec) -> None:
@@ -38,6 +41,46 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
+    }
+
+
+def threads() -> dict[str, int]:
+    """Return the threads that torch computes with, in this process, and those between operators."""
+    return {"compute": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
+
+
+def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
+    """Return the switches of torch that are in effect in this process, by their names."""
+    return {
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "pin_memory": spec.pin_memory and device.type == "cuda",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available(),
+        "mkl": torch.backends.mkl.is_available(),
+    }
+
+
+def affinity(strategy: Strategy, ranks_per_node: int) -> dict[str, Any]:
+    """Return how many cores each rank may use, and whether two of one node share any. A collective.
+
+    ``cores_least`` and ``cores_most`` over all ranks; ``shared`` is None where a node has one rank.
+    """
+    own = sorted(os.sched_getaffinity(0))
+    places = strategy.world_size // ranks_per_node * _CORES
+    users = torch.zeros(places, dtype=torch.float64)
+    users[[strategy.rank // ranks_per_node * _CORES + core % _CORES for core in own]] = 1
+    users = strategy.all_reduce(users.to(strategy.device), "sum")
+    ends = torch.tensor([len(own), -len(own)], dtype=torch.float64, device=strategy.device)
+    most, minus_least = strategy.all_reduce(ends, "max").tolist()
+    return {
+        "cores_least": int(-minus_least),
+        "cores_most": int(most),
+        "shared": bool(users.max() > 1) if ranks_per_node > 1 else None,
     }
 
 

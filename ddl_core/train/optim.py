@@ -9,6 +9,7 @@ from importlib import import_module
 
 from torch import nn
 from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ddl_core.errors import NotInstalledError
 from ddl_core.spec.run import RunSpec
@@ -32,6 +33,19 @@ def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
     if spec.optimizer == "sgd":
         return SGD(groups, lr=rate)
     return _timm_optimizer(spec.optimizer)(groups, lr=rate)
+
+
+def implementation(optimizer: Optimizer) -> dict[str, bool]:
+    """Return which of torch's implementations makes the update: ``foreach``, ``fused``, or neither.
+
+    Neither is asked for, so torch decides by the parameters, as it does in the step itself. timm's
+    optimisers have but one, a loop over the parameters.
+    """
+    if not isinstance(optimizer, SGD):
+        return {"foreach": False, "fused": False}
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    fused, foreach = _default_to_fused_or_foreach(parameters, differentiable=False)
+    return {"foreach": foreach, "fused": fused}
 
 
 def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:

@@ -7,7 +7,7 @@ each with one entry in `spec/registry.py`.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,13 @@ class Strategy(Protocol):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what communicates and how, as it is in effect after `setup`; for the record.
+
+        Runs that differ in it are never pooled, so it tells nothing of ranks and places.
+        """
         ...
 
     def teardown(self) -> None:

@@ -11,16 +11,24 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ddl_core.errors import DDLError
 from ddl_core.processes import die_with_parent
+from ddl_core.records.environment import told
 from ddl_core.records.paths import RunFiles, locate
-from ddl_core.records.progress import Progress, Publish
+from ddl_core.records.progress import WAITING, Progress, Publish
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import DataInfo, EpochRecord, append_epoch, read_record, write_record
+from ddl_core.records.run import (
+    DataInfo,
+    EpochRecord,
+    Turn,
+    append_epoch,
+    read_record,
+    write_record,
+)
 from ddl_core.records.storage import now
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.seeds import derive_seed
@@ -29,8 +37,9 @@ from ddl_core.train.checkpoint import weights_sha256
 from ddl_core.train.energy.meter import Meter
 from ddl_core.train.fairness import check_agreement, check_setup
 from ddl_core.train.loop import Outcome, Trainee, evaluate, load_one_epoch, train_one_epoch
-from ddl_core.train.optim import make_optimizer
+from ddl_core.train.optim import implementation, make_optimizer
 from ddl_core.train.protocols import Loader, Split, Strategy
+from ddl_core.train.turns import Turns
 
 if TYPE_CHECKING:
     from ddl_core.train.profiler import Profiler
@@ -58,6 +67,7 @@ class Run:
     """One rank's part of one run."""
 
     def __init__(self, directory: Path, publish: Publish | None = None) -> None:
+        self.environment = told(os.environ)  # before a framework adds to it
         self.files = RunFiles(directory)
         self.record = read_record(directory)
         self.spec = self.record.spec
@@ -65,7 +75,10 @@ class Run:
         own = self.files.progress if first else None
         self.progress = Progress(own, self.spec.epochs, publish)
         device.configure(self.spec)
+        self.update: dict[str, bool] = {}  # how the optimiser's is made; nothing without one
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
+        self.turns = Turns(directory, self.strategy.rank)
+        self.turn: Turn | None = None
 
     def execute(self) -> None:
         """Train, evaluate, record; leave the group whatever happens."""
@@ -86,27 +99,43 @@ class Run:
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
         start = weights_sha256(trainee.network)
         check_agreement(self.strategy, start, "same initial weights")
-        self._describe(train_loader, eval_loader.images)
+        self._describe(train_loader, eval_loader.images, self.strategy.describe())
         warm_from = first_epoch + self._cold_epochs(train_loader)
         if self.spec.nsys:
             warm_from = self.spec.epochs  # none: a profiler takes time of its own
         for epoch in range(first_epoch, self.spec.epochs):
+            self._take_turn(epoch, epoch < warm_from)
             self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
+            self._end_turns(epoch)
             self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
         self._complete(weights_sha256(trainee.network))
 
     def _load(self) -> None:
         """Only fetch the batches of each epoch, from the first one again after a stop."""
         loader = self._loader("train")
-        self._describe(loader, None)
+        self._describe(loader, None, None)
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
+            self._take_turn(epoch, epoch < cold)
             self.progress.begin("train", epoch, self.spec.global_batch_size)
             outcome = load_one_epoch(
                 self.spec, self.strategy, loader, epoch, self.progress.step, self.meter
             )
             self._store(outcome, epoch, "train", epoch < cold)
+        self._end_turns(self.spec.epochs - 1)
         self._complete(None)
+
+    def _take_turn(self, epoch: int, cold: bool) -> None:
+        """Wait until the other arms of the study stand still; cold epochs belong to the start."""
+        if self.turns.taken and not cold:
+            self.progress.begin(WAITING, epoch, 0)
+            self.turn = self.turns.wait()
+
+    def _end_turns(self, epoch: int) -> None:
+        """After the last window, let the others measure before anything else is done."""
+        if self.turns.taken and epoch + 1 == self.spec.epochs:
+            self.progress.begin(WAITING, epoch + 1, 0)
+            self.turn = self.turns.wait(last=True)
 
     def _loader(self, split: Split) -> Loader:
         data_dir = locate(self.record.data_dir) if self.record.data_dir else None
@@ -124,6 +153,7 @@ class Run:
         if spec.channels_last:
             network = network.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(spec, network)
+        self.update = implementation(optimizer)
         if spec.compile:
             network.compile()
         seeded = weights_sha256(network)
@@ -183,7 +213,13 @@ class Run:
             checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
             group.barrier()
 
-    def _describe(self, train_loader: Loader, eval_images: int | None) -> None:
+    def _describe(
+        self,
+        train_loader: Loader,
+        eval_images: int | None,
+        communication: dict[str, Any] | None,
+    ) -> None:
+        cores = device.affinity(self.strategy, self.spec.gpus_per_node)
         if self.strategy.rank != 0:
             return
         self.record.data = DataInfo(
@@ -196,6 +232,11 @@ class Run:
         self.record.system = {
             **host(),
             **device.describe(self.strategy.device),
+            "threads": device.threads(),
+            "affinity": cores,
+            "environment": self.environment,
+            "settings": device.settings(self.spec, self.strategy.device) | self.update,
+            "communication": communication,
             "energy_method": self.meter.method,
             "energy_missing": self.meter.missing,
         }
@@ -216,6 +257,7 @@ class Run:
             cold=cold,
             throughput_samples_per_s=outcome.samples / outcome.window.wall_s,
             max_memory_bytes=memory,
+            turn=self.turn if phase == "train" else None,
             **measured,
         )
         append_epoch(self.files.directory, row)

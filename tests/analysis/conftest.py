@@ -1,13 +1,13 @@
 """Invented records for the tests of the analysis; they never leave a temporary folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.run import Attempt, EpochRecord, Failure, RunRecord
+from ddl_core.records.run import Attempt, EpochRecord, Failure, RunRecord, Turn
 from ddl_core.spec.run import RunSpec
 
 MACHINE = {
@@ -101,6 +101,30 @@ def make_run(tree: Tree) -> MakeRun:
         return directory
 
     return make
+
+
+REFERENCE = {"strategy": "ddp"}
+
+
+def turned(
+    make_run: MakeRun,
+    fields: dict[str, Any],
+    wall_s: Sequence[float],
+    *,
+    cpu_s: Sequence[float] = (),
+    block: str = "a",
+    reference: dict[str, Any] = REFERENCE,
+    place: int = 0,
+    **about: Any,
+) -> Path:
+    """Write one run whose warm windows took turns with those of `reference`."""
+    name = RunSpec(**SPEC | reference).run_id
+    rows = [epoch_row(0)]
+    for number, wall in enumerate(wall_s):
+        turn = Turn(block=block, reference=name, round=number, place=place)
+        cpu = cpu_s[number] if cpu_s else 2 * wall
+        rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, turn=turn))
+    return make_run(rows=rows, **fields | about)
 
 
 @pytest.fixture

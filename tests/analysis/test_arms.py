@@ -2,30 +2,103 @@
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from ddl_core.analysis.arms import arm_table, made_runs
-from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.analysis.tables import empty_table, runs_table, windows_table
+from ddl_core.analysis.turns import Turns
 from ddl_core.records.paths import Tree
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from ddl_core.records.run import read_record, write_record
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, turned
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
 
 def test_efficiency_of_an_arm(tree: Tree, make_run: MakeRun) -> None:
-    """Medians 16 and 25 images/s on 1 and 2 workers: 0.78; ends from the extremes of both."""
-    for repeat, (one, two) in enumerate([(20.0, 12.8), (16.0, 10.0), (25.0, 16.0)]):
-        make_run(one, strategy="ddp", repeat=repeat)
-        make_run(two, strategy="ddp", gpus_per_node=2, repeat=repeat)
+    """Means 16 and 25 images/s on 1 and 2 workers: 0.78; the interval is Welch's, on logs."""
+    ones, twos = [16.0, 20.0, 12.8], [25.0, 32.0, 19.53125]
+    for repeat, (one, two) in enumerate(zip(ones, twos, strict=True)):
+        make_run(320 / one, strategy="ddp", repeat=repeat)
+        make_run(320 / two, strategy="ddp", gpus_per_node=2, repeat=repeat)
     base, pair = arm_table(runs_table(tree.runs)).to_dict("records")
     assert (base["world_size"], base["base_world_size"], base["n"]) == (1, 1, 3)
-    assert (base["value"], base["low"], base["high"]) == (16.0, 12.8, 20.0)
+    expected = stats.ttest_1samp(np.log(ones), 0).confidence_interval()
+    assert (base["low"], base["high"]) == pytest.approx(tuple(np.exp(expected)))
+    assert base["value"] == pytest.approx(16.0)
     assert base["efficiency"] == 1
     assert math.isnan(base["efficiency_low"])
-    assert (pair["world_size"], pair["base_world_size"]) == (2, 1)
+    assert (pair["world_size"], pair["base_world_size"], pair["windows"]) == (2, 1, 0)
     assert pair["efficiency"] == pytest.approx(25 / 2 / 16)
-    assert pair["efficiency_low"] == pytest.approx(20 / 2 / 20)
-    assert pair["efficiency_high"] == pytest.approx(32 / 2 / 12.8)
+    welch = stats.ttest_ind(np.log(twos), np.log(ones), equal_var=False).confidence_interval()
+    assert (pair["efficiency_low"], pair["efficiency_high"]) == pytest.approx(
+        tuple(np.exp(welch) / 2)
+    )
+
+
+def test_one_run_has_no_interval(tree: Tree, make_run: MakeRun) -> None:
+    make_run(10.0, strategy="ddp")
+    make_run(8.0, strategy="ddp", gpus_per_node=2)
+    table = arm_table(runs_table(tree.runs))
+    assert table["value"].tolist() == pytest.approx([32.0, 40.0])
+    intervals = ["low", "high", "efficiency_low", "efficiency_high"]
+    assert table[intervals].isna().all(axis=None)
+
+
+def test_a_slow_base_shows_against_single(tree: Tree, make_run: MakeRun) -> None:
+    """ddp at one worker is half as fast as single, at two twice as fast as at one."""
+    for repeat, slower in enumerate((1.0, 1.1, 0.9)):
+        make_run(10.0 * slower, strategy="single", repeat=repeat)
+        make_run(20.0 * slower, strategy="ddp", repeat=repeat)
+        make_run(10.0 * slower, strategy="ddp", repeat=repeat, gpus_per_node=2, ddp_bucket_mb=10)
+        make_run(10.0 * slower, strategy="ddp", repeat=repeat, gpus_per_node=2)
+        make_run(1.0, strategy="single", loader="turbo", repeat=repeat)
+        make_run(1.0, strategy="single", image_size=64, repeat=repeat)
+    table = arm_table(runs_table(tree.runs))
+    ddp = table[table["strategy"] == "ddp"].sort_values(["setting", "world_size"])
+    assert ddp["against_single"].tolist() == pytest.approx([0.5, 0.5, 0.5])
+    assert (ddp["against_single_low"] < 0.5).all()
+    grown = ddp[ddp["base_world_size"] < ddp["world_size"]]
+    assert grown["efficiency"].tolist() == pytest.approx([1.0])
+    single = table[table["strategy"] == "single"]
+    assert single["against_single"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_efficiency_is_of_paired_windows_where_arms_took_turns(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    """The machine drifts by a factor of three; the ratio of neighbouring windows does not."""
+    drift = [1.0, 1.5, 3.0, 2.0]
+    turned(make_run, {"strategy": "ddp"}, [10.0 * d for d in drift], place=0)
+    twice = [1.02, 0.98, 1.0, 1.0]
+    took = [6.25 * d * t for d, t in zip(drift, twice, strict=True)]
+    turned(make_run, {"strategy": "ddp", "gpus_per_node": 2}, took, place=1)
+    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    _, pair = arm_table(runs, windows).to_dict("records")
+    expected = stats.ttest_1samp(-np.log(0.625 * np.array(twice)), 0).confidence_interval()
+    assert (pair["efficiency_low"], pair["efficiency_high"]) == pytest.approx(
+        tuple(np.exp(expected) / 2)
+    )
+    assert (pair["n"], pair["windows"]) == (1, 4)
+    assert pair["low"] < 25 < pair["high"]
+    _, alone = arm_table(runs).to_dict("records")
+    assert math.isnan(alone["efficiency_low"]), "one run without windows has no interval"
+
+
+def test_arms_of_two_blocks_meet_in_the_reference(tree: Tree, make_run: MakeRun) -> None:
+    """The second block runs on a machine that is twice as slow: no matter."""
+    ddp, alone = {"strategy": "ddp"}, {"strategy": "horovod"}
+    wobble = [1.0, 1.02, 0.98]
+    turned(make_run, ddp, [10.0, 10.0, 10.0], block="a")
+    turned(make_run, alone | {"gpus_per_node": 2}, [5.0 * w for w in wobble], block="a", place=1)
+    again = ddp | {"repeat": 1}
+    turned(make_run, again, [20.0, 20.0, 20.0], block="b", reference=again)
+    turned(make_run, alone, [20.0 * w for w in wobble], block="b", reference=again, place=1)
+    table = arm_table(runs_table(tree.runs), windows_table(tree.runs))
+    pair = table[(table["strategy"] == "horovod") & (table["world_size"] == 2)].iloc[0]
+    assert pair["efficiency"] == pytest.approx(1.0, rel=1e-3)
+    assert pair["efficiency_low"] < 1 < pair["efficiency_high"] < 1.1
 
 
 def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeRun) -> None:
@@ -62,13 +135,13 @@ def test_runs_that_do_other_work_are_not_pooled(
 
 
 def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
-    """Its throughput would raise the median; a study of it alone has no arm at all."""
+    """Its throughput would raise the mean; a study of it alone has no arm at all."""
     make_run(20.0, repeat=0)
     make_run(1.0, repeat=1, work="load")
     make_run(1.0, repeat=2, work="load", loader="turbo")
     runs = runs_table(tree.runs)
     (row,) = arm_table(runs).to_dict("records")
-    assert (row["n"], row["value"]) == (1, 16.0)
+    assert (row["n"], row["value"]) == (1, pytest.approx(16.0))
     assert row["setting"] == "laptop: 96 px, batch 16, fp32"
     assert len(runs) == 3, "tables keep all rows"
     assert made_runs(runs, "load")["value"].tolist() == [320.0, 320.0]
@@ -148,3 +221,24 @@ def test_changed_files_show_in_the_commit(tree: Tree, make_run: MakeRun) -> None
 
 def test_empty_table() -> None:
     assert arm_table(empty_table()).empty
+
+
+def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None:
+    nodes = [1.0, 1.7, 2.9]  # each job has other nodes
+    for repeat, slow in enumerate(nodes):
+        for strategy, factor in (("ddp", 1.0), ("horovod", 1.25 + 0.01 * repeat)):
+            directory = make_run(20.0 * slow * factor, strategy=strategy, repeat=repeat)
+            record = read_record(directory)
+            record.attempts[-1].block = f"job{repeat}"
+            write_record(directory, record)
+    windows = windows_table(tree.runs)
+    taken = Turns(windows)
+    runs = runs_table(tree.runs)
+    ids = {name: part["run_id"] for name, part in runs.groupby("strategy")}
+    ratio = taken.ratio(*(taken.of("laptop", ids[name]) for name in ("ddp", "horovod")))
+    assert ratio is not None
+    assert ratio.n == 3  # not six windows: those of one run are no pairs of their own
+    assert ratio.ratio == pytest.approx(1.26, rel=1e-3)
+    assert ratio.high / ratio.low < 1.05
+    arms = arm_table(runs, windows)
+    assert arms["windows"].tolist() == [0, 0]

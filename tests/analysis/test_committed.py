@@ -16,5 +16,11 @@ def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
     assert sorted(path.name for path in drawn) == sorted(path.name for path in FIGURES.iterdir())
     for path in drawn:
         assert path.read_bytes() == (FIGURES / path.name).read_bytes(), f"run make figures: {path}"
-    for table in committed().tables.iterdir():
-        assert table.read_bytes() == (tmp_path / "tables" / table.name).read_bytes()
+    written = sorted((tmp_path / "tables").glob("**/*.csv"))
+    tables = committed().tables
+    kept = sorted(tables.glob("**/*.csv"))
+    assert [path.relative_to(tmp_path / "tables") for path in written] == [
+        path.relative_to(tables) for path in kept
+    ]
+    for path, table in zip(written, kept, strict=True):
+        assert path.read_bytes() == table.read_bytes(), f"run make figures: {table}"

@@ -31,11 +31,19 @@ def rank(number: int, on_gpu: bool) -> RankProfile:
     )
 
 
-def profiled(tree: Tree, on_gpu: bool, status: str = "completed") -> Path:
+def profiled(
+    tree: Tree, on_gpu: bool, status: str = "completed", load: float | None = None, repeat: int = 0
+) -> Path:
     spec = RunSpec(
-        strategy="ddp" if on_gpu else "horovod", gpus_per_node=2, epochs=2, profile_steps=2
+        strategy="ddp" if on_gpu else "horovod",
+        gpus_per_node=2,
+        epochs=2,
+        profile_steps=2,
+        loader_workers=1,
+        repeat=repeat,
     )
     record = RunRecord.plan("where", spec).model_copy(update={"status": status})
+    record.system = None if load is None else {"cpu": "Example CPU", "load_average_1min": load}
     directory = tree.study("where") / spec.run_id
     write_record(directory, record)
     profile = ProfileRecord(
@@ -128,6 +136,29 @@ def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -
     figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
     told = [text.get_text() for ax in figure.axes for text in ax.texts if "n =" in text.get_text()]
     assert sorted(told) == ["n = 1\nhidden: 20 %", "n = 1\nhidden: unknown"]
+
+
+def caption(tree: Tree) -> str:
+    figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
+    return figure.texts[-1].get_text().replace("\n", " ")
+
+
+def test_the_caption_says_that_one_run_tells_nothing_of_a_spread(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    profiled(tree, on_gpu=False)
+    assert "One run an arm (n = 1): nothing here says how much" in caption(tree)
+    profiled(tree, on_gpu=False, repeat=1)
+    assert "Mean of n = 2 runs." in caption(tree)
+
+
+def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> None:
+    """Two ranks with a compute thread and a loader process each explain a load of four."""
+    tree = Tree(tmp_path)
+    profiled(tree, on_gpu=False, load=4.0)
+    assert "other work" not in caption(tree)
+    profiled(tree, on_gpu=True, load=4.65)
+    told = "a load average of 4.7 when 1 of 2 arms began, of which runs of the study explain"
+    assert f"{told} at most 4." in caption(tree)
 
 
 def test_there_is_no_figure_without_profiles(tmp_path: Path) -> None:

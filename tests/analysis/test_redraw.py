@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,22 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis.plot.canvas import save_figure
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import redraw
+from ddl_core.analysis.redraw import not_drawn, redraw
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import PROJECT, Tree
 from tests.analysis.conftest import MakeRun
+
+# Without runs of ours these show what is stated; the others nothing.
+OF_THE_PAPER = {
+    "throughput_vs_workers",
+    "efficiency_native",
+    "efficiency_dali",
+    "efficiency_by_model",
+    "efficiency_by_loader",
+    "kernel_shares",
+    "schedules",
+    "accuracy_vs_batch_size",
+}
 
 REDRAW = """
 import sys
@@ -35,8 +48,9 @@ def redraw_in_new_process(tree: Tree, figures: Path, seed: str, folder: Path) ->
         cwd=folder,
         env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(PROJECT)},
     )
-    files = [*figures.iterdir(), *tree.tables.iterdir()]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    places = {path.name: path for path in figures.iterdir()}
+    places |= {str(path.relative_to(tree.root)): path for path in tree.tables.glob("**/*.csv")}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in places.items()}
 
 
 @pytest.mark.slow
@@ -45,18 +59,39 @@ def test_two_processes_write_the_same_bytes(tree: Tree, laptop: MakeRun, tmp_pat
     first = redraw_in_new_process(tree, tmp_path / "a", "1", tmp_path)
     second = redraw_in_new_process(tree, tmp_path / "b", "2", PROJECT)
     assert first == second
-    assert len(first) == 4 * len(QUESTIONS) + 1
+    figures = len(QUESTIONS) - 2  # no study of accuracy, so no learning_curves; no turns: no ratios
+    assert len(first) == 4 * figures + 2  # a table, and one of windows
 
 
 def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
     written = redraw(Tree(tmp_path / "none"), figures=tmp_path / "figures")
     assert sorted(path.name for path in written) == sorted(
-        f"{name}.{kind}" for name in QUESTIONS for kind in ("svg", "pdf", "png", "csv")
+        f"{name}.{kind}" for name in OF_THE_PAPER for kind in ("svg", "pdf", "png", "csv")
     )
     assert all(path.stat().st_size for path in written)
     assert not (tmp_path / "none").exists()
     table = pd.read_csv(tmp_path / "figures" / "efficiency_native.csv")
     assert set(table["source"]) == {"stated"}
+
+
+def test_a_figure_with_nothing_in_it_is_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
+    drawn = redraw(tree, figures=tree.figures)
+    lacking = not_drawn(drawn)
+    assert {"learning_curves", "time_shares", "all_reduce"} <= set(lacking)
+    assert lacking["learning_curves"] == "a study of schedules or optimisers"
+    stale = tree.figures / "learning_curves.png"
+    stale.write_bytes(b"of runs that are gone")
+    other = tree.figures / "mine.png"
+    other.write_bytes(b"drawn by somebody")
+    shutil.rmtree(tree.runs)
+    again = redraw(tree, figures=tree.figures)
+    assert set(not_drawn(again)) == {*QUESTIONS, "time_shares", "all_reduce"} - OF_THE_PAPER
+    assert set(tree.figures.iterdir()) == {*again, other}
+
+
+def test_runs_that_were_all_lost_are_no_figure(tree: Tree, make_run: MakeRun) -> None:
+    make_run(status="failed", rows=[])
+    assert "throughput_by_arm" in not_drawn(redraw(tree, figures=tree.figures))
 
 
 def small(tmp_path: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from ddl_core.analysis import tables
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.spec.run import RunSpec
-from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.conftest import MakeRun, epoch_row, turned
 
 
 def only_row(tree: Tree) -> pd.Series:
@@ -158,3 +158,33 @@ def test_folders_that_hold_no_record_are_passed_over(tree: Tree, make_run: MakeR
     (tree.runs / "stray.txt").write_text("")
     assert len(tables.runs_table(tree.runs)) == 1
     assert tables.studies_with_runs(tree) == ["laptop"]
+
+
+def test_windows_are_the_warm_epochs(tree: Tree, make_run: MakeRun) -> None:
+    folder = turned(make_run, {"strategy": "ddp"}, [20.0, 10.0], cpu_s=[32.0, 64.0], place=3)
+    make_run(strategy="single")
+    table = tables.windows_table(tree.runs)
+    assert list(table) == list(tables.WINDOW_COLUMNS)
+    ours, others = table[table["run_id"] == folder.name], table[table["run_id"] != folder.name]
+    assert ours["epoch"].tolist() == [1, 2]
+    assert ours[["block", "round", "place"]].values.tolist() == [["a", 0, 3], ["a", 1, 3]]
+    assert set(ours["reference"]) == {folder.name}
+    assert ours["throughput_samples_per_s"].tolist() == [16.0, 32.0]
+    assert ours["throughput_samples_per_cpu_s"].tolist() == [10.0, 5.0]
+    assert len(others) == 2, "neither the cold epoch nor the evaluation"
+    assert others[["block", "reference", "round", "place"]].isna().all(axis=None)
+
+
+def test_windows_are_read_as_they_were_written(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, {"strategy": "ddp"}, [20.0, 10.0])
+    make_run(strategy="single")
+    path = tables.windows_path(tables.write_table(tree, "laptop"))
+    assert path == tree.tables / "windows" / "laptop.csv"
+    pd.testing.assert_frame_equal(tables.read_windows(path), tables.windows_table(tree.runs))
+
+
+def test_no_windows(tree: Tree, make_run: MakeRun) -> None:
+    assert tables.windows_table(tree.runs).empty
+    make_run(status="failed", rows=[])
+    path = tables.windows_path(tables.write_table(tree, "laptop"))
+    pd.testing.assert_frame_equal(tables.read_windows(path), tables.empty_windows())

@@ -271,3 +271,7 @@ def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
     drawn = list((tmp_path / "figures").iterdir())
     assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
     assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output
+    (lacking,) = (line for line in result.output.splitlines() if "not drawn" in line)
+    assert "learning_curves (needs a study of schedules or optimisers)" in lacking
+    assert "throughput_by_arm (needs training runs)" in lacking
+    assert not (tmp_path / "figures" / "learning_curves.png").exists()

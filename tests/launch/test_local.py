@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launch import lab_book
+from ddl_core.launch import lab_book, local
 from ddl_core.launch.local import Local
+from ddl_core.launch.screen import screen
 from ddl_core.records.ledger import exclusive
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.progress import read_progress
@@ -158,3 +159,18 @@ def test_a_killed_kernel_fails_the_run_and_leaves_no_rank() -> None:
         job.wait(timeout=60)
     wait_for(lambda: not processes_of(run_dir), "the ranks to end", seconds=40)
     assert read_record(run_dir).status == "failed"
+
+
+def test_a_run_that_evaluates_is_still_the_one_at_work(capsys: pytest.CaptureFixture[str]) -> None:
+    class Job:
+        run_dir = planned()
+        looks = iter([False, True])
+
+        @property
+        def ended(self) -> bool:
+            return next(self.looks)
+
+    state = {"phase": "eval", "epoch": 0, "epochs": 1, "step": 1, "steps": 2}
+    RunFiles(Job.run_dir).progress.write_text(json.dumps(state))
+    local.show_until_ended(Job(), screen(2), 0)  # type: ignore[arg-type]
+    assert "run 1/2 " in capsys.readouterr().err

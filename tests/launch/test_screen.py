@@ -47,7 +47,7 @@ def test_an_unreadable_state_is_none(tmp_path: Path) -> None:
 
 
 def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = LogScreen(2)
+    shown = LogScreen(2, "run")
     for _ in range(3):
         shown.show(0, "first", state())
     shown.show(0, "first", state(phase="done"))

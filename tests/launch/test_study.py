@@ -109,6 +109,20 @@ def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:
     assert [open_.spec for open_ in pending(ledger(study, results()))] == [item.spec]
 
 
+def test_what_failed_in_a_block_that_is_in_the_queue_is_not_run_here(
+    launcher: FakeLauncher, stand_ins: StandIns
+) -> None:
+    study = grid(classes=[5, 9])
+    failed, other = plan(study, results())
+    for item, status in ((failed, "failed"), (other, "submitted")):
+        error = Failure(kind="Killed", message="killed") if status == "failed" else None
+        changes = {"status": status, "job_id": "7", "error": error}
+        write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    stand_ins.add("squeue", "7|ddl-grid-1x1-r0|RUNNING|None\n")
+    run_study(study, results(), launcher=launcher, progress=False, retry_failed=True)
+    assert launcher.started == []
+
+
 def test_what_waits_in_the_queue_is_not_run_here(
     launcher: FakeLauncher, stand_ins: StandIns
 ) -> None:

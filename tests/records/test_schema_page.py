@@ -9,8 +9,11 @@ import pytest
 from ddl_core.records.failures import Category
 from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress
+from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent
 from ddl_core.spec.run import RunSpec
+from ddl_core.train import device
+from ddl_core.train.strategies.single import Single
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
 
@@ -52,6 +55,17 @@ def test_a_paragraph_names_the_fields_of_its_part(begin, model):
     (paragraph,) = (one for one in PAGE.split("\n\n") if one.startswith(begin))
     for field in model.model_fields:
         assert f"`{field}`" in paragraph
+
+
+def test_all_that_a_run_tells_of_machine_and_settings_is_described():
+    text = section("provenance and system")
+    spec = RunSpec(device="cpu")
+    group = Single(spec)
+    known = {**provenance(), **host(), **device.describe(group.device)}
+    known |= {**device.threads(), **device.settings(spec, group.device)}
+    known |= {**device.affinity(group, 1), "environment": {}, "communication": {}}
+    for name in known:
+        assert f"`{name}`" in text
 
 
 def test_every_class_of_failure_is_described():

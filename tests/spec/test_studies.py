@@ -4,7 +4,9 @@ import csv
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from ddl_core.errors import SpecError
 from ddl_core.records.paths import PAPER, STUDIES
 from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
@@ -32,7 +34,8 @@ def paper(name: str) -> str:
 def test_every_study_can_be_planned(path: Path) -> None:
     study = Study.load(path)
     assert study.name == path.stem  # its records lie under its name
-    assert study.repeats >= 3 or study.name == "cluster_demo"  # which measures nothing
+    # One start is enough where windows are repeated in turns; the demo measures nothing.
+    assert study.repeats >= 3 or study.turns or study.name == "cluster_demo"
     for run in study.expand():
         images = run.train_images or IMAGENET_TRAIN_IMAGES
         assert run.global_batch_size <= images
@@ -116,3 +119,38 @@ def test_small_accuracy_studies_compare_the_same_batches(name: str) -> None:
     }  # fmt: skip
     assert len({frozenset(batches) for batches in arms.values()}) == 1
     assert max(arms["sgd", "step"]) >= 16 * min(arms["sgd", "step"])
+
+
+def turns(**reference: object) -> dict[str, object]:
+    grid = {"strategy": ["single", "ddp"], "work": ["train", "load"]}
+    base = {"device": "cpu", "loader": "native"}
+    fields = {"name": "turns", "question": "?", "base": base, "axes": grid, "repeats": 2}
+    return {**fields, "turns": {"reference": reference}}
+
+
+def test_turns_have_one_reference_and_it_may_be_repeated() -> None:
+    study = Study.model_validate(turns(strategy="ddp"))
+    assert len(study.expand()) == 8
+    assert study.reference(1) in study.expand()
+    assert study.reference(0).work == "train"  # loading alone is nothing to compare with
+    beyond = study.reference(2)
+    assert beyond not in study.expand()
+    assert (beyond.strategy, beyond.repeat) == ("ddp", 2)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ({"strategy": "horovod"}, "must fit one arm alone, but it fits none"),
+        ({"loader": "native"}, "must fit one arm alone, but it fits single-.*, ddp-"),
+        ({"strategy": "ddp", "work": "load"}, "but it fits none; name fields that only"),
+    ],
+)
+def test_a_reference_that_is_not_one_arm_is_refused(reference: dict, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        Study.model_validate(turns(**reference)).expand()
+
+
+def test_a_reference_with_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"turns\.reference: unknown field 'batch'"):
+        Study.model_validate(turns(batch=3))

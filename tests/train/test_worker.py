@@ -135,6 +135,11 @@ def test_a_record_tells_what_was_run(arms):
     assert record.system["device"] == "cpu"
     assert record.provenance is not None
     assert record.provenance["packages"]["torch"]
+    assert record.system["threads"]["compute"] == record.spec.cpu_threads
+    assert record.system["affinity"]["shared"] in (True, False)
+    assert record.system["environment"]["OMP_NUM_THREADS"] == "1"
+    assert record.system["settings"]["foreach"] is False  # the CPU's default
+    assert record.system["communication"]["library"] == "gloo"
     first, second = rows(arms["4 real"], "train")
     assert (first.steps, first.samples) == (2, 32)  # 37 images, global batch 16: 5 are dropped
     assert (first.cold, second.cold) == (True, False)

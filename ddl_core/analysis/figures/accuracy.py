@@ -72,10 +72,12 @@ CURVES = {
     **ORIGIN_TYPES,
 }
 
+_STATED_ONLY = "No run measured here: only what the paper and others state."
 _AXIS_MARGIN = 1.25  # left and right of the first and last batch size
 _SIDE_BY_SIDE = 1.05
 _OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
                            "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
+_STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 6}
 _CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 
@@ -265,11 +267,16 @@ def draw_batch_size(points: pd.DataFrame) -> Figure:
     others = {label: _OTHERS | {"marker": style.PUBLISHED_MARKERS[label]} for label in theirs}
     looks = _looks(points[points["source"] != "published"])
     panels = drawn_panels(points)
+    none = ours[["value", "diverged_value"]].isna().all(axis=None)
     figure, axes = frame(
         "What becomes of the validation accuracy as the batch grows?",
         panels,
-        [2.2] * (len(panels) - 1) + [2.6],
-        [*marks.handles(looks, markersize=5), *marks.handles(others), *_crosses(ours)],
+        [2.2] * (len(panels) - 1) + [1.8 if none else 2.6],
+        [
+            *marks.handles(looks, **_STATED if none else {"markersize": 5}),
+            *marks.handles(others),
+            *_crosses(ours),
+        ],
         [
             "Question of the paper's Fig. 8b.",
             *_measured(ours),
@@ -278,6 +285,7 @@ def draw_batch_size(points: pd.DataFrame) -> Figure:
             "compare shapes, not values.",
             *captions.panels_not_drawn(points, panels),
         ],
+        note=_STATED_ONLY if none else "",
     )
     for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
@@ -301,8 +309,8 @@ def draw_curves(points: pd.DataFrame) -> Figure:
         [*marks.handles(looks, markersize=5), *_crosses(points)],
         [
             "Question of the paper's Fig. 9, which shows a batch of 65,536; it states no value of "
-            "the curves. Thick: mean over the runs that did not diverge; thin: each run.",
-            *_origin(points),
+            "the curves.",
+            *_curves_measured(points),
             *captions.panels_not_drawn(points, panels),
         ],
     )
@@ -372,10 +380,9 @@ def _draw_stated(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     """Draw the paper's values; at one batch the schedules stand side by side."""
     names = style.listed(table["schedule"], style.SCHEDULE_NAMES)
     for row in table.to_dict("records"):
-        look = looks[row["label"]] | {"linestyle": "none"}
+        look = looks[row["label"]] | _STATED
         shift = 1.09 ** (names.index(row["schedule"]) - 1)
-        ax.plot(row["global_batch_size"] * shift, row["value"], markerfacecolor="white",
-                markersize=6, zorder=4, **look)  # fmt: skip
+        ax.plot(row["global_batch_size"] * shift, row["value"], zorder=4, **look)
 
 
 def _crosses(table: pd.DataFrame) -> list[Line2D]:
@@ -393,16 +400,24 @@ def _measured(ours: pd.DataFrame) -> Sequence[str]:
     ]
     if done.empty:
         return ["Nothing measured here yet.", *lost]
+    bars = "; bars: the range of these runs, which is no confidence interval"
     return [
-        f"Measured: mean of {captions.counted('n', done['n'])} runs, each with its own seed; bars: "
-        "the range of these runs.",
+        f"Measured: mean of {captions.counted('n', done['n'])} runs, each with its own seed"
+        f"{bars if (done['n'] > 1).any() else ''}.",
         *lost,
         *captions.machines(done),
         captions.commits(done),
     ]
 
 
-def _origin(points: pd.DataFrame) -> list[str]:
+def _curves_measured(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return ["Nothing measured here yet."]
-    return [*captions.machines(points), captions.commits(points)]
+    n = points[~points["diverged"]].groupby(["panel", "label"])["run_id"].nunique()
+    thick = f"Thick: mean over {captions.counted('n', n)} runs that did not diverge."
+    return [
+        *([thick] if len(n) else []),
+        "Thin: each run, with its own seed; they span a range, no confidence interval.",
+        *captions.machines(points),
+        captions.commits(points),
+    ]

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.records.paths import Tree
-from ddl_core.records.probe import ProbeRecord, read_probe
+from ddl_core.records.probe import ProbeRecord, read_probe, size_text
 
 NAME = "all_reduce"
 _COLOURS = [style.colour(name) for name in ("ddp", "horovod", "deepspeed", "single")]
@@ -110,14 +110,10 @@ def _axis(ax: Axes, sizes: pd.Series) -> None:
     shown = [size for size in _SIZES if size <= sizes.max()][::3]
     ax.xaxis.set_major_locator(FixedLocator(shown))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size_text(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("message of each rank")
-
-
-def _size_text(value: float) -> str:
-    return f"{value / 2**20:g} MiB" if value >= 2**20 else f"{value / 2**10:g} KiB"
 
 
 def _caption(table: pd.DataFrame, left_out: int) -> list[str]:

@@ -24,8 +24,9 @@ REPEATS = {
     "lost": "boolean",
     "value": "float64",
     "n": "Int64",
+    "windows": "Int64",
     "failed": "Int64",
-    "median": "float64",
+    "mean": "float64",
     "low": "float64",
     "high": "float64",
     **ORIGIN_TYPES,
@@ -33,13 +34,13 @@ REPEATS = {
 
 _SPREAD = 0.16  # of a row
 _BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
-_MEDIAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
+_MEAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
 
 
 def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run that was made, with the median and interval of its arm beside it."""
-    summary = arms.rename(columns={"value": "median"})
-    summary = summary[[*KEYS, "n", "failed", "median", "low", "high"]]
+    """Return one row per run that was made, with the mean and interval of its arm beside it."""
+    summary = arms.rename(columns={"value": "mean"})
+    summary = summary[[*KEYS, "n", "windows", "failed", "mean", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
     table["panel"] = with_model(table)
     order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
@@ -63,8 +64,8 @@ def draw(repeats: pd.DataFrame) -> Figure:
         # Repeats of one arm a little above each other, so that none hides another.
         middle = (places.transform("size") - 1) / 2
         offset = (places.cumcount() - middle) / middle.clip(lower=0.5)
-        arms = table.drop_duplicates("row").assign(value=table["median"])
-        marks.points(ax, arms, looks, _BAND, markers="|", **_MEDIAN)
+        arms = table.drop_duplicates("row").assign(value=table["mean"])
+        marks.points(ax, arms, looks, _BAND, markers="|", **_MEAN)
         spread = table.assign(row=table["row"] + _SPREAD * offset)
         sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
                         **marks.told_apart("strategy", looks))  # fmt: skip
@@ -74,12 +75,13 @@ def draw(repeats: pd.DataFrame) -> Figure:
 
 def _texts(arm: pd.DataFrame) -> list[str]:
     first, lost = arm.iloc[0], int(arm["lost"].sum())
-    text = f"{three_digits(first['median'])}{interval(first)}  " if first["n"] else ""
-    return [f"{text}n = {first['n']}" + (f", {lost} lost" if lost else "")]
+    text = f"{three_digits(first['mean'])}{interval(first)}  " if first["n"] else ""
+    taken = f", {first['windows']} windows" if first["n"] and first["windows"] else ""
+    return [f"{text}n = {first['n']}{taken}" + (f", {lost} lost" if lost else "")]
 
 
 def _legend(looks: style.Looks) -> list[Line2D]:
     dots = marks.handles(style.strategies_named(looks), ": one run", markersize=4)
-    middle = {"median": _MEDIAN | {"marker": "|"}}
+    middle = {"geometric mean": _MEAN | {"marker": "|"}}
     whole = {"95 % interval": _BAND | {"linestyle": "solid"}}
     return [*dots, *marks.handles(middle | whole, color=style.UNNAMED_COLOUR)]

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_core.analysis.paper import SYSTEM, Paper
 from ddl_core.analysis.plot import marks, scales, style
-from ddl_core.analysis.plot.canvas import frame, styled
+from ddl_core.analysis.plot.canvas import STATED_ONLY, frame, styled
 
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
@@ -59,7 +59,7 @@ def draw(points: pd.DataFrame) -> Figure:
     figure, axes = frame(
         "What does the GPU spend its time on, as workers are added? (Table 2)",
         [style.model_name(name) for name in models],
-        [2.2] * ((len(models) + 1) // 2),
+        [1.6] * ((len(models) + 1) // 2),
         _legend(points),
         [
             "Stated by the paper for PyTorch-DDP on JUWELS Booster, 64 images per GPU: shares of "
@@ -68,8 +68,8 @@ def draw(points: pd.DataFrame) -> Figure:
             "not show as data; the others wait for the slowest rank in the all-reduce [C7].",
             "Crossed: two rows share these values, one of them probably by a copying error [C6]. "
             "[C...]: docs/reading_the_paper.md.",
-            "Nothing measured here yet.",
         ],
+        note=STATED_ONLY,
     )
     for name, ax in zip(models, axes, strict=True):
         _panel(ax, points[points["model"] == name])

@@ -15,15 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddl_core.analysis import metrics
+from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
+from ddl_core.analysis.estimates import MARGIN, Estimate
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
 from ddl_core.analysis.plot.rows import BAR, interval, row_frame
 from ddl_core.analysis.plot.scales import three_digits
+from ddl_core.analysis.turns import Turns, Windows
 
-# Medians that differ by less are called alike: the paper's spread of repeats, as in `claims`.
-ALIKE = 0.05
+CANNOT_SAY = "cannot say"
 _MOST_SPAN = 8  # from the fewest to the most workers on one axis
 
 BOUNDS = {
@@ -33,6 +34,7 @@ BOUNDS = {
     "loader_workers": "Int64",
     "world_size": "Int64",
     "n": "Int64",
+    "windows": "Int64",
     "failed": "Int64",
     "value": "float64",
     "low": "float64",
@@ -72,16 +74,17 @@ _BARS = {"bound": style.BOUND_COLOUR, "in_turns": style.IN_TURNS_COLOUR}  # the 
 _BEYOND = 1.15  # the axis ends so much right of the last value or bound
 
 
-def points(runs: pd.DataFrame) -> pd.DataFrame:
+def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row per measured arm that reads data, with its bound: `BOUNDS`.
 
-    loading and training are the medians (images/s) of the loader alone and of training on
+    loading and training are the means (images/s) of the loader alone and of training on
     synthetic data, from runs that agree in everything these depend on; bound is the smaller one,
     in_turns what is left if both take turns on the same cores, 1 / (1/loading + 1/training).
-    ratio is value / bound with the interval of that ratio. limit says what limits: the smaller
-    half, ``loader`` or ``training`` (``either`` if they are alike), where the interval comes within
-    5 % of the bound; else both of them, or neither alone. Or it says what was not measured: then
-    bound, in_turns and ratio are missing.
+    ratio is value / bound with its 95 % interval, from paired windows where these are known. limit
+    says what limits, if the interval can tell: the smaller half, ``loader`` or ``training``
+    (``either`` if they are alike or it is not sure which is smaller), where all of it lies within
+    5 % of the bound; both of them, or neither alone, where all of it lies below that. Or it says
+    what was not measured: then bound, in_turns and ratio are missing.
 
     A panel is a setting and model, and where numbers of workers lie far apart, one of these.
     """
@@ -92,7 +95,8 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
         "training": (both.groupby(TRAINING, dropna=False, sort=False).ngroup(), trained & free),
     }
     found = {half: _members(numbers, which) for half, (numbers, which) in halves.items()}
-    made = _Made(*(both[name].to_numpy() for name in ("value", "lost", "commit")))
+    columns = {name: both[name].to_numpy() for name in _Made._fields if name in both}
+    made = _Made(**columns, turns=Turns(windows))
     arms = both[trained & ~free]
     shared = arms[[*_SHARED, "setting"]].to_dict("records")
     rows: list[dict[str, Any]] = []
@@ -124,18 +128,35 @@ class _Made(NamedTuple):
     value: np.ndarray
     lost: np.ndarray
     commit: np.ndarray
+    study: np.ndarray
+    run_id: np.ndarray
+    turns: Turns
 
-    def values(self, places: np.ndarray | None) -> np.ndarray:
+    def counted(self, places: np.ndarray | None) -> "_Counted":
         """Return the throughputs that count."""
         if places is None:
-            return np.empty(0)
+            return _Counted(np.empty(0), {})
         values = self.value[places].astype(float)
-        return values[~np.isnan(values)]
+        known = places[~np.isnan(values)]
+        windows = self.turns.of(self.study[places[0]], self.run_id[known])
+        return _Counted(values[~np.isnan(values)], windows)
+
+    def ratio(self, one: "_Counted", other: "_Counted") -> Estimate:
+        """Return the ratio of two, from paired windows where they took turns."""
+        paired = self.turns.ratio(one.windows, other.windows)
+        return paired or estimates.unpaired_ratio(one.runs, other.runs)
 
     def commits(self, *groups: np.ndarray | None) -> str:
         """Return the commits of all runs that count."""
         known = [places[~self.lost[places]] for places in groups if places is not None]
         return ";".join(sorted({name for places in known for name in self.commit[places]}))
+
+
+class _Counted(NamedTuple):
+    """Throughputs of runs, and of their windows that took turns."""
+
+    runs: np.ndarray
+    windows: Windows
 
 
 def _members(numbers: pd.Series, which: pd.Series) -> dict[int, np.ndarray]:
@@ -154,11 +175,12 @@ def _row(
         "panel": f"{shared['setting']}, {style.model_name(shared['model'])}",
         "failed": int(made.lost[arm].sum()),
         "commit": made.commits(arm, *references.values()),
-        **_summary(made.values(arm), ""),
     }
-    halves = {half: made.values(places) for half, places in references.items()}
-    for half, values in halves.items():
-        row |= _summary(values, half)
+    own = made.counted(arm)
+    row |= {"windows": len(own.windows), **_summary(own, "")}
+    halves = {half: made.counted(places) for half, places in references.items()}
+    for half, counted in halves.items():
+        row |= _summary(counted, half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
         return row | {"limit": _not_measured(missing, references)}
@@ -169,20 +191,20 @@ def _row(
     }
     if not row["n"]:
         return row | {"limit": "no value of its own"}
-    low, high = metrics.bootstrap_ratio_interval(made.values(arm), halves[lower])
-    row |= {"ratio": row["value"] / row["bound"], "ratio_low": low, "ratio_high": high}
-    return row | {"limit": _limit(row)}
+    ratio = made.ratio(own, halves[lower])
+    row |= {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+    return row | {"limit": _limit(row, ratio, made.ratio(halves["loading"], halves["training"]))}
 
 
-def _summary(values: np.ndarray, half: str) -> dict[str, Any]:
-    """Return median and interval, for the arm itself (``""``) or for one half of it."""
-    low, high = metrics.bootstrap_interval(values)
+def _summary(counted: _Counted, half: str) -> dict[str, Any]:
+    """Return mean and interval, for the arm itself (``""``) or for one half of it."""
+    mean = turns.middle(counted.windows, counted.runs)
     stem = f"{half}_" if half else ""
     return {
-        f"{stem}n": len(values),
-        half or "value": float(np.median(values)) if len(values) else np.nan,
-        f"{stem}low": low,
-        f"{stem}high": high,
+        f"{stem}n": len(counted.runs),
+        half or "value": mean.ratio,
+        f"{stem}low": mean.low,
+        f"{stem}high": mean.high,
     }
 
 
@@ -194,17 +216,22 @@ def _not_measured(missing: list[str], references: dict[str, np.ndarray | None]) 
     return "; ".join(f"{why}: {', '.join(names)}" for why, names in reasons.items() if names)
 
 
-def _limit(row: dict[str, Any]) -> str:
-    """Return what limits an arm whose bound is known, as far as the intervals can tell."""
-    ends = [row["ratio_low"], row["ratio_high"]]
-    low, high = [row["ratio"]] * 2 if np.isnan(ends).any() else ends
-    if low > 1 + ALIKE:
+def _limit(row: dict[str, Any], ratio: Estimate, halves: Estimate) -> str:
+    """Return what limits an arm whose bound is known, as far as the intervals can tell.
+
+    Without an interval they cannot. `halves` is the ratio of loading to training.
+    """
+    least, most = 1 / (1 + MARGIN), 1 + MARGIN
+    if ratio.low > most:
         return "unclear (above it)"
-    if high < 1 - ALIKE:
+    if ratio.high < least:
         return "both (same cores)" if row["on_cpu"] else "neither alone"
-    if abs(row["loading"] - row["training"]) <= ALIKE * row["bound"]:
-        return "either"
-    return "loader" if row["loading"] < row["training"] else "training"
+    if not (least <= ratio.low and ratio.high <= most):
+        return CANNOT_SAY
+    alike = least <= halves.low and halves.high <= most
+    if not alike and (halves.high < 1 or halves.low > 1):
+        return "loader" if halves.high < 1 else "training"
+    return "either"
 
 
 @styled
@@ -277,8 +304,13 @@ def _texts(row: dict[str, Any]) -> list[str]:
     known = [f"{name} {three_digits(row[half])}" for half, name in names.items() if row[half] > 0]
     limit = row["limit"]
     if row["ratio"] > 0:
-        limit = f"{row['ratio']:.2f} of the bound; limit: {limit}"
+        limit = f"{row['ratio']:.2f}{_ratio_interval(row)} of the bound; limit: {limit}"
     return [f"{own}n = {row['n']}{lost}", *([", ".join(known)] if known else []), limit]
+
+
+def _ratio_interval(row: dict[str, Any]) -> str:
+    known = row["ratio_high"] > 0
+    return f" [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]" if known else ""
 
 
 def _legend(points: pd.DataFrame, looks: style.Looks) -> list[Artist]:
@@ -305,12 +337,15 @@ def _caption(points: pd.DataFrame) -> list[str]:
         sentences.append(
             "On a CPU, loader and training share the cores: what is measured lies below both."
         )
-    sentences.append("Within 5 % of the bound, the smaller one is named as the limit.")
+    sentences.append(
+        f"A limit is named where the 95 % interval of value / bound lies within {100 * MARGIN:g} % "
+        "of 1 as a whole (the smaller one limits) or below as a whole; else it cannot be said."
+    )
     sentences += captions.runs(points)
     halves = [f"{name} ({captions.counted('n', n[n > 0])})"
               for name, n in (("L", points["loading_n"]), ("S", points["training_n"]))
               if (n > 0).any()]  # fmt: skip
-    sentences += [f"Medians as well: {', '.join(halves)}."] if halves else []
+    sentences += [f"Means as well: {', '.join(halves)}."] if halves else []
     panels = [panel for _, panel in points.groupby("panel")]
     if any((panel[list(style.HALF_NAMES)] > _end(panel)).any(axis=None) for panel in panels):
         sentences.append("Arrows: right of the axis, see the number.")

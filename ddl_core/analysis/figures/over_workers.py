@@ -12,7 +12,7 @@ from ddl_core.analysis import paper as published
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES
 from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.plot import captions, curves, labels, scales, style
-from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.analysis.plot.canvas import STATED_ONLY, drawn_panels, frame, styled
 from ddl_core.analysis.plot.style import SEPARATOR
 
 POINTS = {
@@ -24,6 +24,7 @@ POINTS = {
     "world_size": "Int64",
     "base_world_size": "Int64",
     "n": "Int64",
+    "windows": "Int64",
     "failed": "Int64",
     "value": "float64",
     "low": "float64",
@@ -37,14 +38,18 @@ POINTS = {
     **ORIGIN_TYPES,
 }
 
+_SIDE_BY_SIDE = (
+    "Where the paper's marks would overlap, they stand side by side, left of their number of "
+    "workers."
+)
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 
 
 def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
-    Formats of one loader share its panel. A setting measured at one number of workers says nothing
-    here and is left out where another was measured at more.
+    Formats of one loader share its panel. One that was measured at one number of workers says
+    nothing here and is left out where another was measured at more.
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(_varied(arms), ["value", "low", "high"])
@@ -111,9 +116,10 @@ def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
 
 
 def _varied(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings measured at two or more world sizes; all of them if there are none."""
+    """Return what is a panel and was measured at two or more world sizes; all if there is none."""
     reached = table["world_size"].where(table["n"] > 0)
-    varied = reached.groupby(table["setting"]).transform("nunique") > 1
+    panels = [table[name] for name in ("setting", "model", "loader")]
+    varied = reached.groupby(panels).transform("nunique") > 1
     return table[varied] if varied.any() else table
 
 
@@ -182,12 +188,13 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
     figure, panels = _panel_frame(
         "How many images a second do more workers train?",
         points,
-        curves.legend(points, "ideal from its own base"),
+        curves.legend(points, "ideal from its own base", "strategy"),
         [
             "Question of the paper's Fig. 3.",
             *captions.runs(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
+            *([_SIDE_BY_SIDE] if len(theirs) else []),
             *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
         ],
@@ -199,27 +206,33 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
         curves.draw_ideals(ax, curves.ideals(part))
-        curves.draw_measured(ax, _split(part)[0], points)
-        curves.draw_stated(ax, _split(part)[1])
+        curves.draw_measured(ax, _split(part)[0], points, "strategy")
+        curves.draw_stated(ax, _split(part)[1], points, "strategy")
     return figure
 
 
 @styled
-def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 1) -> Figure:
+def _efficiency(
+    points: pd.DataFrame, title: str, question: str, columns: int = 1, by: str = "strategy"
+) -> Figure:
     ours, theirs = _split(points)
+    unnamed = by == "model" and (theirs["strategy"].isna()).any()
     figure, panels = _panel_frame(
         title,
         points,
-        curves.legend(points, "ideal"),
+        curves.legend(points, "ideal", by),
         [
             f"Question of the paper's {question}.",
-            *captions.runs(ours, "the ratio of medians"),
+            *captions.runs(ours, "the ratio"),
             captions.base(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
+            *([_SIDE_BY_SIDE] if len(theirs) else []),
+            *([f"{curves.NO_FRAMEWORK}: the paper names no framework."] if unnamed else []),
             *captions.formats(ours, theirs),
         ],
         columns,
+        by,
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
     for name, ax in panels.items():
@@ -228,8 +241,8 @@ def _efficiency(points: pd.DataFrame, title: str, question: str, columns: int = 
         ax.set_ylabel("parallel efficiency E")
         scales.worker_axis(ax, [*ours["world_size"], *(_PAPER_RANGE if len(theirs) else ())])
         ax.axhline(1, **style.IDEAL)
-        curves.draw_measured(ax, ours, points)
-        curves.draw_stated(ax, theirs)
+        curves.draw_measured(ax, ours, points, by)
+        curves.draw_stated(ax, theirs, points, by)
     return figure
 
 
@@ -245,7 +258,8 @@ def draw_dali(points: pd.DataFrame) -> Figure:
 
 def draw_by_model(points: pd.DataFrame) -> Figure:
     """Return E over workers of PyTorch-DDP for each network (Fig. 6)."""
-    return _efficiency(points, "Do larger networks scale better? PyTorch-DDP", "Fig. 6")
+    title = "Do larger networks scale better? PyTorch-DDP"
+    return _efficiency(points, title, "Fig. 6", by="model")
 
 
 def draw_by_loader(points: pd.DataFrame) -> Figure:
@@ -264,18 +278,26 @@ def _panel_frame(
     legend: Sequence[Artist],
     caption: Sequence[str],
     columns: int,
+    by: str = "strategy",
 ) -> tuple[Figure, dict[str, Axes]]:
-    """Return a figure and the axes of each panel: the paper's many texts need more room."""
+    """Return a figure and the axes of each panel: the paper's many texts need more room.
+
+    Where there are only these, the figure is a small one.
+    """
     panels = drawn_panels(points)
-    stated = set(_split(points)[1]["panel"])
-    heights = [2.4 if name in stated else 2.0 for name in panels]
+    ours, theirs = _split(points)
+    none = not (ours["n"] > 0).any()
+    columns = 1 if none else columns
+    stated = set(theirs["panel"])
+    heights = [1.8 if none else 2.4 if name in stated else 2.0 for name in panels]
     figure, axes = frame(
         title,
         panels,
         [max(heights[first : first + columns]) for first in range(0, len(panels), columns)],
         legend,
         [*caption, *captions.panels_not_drawn(points, panels)],
-        right=_label_inches(points, panels),
+        right=_label_inches(points, panels, by),
+        note=STATED_ONLY if none else "",
     )
     return figure, dict(zip(panels, axes, strict=True))
 
@@ -291,12 +313,12 @@ def _ranges(points: pd.DataFrame) -> dict[str, pd.Series]:
     return dict(iter(values.groupby(settings)))
 
 
-def _label_inches(points: pd.DataFrame, panels: list[str]) -> list[float]:
+def _label_inches(points: pd.DataFrame, panels: list[str], by: str) -> list[float]:
     """Return the room that the texts right of each panel's last column need."""
     rooms = []
     for name in panels:
         part = _split(points[points["panel"] == name])[1]
         last = part["world_size"] == part["world_size"].max()
-        widest = style.widest(curves.stated_texts(part)[last], labels.POINTS)
-        rooms.append((widest + curves.GAP_POINTS) / 72 - 0.1 if widest else 0.0)
+        widest = style.widest(curves.stated_texts(part, by)[last], labels.POINTS)
+        rooms.append((widest + labels.LED_POINTS) / 72 - 0.1 if widest else 0.0)
     return rooms

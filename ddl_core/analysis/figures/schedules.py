@@ -40,9 +40,9 @@ def draw(points: pd.DataFrame) -> Figure:
         [2.4],
         marks.handles(titles, linestyle="solid"),
         [
-            "Question of the paper's Fig. 8a. Drawn from the code that training uses, with the "
-            "paper's settings: 0.025 x 1024 at the peak, 5 epochs of linear warm-up, a tenth at "
-            "epochs 30, 60 and 80 (step), eq. 1 with a minimum of 0 (cosine), 0.95 an epoch "
+            "No run: computed by the code that training uses, with the paper's settings. Question "
+            "of the paper's Fig. 8a. 0.025 x 1024 at the peak, 5 epochs of linear warm-up, a tenth "
+            "at epochs 30, 60 and 80 (step), eq. 1 with a minimum of 0 (cosine), 0.95 an epoch "
             "(exponential). The logarithmic axis shows what Fig. 8a's linear one hides at the end.",
         ],
     )

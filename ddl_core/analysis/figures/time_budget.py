@@ -4,6 +4,9 @@ All times are worker-seconds per image, so that sizes can be compared: with G wo
 in an epoch of T seconds, G T / N. The parts of an epoch add up to it, and so do the losses:
 
     1 - E_G = (t_G - t_G0) / t_G = sum over causes of (c_G - c_G0) / t_G
+
+E itself is that of the arm table, from the same windows as in every other figure, so c_G and c_G0
+enter as shares of their t: a loss is c_G / t_G - E_G c_G0 / t_G0.
 """
 
 from typing import Any
@@ -12,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
-from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot import captions, style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.records.run import Spent
@@ -42,32 +45,37 @@ _LEAST_LOSS = 0.01
 _SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
 
 
-def points(runs: pd.DataFrame) -> pd.DataFrame:
+def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm, number of workers and cause: `BUDGET`.
 
     Means over the n runs of an arm that say where their time went: means, unlike medians, add up.
     value is the share of an epoch with its evaluation, 0 to 1, low and high the extremes of the
     runs. loss is the share of the throughput of an ideal G workers that the cause takes, negative
-    where it takes less than at the base; efficiency is 1 - the sum of losses. Both are empty at
-    the base itself and for the evaluation, which no throughput contains.
+    where it takes less than at the base; efficiency is 1 - the sum of losses, that of the arm
+    table `arms`. Both are empty at the base itself, loss also for the evaluation, which no
+    throughput contains, and where the base does not say where its time went.
     """
     table = made_runs(runs)
     table = table[table["lost"] | table["spent_compute_s"].notna()]
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
+    reached = arms.set_index(KEYS)[["base_world_size", "efficiency"]].to_dict("index")
     rows: list[dict[str, Any]] = []
-    bases: dict[tuple[Any, ...], tuple[int, pd.Series]] = {}
-    for key, arm in table.groupby(KEYS):  # by world size last: the first of an arm is its base
+    sizes: dict[tuple[Any, ...], pd.Series] = {}  # training alone, in shares of its time
+    for key, arm in table.groupby(KEYS):  # by world size last: the base of an arm comes first
         known = arm[~arm["lost"]]
+        if known.empty:
+            continue
         shared = arm.iloc[0][[*_SHARED, "panel"]].to_dict() | {
             "n": len(known),
             "failed": int(arm["lost"].sum()),
             "commit": ";".join(sorted(set(known["commit"]))),
+            **reached[key],
         }
         parts = _worker_seconds(known)
-        if len(known):
-            base = bases.setdefault(key[:-1], (shared["world_size"], parts[TRAINING].mean()))
-            shared["base_world_size"] = base[0]
-            rows += _causes(shared, parts, base[1])
+        training = parts[TRAINING].mean()
+        sizes[key] = training / training.sum()
+        base = sizes.get((*key[:-1], shared["base_world_size"]))
+        rows += _causes(shared, parts, sizes[key], base)
     return pd.DataFrame(rows, columns=list(BUDGET)).astype(BUDGET)
 
 
@@ -78,22 +86,23 @@ def _worker_seconds(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[names].set_axis(CAUSES, axis=1).mul(scale, axis=0)
 
 
-def _causes(shared: dict[str, Any], parts: pd.DataFrame, base: pd.Series) -> list[dict[str, Any]]:
+def _causes(
+    shared: dict[str, Any], parts: pd.DataFrame, training: pd.Series, base: pd.Series | None
+) -> list[dict[str, Any]]:
     shares = parts.div(parts.sum(axis=1), axis=0)
-    mean = parts.mean()
-    training = mean[TRAINING].sum()
-    losses = (mean[TRAINING] - base) / training
     grown = shared["world_size"] != shared["base_world_size"]
+    told = grown and base is not None
+    losses = training - shared["efficiency"] * base if told else pd.Series(dtype=float)
     return [
         shared
         | {
             "cause": cause,
-            "worker_s_per_image": mean[cause],
+            "worker_s_per_image": parts[cause].mean(),
             "value": shares[cause].mean(),
             "low": shares[cause].min(),
             "high": shares[cause].max(),
-            "loss": losses.get(cause) if grown else None,
-            "efficiency": base.sum() / training if grown else None,
+            "loss": losses.get(cause),
+            "efficiency": shared["efficiency"] if grown else None,
         }
         for cause in CAUSES
     ]
@@ -113,10 +122,16 @@ def draw(points: pd.DataFrame) -> Figure:
             "backward does not hide; transfer is that of the worker that came last, the rest waits "
             "for slower workers.",
             *(["One worker: its framework copies gradients all the same."] if one else []),
-            "Beside the bars: parallel efficiency against the arm's base, from these means, and "
-            "what each cause takes of the ideal throughput there (evaluation is in no throughput).",
+            f"Beside the bars: parallel efficiency E against the arm's base{_bases(points)}, as in "
+            "the figures of efficiency, and what each cause takes of the ideal throughput there "
+            "(evaluation is in no throughput).",
         ],
     )
+
+
+def _bases(points: pd.DataFrame) -> str:
+    named = captions.counted("G0", points.loc[points["efficiency"].notna(), "base_world_size"])
+    return f" ({named})" if named else ""
 
 
 def _losses(arm: pd.DataFrame) -> list[str]:

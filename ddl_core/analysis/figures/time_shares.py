@@ -22,6 +22,8 @@ POINTS = {
     "low": "float64",
     "high": "float64",
     "overlapped": "float64",
+    "load_average": "float64",
+    "own_load": "Int64",
     **ORIGIN_TYPES,
 }
 _ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
@@ -32,7 +34,9 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
     value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
     overlapped, the share of the window in which communication was hidden by compute, is missing
-    if any rank could not tell.
+    if any rank could not tell. load_average is that of the minute in which a run began, the
+    highest of an arm. Of it own_load is explained by the run that begins, or by one of its study
+    that has just ended: compute threads and loader processes of the largest.
 
     Parameters
     ----------
@@ -41,8 +45,10 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     runs
         The same runs, and others.
     """
-    settings = with_settings(runs.assign(commit=commits(runs)))[
-        ["study", "run_id", "setting", "hardware", "on_cpu", "commit"]
+    own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
+    own = own.groupby(runs["study"]).transform("max")
+    settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[
+        ["study", "run_id", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
@@ -52,6 +58,8 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         shared = dict(zip(_ARM, key, strict=True)) | {
             "n": arm["run_id"].nunique(),
             "overlapped": hidden.mean(skipna=False),
+            "load_average": arm["load_average_1min"].max(),
+            "own_load": arm["own_load"].iloc[0],
             "on_cpu": arm["on_cpu"].iloc[0],
             "commit": ";".join(sorted(set(arm["commit"]))),
         }
@@ -74,8 +82,23 @@ def draw(points: pd.DataFrame) -> Figure:
             "nothing else going on; hidden: the rest of it, a part of compute. On a CPU compute is "
             "operators of the training thread, and idle is whatever the profiler does not see, "
             "Python and other programs included.",
+            *_others(points),
         ],
     )
+
+
+def _others(points: pd.DataFrame) -> list[str]:
+    """Return the sentence on what else kept the machine busy, where its load says so."""
+    arms = points.drop_duplicates(_ARM)
+    busy = arms[arms["load_average"] > arms["own_load"]]
+    if busy.empty:
+        return []
+    load = " to ".join(sorted({f"{busy['load_average'].agg(end):.1f}" for end in ("min", "max")}))
+    return [
+        f"The machine had other work as well: a load average of {load} when "
+        f"{len(busy)} of {len(arms)} arms began, of which runs of the study explain at most "
+        f"{busy['own_load'].max()}."
+    ]
 
 
 def _beside(arm: pd.DataFrame) -> list[str]:

@@ -18,9 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.plot import style
+from ddl_core.errors import RecordError
 from ddl_core.records.storage import write_atomically
 
 MOST_PANELS = 6
+STATED_ONLY = "No run measured here: only what the paper states."
 
 # seaborn's theme in the sizes of a page, and what differs from it.
 THEME: Any = {  # matplotlib's own type lists every key
@@ -33,8 +35,9 @@ P = ParamSpec("P")
 
 _CAPTION_LINE = style.CAPTION_POINTS * 1.35 / 72
 _TITLE = 0.32
+_NOTE = 0.2  # the line below the title that says whose numbers these are
 _LEGEND_ROW = 0.18
-_LEGEND_COLUMNS = 4
+_LEGEND_COLUMN = 1.8  # inches
 _MARGIN = 0.1
 _PANEL_LINE = 0.16  # of a panel's name
 _ABOVE_AXES = 0.12
@@ -76,6 +79,7 @@ def frame(
     caption: Sequence[str],
     left: float = 0.6,
     right: Sequence[float] = (),
+    note: str = "",
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and one axes per panel.
 
@@ -96,18 +100,23 @@ def frame(
         Inches kept free left of each axes, for its labels.
     right
         Inches kept free right of each axes; empty for none.
+    note
+        Says that nothing in the figure was measured here. Such a figure is narrower and paler than
+        others, so that nobody takes it for a result.
     """
     columns = 1 if len(heights) == len(panels) else 2
-    cell = (style.WIDTH - 2 * _MARGIN) / columns
+    page = style.STATED_WIDTH if note else style.WIDTH
+    cell = (page - 2 * _MARGIN) / columns
     free = list(right) or [0.0] * len(panels)
     names = _names(panels, cell - left)
     name_lines = max(name.count("\n") + 1 for name in names)
-    lines = wrapped(" ".join(caption), style.WIDTH - 2 * _MARGIN, style.CAPTION_POINTS)
-    above = _MARGIN + _TITLE + _LEGEND_ROW * math.ceil(len(legend) / _LEGEND_COLUMNS)
+    lines = wrapped(" ".join(caption), page - 2 * _MARGIN, style.CAPTION_POINTS)
+    legend_rows = math.ceil(len(legend) / _legend_columns(page))
+    above = _MARGIN + _TITLE + (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
     over = _ABOVE_AXES + _PANEL_LINE * name_lines
     below = 2 * _MARGIN + len(lines) * _CAPTION_LINE
     total = above + below + sum(heights) + len(heights) * (over + _BELOW_AXES)
-    figure = Figure(figsize=(style.WIDTH, total))
+    figure = Figure(figsize=(page, total))
     axes: list[Axes] = []
     top = total - above
     for row, height in enumerate(heights):
@@ -116,12 +125,23 @@ def frame(
             x = _MARGIN + column * cell + left
             alone = column == 0 and len(axes) == len(panels) - 1
             width = cell * (columns if alone else 1) - left - free[len(axes)] - _MARGIN
-            box = (x / style.WIDTH, bottom / total, width / style.WIDTH, height / total)
+            box = (x / page, bottom / total, width / page, height / total)
             axes.append(figure.add_axes(box))
             axes[-1].set_title(names[len(axes) - 1], loc="left", y=1.0)
+            if note:
+                _pale(axes[-1])
         top = bottom - _BELOW_AXES
-    _texts(figure, total, title, legend, lines)
+    _texts(figure, title, note, legend, lines)
     return figure, axes
+
+
+def _legend_columns(page: float) -> int:
+    return round(page / _LEGEND_COLUMN)
+
+
+def _pale(ax: Axes) -> None:
+    ax.spines[:].set_color(style.PALE)
+    ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
 
 
 def _names(panels: Sequence[str], width: float) -> list[str]:
@@ -146,15 +166,20 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def _texts(
-    figure: Figure, total: float, title: str, legend: Sequence[Artist], lines: Sequence[str]
+    figure: Figure, title: str, note: str, legend: Sequence[Artist], lines: Sequence[str]
 ) -> None:
-    left = _MARGIN / style.WIDTH
-    figure.text(left, 1 - _MARGIN / total, title, va="top", weight="bold", size=9.5)
+    page, total = figure.get_size_inches()
+    left, top = _MARGIN / page, total - _MARGIN
+    look: dict[str, Any] = {"color": style.PALE_INK} if note else {"weight": "bold"}
+    figure.text(left, top / total, title, va="top", size=9.5, **look)
+    if note:
+        figure.text(left, (top - _NOTE) / total, note, va="top", size=8.5, weight="bold")
+        top -= _NOTE
     figure.legend(
         handles=list(legend),
         loc="upper left",
-        bbox_to_anchor=(left, 1 - (_MARGIN + 0.22) / total),
-        ncols=_LEGEND_COLUMNS,
+        bbox_to_anchor=(left, (top - 0.22) / total),
+        ncols=_legend_columns(page),
         borderaxespad=0,
         handlelength=2.4,
         columnspacing=1.4,
@@ -187,12 +212,34 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     RecordError
         If the folder cannot be written or the disk is full.
     """
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in _METADATA]
+    *paths, table = _paths(stem)
     for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
         content = io.BytesIO()
         with rc_context(THEME):
             figure.savefig(content, format=kind, metadata=metadata)
         write_atomically(path, content.getvalue())
-    table = stem.with_name(f"{stem.name}.csv")
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return [*paths, table]
+
+
+def remove_figure(stem: Path) -> None:
+    """Remove what `save_figure` wrote earlier, if it did: nothing may show runs that are gone.
+
+    Raises
+    ------
+    RecordError
+        If a file cannot be removed.
+    """
+    try:
+        for path in _paths(stem):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"cannot remove {error.filename}, a figure of runs that are gone: {error.strerror}; "
+            "remove it by hand"
+        ) from None
+
+
+def _paths(stem: Path) -> list[Path]:
+    """Return the files of a figure, its numbers last."""
+    return [stem.with_name(f"{stem.name}.{kind}") for kind in (*_METADATA, "csv")]

@@ -9,20 +9,40 @@ from ddl_core.analysis.plot import style
 METHOD_ONLY = "shows method and overhead, not hardware"
 
 
-def runs(table: pd.DataFrame, interval_of: str = "the median") -> list[str]:
+def runs(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
     """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
 
-    `table` has the columns n, failed, study, hardware, on_cpu and commit.
+    `table` has the columns n, failed, study, hardware, on_cpu and commit, and low and high of the
+    interval; windows too, if arms may have taken turns.
     """
+    measured = table[table["n"] > 0]
+    if measured.empty:
+        return ["Nothing measured here yet.", *lost(table)]
+    return [
+        f"Measured: geometric mean of {counted('n', measured['n'])} runs, warm epochs only.",
+        *_bars(measured, interval_of),
+        *lost(table),
+        *machines(measured),
+        commits(measured),
+    ]
+
+
+def _bars(measured: pd.DataFrame, interval_of: str) -> list[str]:
+    """Return the sentence on the intervals that are there: over windows, over runs, or both."""
+    known = measured[measured["low"].notna()]
+    if known.empty:
+        return []
+    taken = known["windows"].fillna(0).astype(int) if "windows" in known else 0 * known["n"]
+    over = ["runs"] if (taken < 2).any() else []
+    if (taken > 1).any():
+        over.insert(0, f"{counted('', taken[taken > 1])} windows that took turns")
+    return [f"Bars: 95 % interval of {interval_of} (t on logs, over {' or '.join(over)})."]
+
+
+def lost(table: pd.DataFrame) -> list[str]:
+    """Return the sentence on runs without a value, nothing if there are none."""
     failed = int(table["failed"].sum())
-    lost = [f"Without a value, because failed or diverged: {_runs(failed)}."] if failed else []
-    table = table[table["n"] > 0]
-    if table.empty:
-        return ["Nothing measured here yet.", *lost]
-    sentences = [f"Measured: median of {counted('n', table['n'])} runs, warm epochs only."]
-    if (table["n"] > 1).any():
-        sentences.append(f"Bars: 95 % bootstrap interval of {interval_of}{_few(table['n'])}.")
-    return [*sentences, *lost, *machines(table), commits(table)]
+    return [f"Without a value, because failed or diverged: {_runs(failed)}."] if failed else []
 
 
 def scaling(measured: pd.DataFrame) -> str:
@@ -37,7 +57,8 @@ def base(measured: pd.DataFrame) -> str:
     text = "E = (throughput / G) / (throughput at G0 / G0); "
     if measured.empty:
         return text + "G0 = 4 (the paper)."
-    return text + f"{counted('G0', measured['base_world_size'])} (measured), 4 (the paper)."
+    named = counted("G0", measured["base_world_size"])
+    return f"{text}{named} of the same arm (measured), 4 (the paper). A slow base flatters E."
 
 
 def statements(paper: pd.DataFrame) -> list[str]:
@@ -76,10 +97,6 @@ def panels_not_drawn(points: pd.DataFrame, drawn: Sequence[str]) -> list[str]:
 
 def _runs(number: int) -> str:
     return f"{number} run{'s' if number > 1 else ''}"
-
-
-def _few(n: pd.Series) -> str:
-    return " (with 3 runs or fewer: their range)" if ((n > 1) & (n <= 3)).any() else ""
 
 
 def machines(table: pd.DataFrame) -> list[str]:

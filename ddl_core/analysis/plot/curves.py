@@ -3,7 +3,8 @@
 The stated are open marks, crosses, arrows, and their numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import count, pairwise
 from typing import Any
 
 import pandas as pd
@@ -12,50 +13,46 @@ from matplotlib.lines import Line2D
 
 from ddl_core.analysis.arms import ARM
 from ddl_core.analysis.plot import labels, marks, style
-from ddl_core.analysis.plot.scales import compact, octaves_per_point, size_points
+from ddl_core.analysis.plot.scales import compact, octaves_per_point, points_from_corner
 
 _ARMS_APART_POINTS = 7.0
 _MOST_OCTAVES = 0.6
-_MOST_NAMES = 6
+_STATED_APART_POINTS = 7.0  # marks side by side
+_STATED_OVER_POINTS = 6.0  # marks one above the other
+_TEXT_POINTS = 16.0  # of a column, with a text between two marks
+_ARROW_POINTS = 11.0
 
-GAP_POINTS = 17.0  # from a column to its texts: past marks that stand side by side
-_STATEMENTS_APART_POINTS = 8.0
-_ARROW_POINTS = 13.0
+
+NO_FRAMEWORK = "\N{DAGGER}"
+_UNNAMED = {"strategy": style.UNNAMED, "model": style.UNNAMED_MODEL}
+_UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
 
 
-def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
+def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
+    """Return how the strategies or the models of a whole figure look: `by` is the column."""
+    return {"strategy": style.strategy_looks, "model": style.model_looks}[by](points[by])
+
+
+def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
     """Draw each arm in the looks that it has in the `whole` figure: a line with its intervals.
 
-    Arms are moved a little sideways, so that bars at one number of workers stay apart. Where a
-    panel has several models, each has its shade of the strategy's colour and its name at the end.
+    `by` is what colour and marker tell, "strategy" or "model". Arms are moved a little sideways, so
+    that bars at one number of workers stay apart.
     """
     table = table[table["n"] > 0]
-    looks, loaders = style.strategy_looks(whole["strategy"]), set(whole["loader"])
+    looks, loaders = looks_by(whole, by), set(whole["loader"])
     arms = table.groupby(ARM, sort=True)
-    several, middle = table["model"].nunique() > 1, (arms.ngroups - 1) / 2
+    middle = (arms.ngroups - 1) / 2
     step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(arms.ngroups, 1))
-    shades = {
-        f"{strategy} {model}": look
-        | ({"color": style.model_hue(look["color"], model)} if several else {})
-        for strategy, look in looks.items()
-        for model in table["model"].unique()
-    }
     table = table.assign(
         x=table["world_size"].astype(float) * 2 ** (step * (arms.ngroup() - middle)),
         name=table["strategy"] + " " + table["model"],
     )
+    named = table.drop_duplicates("name")
+    lines = {name: looks[one] for name, one in zip(named["name"], named[by], strict=True)}
     for (loader, read), part in table.groupby(["loader", "data_format"]):
         look = style.loader_look(str(loader), str(read), loaders)
-        marks.lines(ax, part, "x", "name", shades, **look)
-    if several and arms.ngroups <= _MOST_NAMES:
-        ends = table.drop_duplicates(ARM, keep="last").sort_values(ARM)
-        labels.beside(
-            ax,
-            [style.model_name(model) for model in ends["model"]],
-            list(zip(ends["world_size"].astype(float), ends["value"], strict=True)),
-            middle * _ARMS_APART_POINTS + 8,
-            [shades[name]["color"] for name in ends["name"]],
-        )
+        marks.lines(ax, part, "x", "name", lines, **look)
 
 
 def ideals(table: pd.DataFrame) -> pd.DataFrame:
@@ -79,18 +76,18 @@ def draw_ideals(ax: Axes, lines: pd.DataFrame) -> None:
     ax.plot(x, y, **style.IDEAL)
 
 
-def legend(points: pd.DataFrame, ideal: str) -> list[Line2D]:
-    """Return the handles of a points table: only what occurs in it."""
+def legend(points: pd.DataFrame, ideal: str, by: str) -> list[Line2D]:
+    """Return the handles of a points table: only what occurs in it. `by`: see `draw_measured`."""
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
-    stated = points[points["source"] == "stated"]["strategy"]
-    looks = style.strategy_looks(points["strategy"])
-    made = _dots({name: looks[name] for name in looks if name in set(ours["strategy"])}, "measured")
+    theirs = points[points["source"] != "measured"]
+    theirs = theirs if by == "model" else theirs[theirs["source"] == "stated"]
+    looks = looks_by(points, by)
+    made = _dots(looks, by, ours[by], ", measured")
     made += _loaders(ours, set(points["loader"]))
-    theirs = {name: looks[name] for name in looks if name in set(stated)}
-    made += _dots(theirs, "paper", markerfacecolor="white")
+    made += _dots(looks, by, theirs[by], ", paper", markerfacecolor="white")
     grey: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "markeredgewidth": 1.3}
-    if stated.isna().any():
-        unnamed = {style.UNNAMED: {"marker": style.UNNAMED_MARKER, "markerfacecolor": "white"}}
+    if theirs[by].isna().any():
+        unnamed = {_UNNAMED[by]: {"marker": style.UNNAMED_MARKER, "markerfacecolor": "white"}}
         made += marks.handles(unnamed, ", paper", **grey)
     if (points["source"] == "derived").any():
         made += marks.handles({"derived from the paper": {"marker": "x"}}, **grey)
@@ -111,22 +108,26 @@ def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
     ]  # fmt: skip
 
 
-def _dots(looks: style.Looks, whose: str, **more: Any) -> list[Line2D]:
-    return marks.handles(style.strategies_named(looks), f", {whose}", markeredgewidth=1.3, **more)
+def _dots(looks: style.Looks, by: str, there: pd.Series, whose: str, **more: Any) -> list[Line2D]:
+    call = {"strategy": style.strategy_name, "model": style.model_name}[by]
+    called = {call(name): look for name, look in looks.items() if name in set(there)}
+    return marks.handles(called, whose, markeredgewidth=1.3, **more)
 
 
-def stated_texts(table: pd.DataFrame) -> pd.Series:
+def stated_texts(table: pd.DataFrame, by: str) -> pd.Series:
     """Return the text of each statement of a panel: number, what it is about, contradictions.
 
-    The model is named where a panel has several, the loader where statements exclude one another.
+    The model is named where a panel has several or `by` is "model", and then `NO_FRAMEWORK` marks
+    what no mark tells; the loader is named where statements exclude one another.
     """
     loaders = set(table["loader"])
-    models = table["model"].nunique() > 1
+    models = by == "model" or table["model"].nunique() > 1
     several = len(loaders - {"dali"}) > 1 or {"native", "dali"} <= loaders
     unsaid = {"dali"} if "native" not in loaders else set()
     texts = []
     for row in table.to_dict("records"):
-        parts = [_number(row)]
+        unnamed = by == "model" and pd.isna(row["strategy"])
+        parts = [_number(row) + (NO_FRAMEWORK if unnamed else "")]
         model = name_or_none(row["model"])
         parts += [style.model_name(model)] if models and model else []
         told = several and row["loader"] not in unsaid
@@ -148,46 +149,72 @@ def name_or_none(value: object) -> str | None:
     return None if pd.isna(value) else str(value)
 
 
-def draw_stated(ax: Axes, table: pd.DataFrame) -> None:
-    """Draw every statement of a panel once, its strategies side by side, its text beside it."""
-    texts = stated_texts(table)
+def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
+    """Draw every statement of a panel once, what overlaps side by side, its text beside it.
+
+    `whole` and `by`: see `draw_measured`.
+    """
+    looks = looks_by(whole, by)
+    found = [_UNNAMED_LOOK if pd.isna(name) else looks[name] for name in table[by]]
+    table = table.assign(look=pd.Series(found, table.index, dtype=object))
+    table["text"] = stated_texts(table, by)
     spans = table["world_size_min"] < table["world_size"]
     for _, rows in table[spans].groupby("statement", sort=False):
-        _span(ax, rows.iloc[0], texts[rows.index[0]])
+        _span(ax, rows)
     most = table["world_size"].max()
     for workers, column in table[~spans].groupby("world_size"):
-        notes = []
-        for _, rows in column.groupby("statement", sort=False):
-            _marks(ax, rows)
-            notes.append((rows.iloc[0], texts[rows.index[0]]))
+        column = _side_by_side(ax, column.sort_values(["value", "statement", by]))
+        for row in column.to_dict("records"):
+            _mark(ax, row)
+        # A statement about several has one text, at the mark on the right.
+        notes = column.sort_values("x").drop_duplicates("statement", keep="last")
         _write(ax, notes, last=workers == most)
 
 
-def _span(ax: Axes, row: pd.Series, text: str) -> None:
+def _span(ax: Axes, rows: pd.DataFrame) -> None:
     """Draw a bound that holds over a range of workers."""
+    row, hues = rows.iloc[0], {look["color"] for look in rows["look"]}
+    hue = hues.pop() if len(hues) == 1 else style.UNNAMED_COLOUR
     x = [float(row["world_size_min"]), float(row["world_size"])]
-    ax.plot(x, [row["value"]] * 2, color=style.UNNAMED_COLOUR, linewidth=1.0, zorder=2)
+    ax.plot(x, [row["value"]] * 2, color=hue, linewidth=1.0, zorder=2)
     for end in x:
-        _arrow(ax, end, row, style.UNNAMED_COLOUR)
+        _arrow(ax, end, row, hue)
     lower = row["bound"] == "lower"
     place = (x[0], float(row["value"]))
-    labels.write(ax, text, place, (4, -3 if lower else 3), va="top" if lower else "bottom")
+    labels.write(ax, row["text"], place, (4, -3 if lower else 3), va="top" if lower else "bottom")
 
 
-def _marks(ax: Axes, rows: pd.DataFrame) -> None:
-    step = _STATEMENTS_APART_POINTS * octaves_per_point(ax)
-    for number, row in enumerate(rows.sort_values("strategy").to_dict("records")):
-        strategy = name_or_none(row["strategy"])
-        x = float(row["world_size"]) * 2 ** (step * (number - (len(rows) - 1) / 2))
-        hue = style.colour(strategy)
-        look: dict[str, Any] = {"marker": "_", "markersize": 8}
-        if row["bound"] != "value":
-            _arrow(ax, x, row, hue)
-        elif row["source"] == "derived":
-            look = {"marker": "x"}
-        else:
-            look = {"marker": style.marker(strategy), "markerfacecolor": "white"}
-        ax.plot(x, row["value"], color=hue, markeredgewidth=1.3, zorder=4, **look)
+def _side_by_side(ax: Axes, column: pd.DataFrame) -> pd.DataFrame:
+    """Return the marks at one number of workers, lowest first, with an ``x`` that hides none.
+
+    A mark that would cover another stands left of it: the texts are on the right. The outer ones
+    stand farthest, so that the lines from their texts pass above and below the others.
+    """
+    workers = float(column["world_size"].iloc[0])
+    heights = [points_from_corner(ax, (workers, value))[1] for value in column["value"]]
+    middle = (len(heights) - 1) / 2
+    places: dict[int, int] = {}
+    for mark in sorted(range(len(heights)), key=lambda mark: abs(mark - middle)):
+        over = {
+            place
+            for other, place in places.items()
+            if abs(heights[mark] - heights[other]) < _STATED_OVER_POINTS
+        }
+        places[mark] = next(place for place in count() if place not in over)
+    step = _STATED_APART_POINTS * octaves_per_point(ax)
+    return column.assign(x=[workers * 2 ** (-step * places[mark]) for mark in range(len(heights))])
+
+
+def _mark(ax: Axes, row: Any) -> None:
+    hue = row["look"]["color"]
+    look: dict[str, Any] = {"marker": "_", "markersize": 8}
+    if row["bound"] != "value":
+        _arrow(ax, row["x"], row, hue)
+    elif row["source"] == "derived":
+        look = {"marker": "x"}
+    else:
+        look = {"marker": row["look"]["marker"], "markerfacecolor": "white"}
+    ax.plot(row["x"], row["value"], color=hue, markeredgewidth=1.3, zorder=4, **look)
 
 
 def _arrow(ax: Axes, x: float, row: Any, hue: str) -> None:
@@ -202,22 +229,22 @@ def _arrow(ax: Axes, x: float, row: Any, hue: str) -> None:
     )
 
 
-def _write(ax: Axes, notes: Sequence[tuple[pd.Series, str]], last: bool) -> None:
+def _write(ax: Axes, notes: pd.DataFrame, last: bool) -> None:
     """Write the texts of one column: right of the last, over the others where there is room."""
-    places = [(float(row["world_size"]), float(row["value"])) for row, _ in notes]
-    texts = [text for _, text in notes]
-    if last or _reach_out(ax, texts, places[0]):
-        labels.beside(ax, texts, places, GAP_POINTS)
+    places = list(zip(notes["x"], notes["value"], strict=True))
+    heights = sorted(points_from_corner(ax, place)[1] for place in places)
+    crowded = any(high - low < _TEXT_POINTS for low, high in pairwise(heights))
+    if last or crowded or _reach_out(ax, notes["text"], places[-1]):
+        hues = [look["color"] for look in notes["look"]]
+        labels.beside(ax, list(notes["text"]), places, hues)
         return
-    for (row, text), place in zip(notes, places, strict=True):
+    for row, place in zip(notes.to_dict("records"), places, strict=True):
         # On the side that no arrow takes, and to the left, away from the next column.
         lower = row["bound"] == "lower"
-        labels.write(
-            ax, text, place, (8, -5 if lower else 5), "right", "top" if lower else "bottom"
-        )
+        offset = (8, -5 if lower else 5)
+        labels.write(ax, row["text"], place, offset, "right", "top" if lower else "bottom")
 
 
-def _reach_out(ax: Axes, texts: Sequence[str], place: tuple[float, float]) -> bool:
+def _reach_out(ax: Axes, texts: Iterable[str], place: tuple[float, float]) -> bool:
     """Say whether texts that end at `place` would begin left of the axes."""
-    room = (ax.transScale + ax.transLimits).transform(place)[0] * size_points(ax)[0]
-    return style.widest(texts, labels.POINTS) > room
+    return style.widest(texts, labels.POINTS) > points_from_corner(ax, place)[0]

@@ -70,7 +70,7 @@ def row_frame(
     arms = [[arm for _, arm in table.groupby("row")] for table in tables]
     rest = len(points.drop_duplicates(["panel", *_ARM])) - sum(map(len, arms))
     formats = style.formats_differ(points)
-    names = [[_name(arm.iloc[0], formats, lines) for arm in panel] for panel in arms]
+    names = [[arm_name(arm.iloc[0], formats, lines) for arm in panel] for panel in arms]
     told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
     figure, axes = frame(
         title,
@@ -109,7 +109,8 @@ def _most_rows(lengths: list[int], room: int) -> int:
     return max(fitting)
 
 
-def _name(row: pd.Series, formats: bool, lines: int) -> str:
+def arm_name(row: pd.Series, formats: bool, lines: int = 1) -> str:
+    """Return what an arm is called, in one line or two, with the format it reads if `formats`."""
     loader = style.loader_name(row["loader"], row["data_format"], formats)
     workers = f"{row['world_size']} worker{'s' if row['world_size'] > 1 else ''}"
     strategy = style.strategy_name(row["strategy"])
@@ -202,10 +203,16 @@ def _caption(points: pd.DataFrame, sentences: Sequence[str]) -> list[str]:
         return ["Nothing measured here yet."]
     return [
         *sentences,
-        f"Mean of {captions.counted('n', measured['n'])} runs.",
+        _how_often(measured["n"]),
         *captions.machines(measured),
         captions.commits(measured),
     ]
+
+
+def _how_often(n: pd.Series) -> str:
+    if n.max() > 1:
+        return f"Mean of {captions.counted('n', n)} runs."
+    return "One run an arm (n = 1): nothing here says how much another run would differ."
 
 
 def percent(share: float, signed: bool = False) -> str:

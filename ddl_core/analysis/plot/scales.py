@@ -63,3 +63,10 @@ def size_points(ax: Axes) -> tuple[float, float]:
     assert figure is not None
     box = ax.get_position()
     return box.width * figure.get_figwidth() * 72, box.height * figure.get_figheight() * 72
+
+
+def points_from_corner(ax: Axes, place: tuple[float, float]) -> tuple[float, float]:
+    """Return where a place of the data is, right of and above the corner of the axes, in points."""
+    x, y = (ax.transScale + ax.transLimits).transform(place)
+    width, height = size_points(ax)
+    return float(x) * width, float(y) * height

@@ -37,17 +37,8 @@ FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
 MODEL_NAMES = {name: entry.title or name for name, entry in MODELS.items()}
 
-# Share of the strategy's colour, where a figure compares models: the larger, the darker.
-MODEL_SHADES = {
-    "resnet8": 0.35,
-    "resnet44": 0.4,
-    "alexnet": 0.45,
-    "googlenet": 0.5,
-    "resnet18": 0.55,
-    "resnet50": 0.65,
-    "resnet101": 0.8,
-    "resnet152": 1.0,
-}
+MODEL_COLOURS = {name: entry.colour for name, entry in MODELS.items() if entry.colour}
+MODEL_MARKERS = {name: entry.marker for name, entry in MODELS.items() if entry.marker}
 
 DATASET_NAMES = {
     "fashion_mnist": "Fashion-MNIST",
@@ -120,11 +111,11 @@ PUBLISHED_MARKERS = {
 SPARE_COLOURS = ["#d55e00", "#ca9161", "#56b4e9", "#cc78bc"]  # of seaborn's "colorblind"
 SPARE_MARKERS = ["v", "P", "X", "<", ">", "p"]
 SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
-_SPARE_SHADE = 0.75  # of a model
 _SPARE_SIZES = (7.0, 1.7)  # of a format: marker and line
 
-# Where a statement of the paper names no strategy.
+# Where a statement of the paper names no strategy, or no model.
 UNNAMED = "framework not named"
+UNNAMED_MODEL = "network not named"
 UNNAMED_COLOUR = "#666666"
 UNNAMED_MARKER = "h"
 
@@ -134,11 +125,15 @@ HALF_LINES: dict[str, Any] = {"loading": "solid", "training": LOADER_LINES["synt
 HALF_COLOUR = "#333333"
 BOUND_COLOUR, IN_TURNS_COLOUR = "#ececec", "#d4d4d4"
 
+# Frame and words of a figure that holds nothing but what others state.
+PALE, PALE_INK = "#999999", "#666666"
+
 IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 
 # Sizes in inches and points: two figures side by side fill the width of a page, and a figure
 # scaled to a text column keeps legible letters.
 WIDTH = 7.2
+STATED_WIDTH = 5.4  # of a figure that holds nothing but what others state
 CAPTION_POINTS = 7.0
 # What differs from seaborn's theme, see `canvas.THEME`: importing seaborn takes a second, which the
 # lab book of a run need not wait for.
@@ -219,6 +214,19 @@ def strategy_looks(column: pd.Series) -> Looks:
     return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
 
 
+def model_looks(column: pd.Series) -> Looks:
+    """Return colour and marker of each network of a table, in the order of legends."""
+    names = listed(column.dropna(), MODEL_NAMES)
+    among = {*MODELS, *names}
+    return {
+        name: {
+            "color": own_or_spare(name, MODEL_COLOURS, SPARE_COLOURS, among),
+            "marker": own_or_spare(name, MODEL_MARKERS, SPARE_MARKERS, among),
+        }
+        for name in names
+    }
+
+
 def strategies_named(looks: Looks) -> Looks:
     """Return the looks of strategies by what people call these."""
     return {strategy_name(strategy): look for strategy, look in looks.items()}
@@ -261,11 +269,6 @@ def formats_differ(table: pd.DataFrame) -> bool:
 def model_name(model: str) -> str:
     """Return what people call a network."""
     return MODEL_NAMES.get(model, model)
-
-
-def model_hue(hue: str, model: str) -> str:
-    """Return a network's shade of a strategy's colour."""
-    return tint(hue, MODEL_SHADES.get(model, _SPARE_SHADE))
 
 
 def dataset_name(dataset: str) -> str:

@@ -1,6 +1,6 @@
 """Bring records and SLURM's queue together: runs that wait, were cancelled, or ended unheard."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_core.launch.diagnose import tail
 from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.block import job_name, may_be_of
 from ddl_core.launch.slurm.scheduler import (
     HELD,
     RUNNING,
@@ -15,7 +16,6 @@ from ddl_core.launch.slurm.scheduler import (
     Queue,
     QueuedJob,
     ended,
-    job_name,
     release,
 )
 from ddl_core.records.failures import INTERRUPTIONS, classify
@@ -32,13 +32,19 @@ def settled(entries: list[Entry], queue: scheduler.Queue | None) -> list[Entry]:
     """
     entries = joined(entries, queue)
     lost = [item for item in entries if queue is not None and _is_lost(item)]
-    jobs = ended([item.job_id for item in lost if item.job_id]) if lost else {}
+    jobs = ended(numbers(lost)) if lost else {}
+    begun = {item.job_id for item in entries if item.record and item.record.status in BEGUN}
     for item in lost:
         job = jobs.get(item.job_id or "")
-        if job and job.name == scheduler.job_name(item.spec):
+        if job and may_be_of(job.name, item):
             with suppress(DDLError):  # of another user, or at work after all: shown as it is
-                _settle(item, job)
+                _settle(item, job, item.job_id in begun)
     return [_renewed(item) if item in lost else item for item in entries]
+
+
+def numbers(items: Iterable[Entry]) -> list[str]:
+    """Return the jobs of some runs, each once: the runs of a block share one."""
+    return list(dict.fromkeys(item.job_id for item in items if item.job_id))
 
 
 def _renewed(item: Entry) -> Entry:
@@ -52,16 +58,17 @@ def _is_lost(item: Entry) -> bool:
     return item.state == "interrupted" and item.job_id is not None and item.category is None
 
 
-def _settle(item: Entry, job: EndedJob) -> None:
+def _settle(item: Entry, job: EndedJob, begun: bool) -> None:
     def cause(record: RunRecord) -> Failure | None:
         if record.status not in ("submitted", "running"):
             return None
-        return _cause(record, job, RunFiles(item.directory).logs)
+        return _cause(record, job, RunFiles(item.directory).logs, begun)
 
     amend(item.directory, item.job_id, cause)
 
 
-def _cause(record: RunRecord, job: EndedJob, logs: Path) -> Failure:
+def _cause(record: RunRecord, job: EndedJob, logs: Path, begun: bool) -> Failure:
+    """Return why a run ended, or did not begin, in a job that had `begun` with a run or not."""
     began = record.status == "running"
     when = "" if began else " before the run began"
     code = f" (exit code {job.exit_code})" if job.exit_code else ""
@@ -71,11 +78,14 @@ def _cause(record: RunRecord, job: EndedJob, logs: Path) -> Failure:
     text += tail(logs / f"slurm-{record.job_id}.log")
     kind = "Killed" if began else "NotStarted"
     category = classify(kind, text, exit_code=job.exit_code, state=job.state)
+    if not began and begun and category not in INTERRUPTIONS:
+        category = "cancelled"  # of its block only another run went wrong
     if category in INTERRUPTIONS:
         kind = INTERRUPTED
     return Failure(kind=kind, message=text, category=category)
 
 
+BEGUN = ("running", "completed", "failed")  # records of runs that their job has come to
 CAUSE = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
 
 
@@ -87,7 +97,7 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
     Raises
     ------
     SpecError
-        If there is no such run.
+        If there is no such run, or if its job would end others that are not among `run_ids`.
     LaunchError
         If SLURM is not there or does not answer.
     """
@@ -99,9 +109,19 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
     queue = scheduler.queue()
     if queue is None:
         raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
-    chosen = [item for item in entries if not run_ids or item.spec.run_id in run_ids]
-    alive = [item for item in chosen if queued(item, queue) and item.state != "completed"]
-    return joined(alive, queue)
+    alive = [item for item in entries if queued(item, queue)]
+    alive = [item for item in joined(alive, queue) if item.state in ("submitted", "running")]
+    chosen = [item for item in alive if not run_ids or item.spec.run_id in run_ids]
+    jobs = numbers(chosen)
+    also = [item for item in alive if item.job_id in jobs and item not in chosen]
+    if also:
+        raise SpecError(
+            f"a job executes a block of runs, and its end ends all of them; that of "
+            f"{' and '.join(item.spec.run_id for item in chosen)} also has "
+            f"{', '.join(item.spec.run_id for item in also)}: name these with --run as well "
+            "(all of them can be submitted again), or let the job go on"
+        )
+    return chosen
 
 
 def cancel(items: list[Entry]) -> None:
@@ -119,7 +139,7 @@ def cancel(items: list[Entry]) -> None:
     """
     if not items:
         return
-    scheduler.cancel(*(item.job_id for item in items if item.job_id))
+    scheduler.cancel(*numbers(items))
     for item in items:
         with suppress(LaunchError):  # it has just begun, and will say by itself that it was stopped
             amend(item.directory, item.job_id, _cancelled)
@@ -140,8 +160,8 @@ def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
         If that was refused.
     """
     held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
-    for item in held:
-        release(str(item.job_id))
+    for job_id in numbers(held):
+        release(job_id)
     return held
 
 
@@ -162,16 +182,23 @@ def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
     to another job.
     """
     job = jobs.get(item.job_id or "") if jobs else None
-    return job if job and job.name == job_name(item.spec) else None
+    return job if job and may_be_of(job.name, item) else None
 
 
 def _joined(item: Entry, jobs: Queue | None) -> Entry:
     if item.job_id is None or jobs is None or item.state == "completed":
         return item
     if job := queued(item, jobs):
-        state: State = "running" if job.state in RUNNING else "submitted"
+        alone = job.name == job_name(item.directory.parent.name, [item.spec])
+        if item.state == "failed" and not alone:
+            return item  # its job is at work on the others of the block
+        begun = job.state in RUNNING
+        turn = alone or (item.record is not None and item.record.status == "running")
         shown = f"job {item.job_id} {job.state}"
         reason = f"{shown} ({job.reason})" if job.reason else shown
+        if begun and not turn:
+            reason = f"{shown} (its turn in the block comes later)"
+        state: State = "running" if begun and turn else "submitted"
         return replace(item, state=state, reason=reason, category=None)
     if item.state == "submitted":
         log = f"logs/slurm-{item.job_id}.log of the run's folder"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.spec.run import RunSpec
 
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
@@ -40,11 +39,6 @@ FINAL = (
 HELD = "launch failed requeued held"
 
 
-def job_name(spec: RunSpec) -> str:
-    """Return what the job of a run is called."""
-    return f"ddl-{spec.run_id}"
-
-
 @dataclass(frozen=True)
 class QueuedJob:
     """A job that SLURM has not finished with."""
@@ -57,17 +51,17 @@ class QueuedJob:
 Queue = dict[str, QueuedJob]
 
 
-def hold(script: Path, after: str | None = None) -> str:
+def hold(script: Path, after: Sequence[str] = ()) -> str:
     """Submit a job that may not start yet; return its number.
 
-    Once released it waits for job `after` to end well, and is cancelled if that does not.
+    Once released it waits for the jobs `after` to end well, and is cancelled if one does not.
 
     Raises
     ------
     LaunchError
         With what `sbatch` said, if it refused or did not answer.
     """
-    wait = (f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()
+    wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes") if after else ()
     said = call("sbatch", "--parsable", "--hold", *wait, str(script))
     if not (found := JOB_ID.search(said)):
         raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
@@ -75,7 +69,7 @@ def hold(script: Path, after: str | None = None) -> str:
 
 
 @contextmanager
-def held(script: Path, name: str, after: str | None = None) -> Iterator[str]:
+def held(script: Path, name: str, after: Sequence[str] = ()) -> Iterator[str]:
     """Submit the job of `name`, see `hold`, and let it start when the block ends; yield its number.
 
     A job that starts at once would write the record while the block does.

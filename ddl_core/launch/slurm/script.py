@@ -1,7 +1,8 @@
-"""The text that `sbatch` gets: a pure function of a run, a site and what was asked for."""
+"""The text that `sbatch` gets: a pure function of runs, a site and what was asked for."""
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ddl_core.errors import SpecError
 from ddl_core.launch.commands import Allocation, words_of_step
 from ddl_core.launch.nsys import prefix
-from ddl_core.launch.slurm.scheduler import job_name
-from ddl_core.launch.slurm.site import Site, seconds
+from ddl_core.launch.slurm.block import job_name
+from ddl_core.launch.slurm.site import Site, clock, seconds
 from ddl_core.records.paths import SITES, RunFiles
 from ddl_core.spec.run import RunSpec
 
@@ -57,9 +58,9 @@ class Options:
     partition: str | None = None
     time: str | None = None
 
-    def limit_s(self, site: Site) -> int:
-        """Return the time limit of a job."""
-        return seconds(self.time or site.time)
+    def limit_s(self, site: Site, runs: int = 1) -> int:
+        """Return the time limit of a job: what was asked for, else the sum of its runs' limits."""
+        return seconds(self.time) if self.time else runs * seconds(site.time)
 
     def check(self, site: Site) -> None:
         """Check the options against a site.
@@ -82,34 +83,58 @@ class Options:
                 "before its limit (signal_s of the site); ask for more time than that"
             )
 
+    def check_length(self, site: Site, name: str, runs: int) -> None:
+        """Check that a job of so many runs may last as long as it asks for.
+
+        Raises
+        ------
+        SpecError
+            If that is more than the site's partition grants.
+        """
+        limit_s = self.limit_s(site, runs)
+        if self.partition not in (None, site.partition) or site.time_max is None:
+            return  # not known of another partition: sbatch has the word
+        if limit_s > seconds(site.time_max):
+            of = "" if self.time or runs == 1 else f" ({runs} runs of {site.time} each)"
+            apart = "" if runs == 1 else ", or submit each run as a job of its own with --by run"
+            raise SpecError(
+                f"{name} asks for {clock(limit_s)}{of}, but a job of this site may last "
+                f"{site.time_max} (time_max); give it no more with --time {site.time_max}: what is "
+                f"then left goes on when the study is submitted again{apart}"
+            )
+
 
 @dataclass(frozen=True)
 class Place:
     """Where a job finds what it runs, this project and Python on the shared file system."""
 
-    run_dir: Path
+    run_dirs: tuple[Path, ...]  # in running order; the first one has the job's log
     project: Path
     python: str
-    program: str = "ddl_core.launch.slurm.job"  # module that gets `run_dir`
+    program: str = "ddl_core.launch.slurm.job"  # module that gets `run_dirs`
 
 
-def render(spec: RunSpec, site: Site, options: Options, place: Place) -> str:
-    """Return the job script of one run.
+def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place) -> str:
+    """Return the script of a job that executes one run or, one after the other, those of a block.
 
     Raises
     ------
     SpecError
-        If the run or the options do not fit the site.
+        If a run, the options or their time do not fit the site.
     """
     options.check(site)
-    site.check(spec)
+    for spec in specs:
+        site.check(spec)
+    name = job_name(place.run_dirs[0].parent.name, specs)
+    options.check_length(site, name, len(specs))
     return template(TEMPLATE).render(
-        **surroundings(spec, site, place.project),
-        directives=_directives(spec, site, options, place),
+        # They need the same nodes; what one of them needs to use MPI hinders no other.
+        **surroundings(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
+        directives=_directives(name, specs, site, options, place),
         python=shlex.quote(place.python),
         program=place.program,
-        run_dir=shlex.quote(str(place.run_dir)),
-        requeues=requeues(spec, site),
+        run_dirs=[shlex.quote(str(one)) for one in place.run_dirs],
+        requeues=requeues(specs, site),
     )
 
 
@@ -138,16 +163,22 @@ def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
     }
 
 
-def requeues(spec: RunSpec, site: Site) -> int:
-    """Return how often a run may go on after its time limit: never without checkpoints."""
-    return site.requeues if spec.checkpoint_every else 0
+def requeues(specs: Sequence[RunSpec], site: Site) -> int:
+    """Return how often a job may go on after its time limit.
+
+    A run alone never without checkpoints; what a block has completed stays.
+    """
+    return site.requeues if len(specs) > 1 or specs[0].checkpoint_every else 0
 
 
-def _directives(spec: RunSpec, site: Site, options: Options, place: Place) -> list[str]:
+def _directives(
+    name: str, specs: Sequence[RunSpec], site: Site, options: Options, place: Place
+) -> list[str]:
+    spec = specs[0]
     # A % would be a placeholder to sbatch.
-    log = str(RunFiles(place.run_dir).logs).replace("%", "%%") + "/slurm-%j.log"
+    log = str(RunFiles(place.run_dirs[0]).logs).replace("%", "%%") + "/slurm-%j.log"
     values = {
-        "job-name": job_name(spec),
+        "job-name": name,
         "output": shlex.quote(log),
         "open-mode": "append",
         "chdir": shlex.quote(str(place.project)),
@@ -155,7 +186,7 @@ def _directives(spec: RunSpec, site: Site, options: Options, place: Place) -> li
         "partition": options.partition or site.partition,
         "constraint": site.constraint,
         "qos": site.qos,
-        "time": options.time or site.time,
+        "time": clock(options.limit_s(site, len(specs))),
         "nodes": spec.nodes,
         "ntasks-per-node": spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
@@ -163,7 +194,7 @@ def _directives(spec: RunSpec, site: Site, options: Options, place: Place) -> li
         "mem": site.memory,
         "signal": f"B:USR1@{site.signal_s}",
     }
-    flags = ["--requeue" if requeues(spec, site) else "--no-requeue"]
+    flags = ["--requeue" if requeues(specs, site) else "--no-requeue"]
     flags += ["--exclusive"] if site.exclusive else []
     given = [f"--{name}={value}" for name, value in values.items() if value is not None]
     return [*given, *flags, *site.sbatch_lines]
@@ -205,14 +236,13 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
 
 def srun(spec: RunSpec, site: Site) -> list[str]:
     """Return the step's command up to the rank itself, without the number of tasks."""
-    over_mpi = spec.strategy == "horovod" and site.environment.get("HOROVOD_CONTROLLER") == "mpi"
     ranks_per_task = spec.gpus_per_node if site.launcher == "torchrun" else 1
     words = [
         "srun",
         "--kill-on-bad-exit=1",
         "--distribution=block",
         f"--cpus-per-task={site.cpus_per_rank * ranks_per_task}",
-        f"--mpi={site.mpi if over_mpi else 'none'}",
+        f"--mpi={site.mpi if _over_mpi(spec, site) else 'none'}",
     ]
     words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []
     if site.wants_gpus(spec):
@@ -220,6 +250,10 @@ def srun(spec: RunSpec, site: Site) -> list[str]:
         words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
         words += _visible(site, spec.gpus_per_node)
     return words
+
+
+def _over_mpi(spec: RunSpec, site: Site) -> bool:
+    return spec.strategy == "horovod" and site.environment.get("HOROVOD_CONTROLLER") == "mpi"
 
 
 def _visible(site: Site, gpus: int) -> list[str]:

@@ -31,7 +31,10 @@ class Site(BaseModel):
     partition: Word | None = Field(None, description="unless the command line names another")
     constraint: Word | None = None
     qos: Word | None = None
-    time: str = Field("01:00:00", pattern=f"^{TIME.pattern}$", description="limit of a job")
+    time: str = Field("01:00:00", pattern=f"^{TIME.pattern}$", description="limit of a run")
+    time_max: str | None = Field(
+        None, pattern=f"^{TIME.pattern}$", description="longest limit that `partition` grants"
+    )
     gpus_per_node: int = Field(0, ge=0, description="0: ranks compute on the CPU")
     gpu_request: Literal["none", "gres", "gres_typed", "gpus_per_node", "gpus_per_task"] = "none"
     gpu_type: Word | None = Field(None, description="the a100 of --gres=gpu:a100:4")
@@ -169,3 +172,8 @@ def seconds(time: str) -> int:
     if not (total := 3600 * hours + 60 * minutes + rest):
         raise SpecError(f"time = {time!r} is no time at all; e.g. 01:30:00")
     return total
+
+
+def clock(seconds: int) -> str:
+    """Return seconds as ``HH:MM:SS``; hours may be more than 24."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -1,10 +1,11 @@
-"""Hand what is left of a study to SLURM, one job per run, and say what that may cost at most.
+"""Hand what is left of a study to SLURM, a job per run or per block, and say what it may cost.
 
 The large runs of an arm may wait for a small one: a broken set-up then burns few node-hours.
 """
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import preflight
 from ddl_core.launch.plan import check_data, pending, write_plans
 from ddl_core.launch.slurm import reconcile, scheduler
+from ddl_core.launch.slurm.block import blocks, job_name
 from ddl_core.launch.slurm.reconcile import queued, settled
 from ddl_core.launch.slurm.scheduler import Queue
 from ddl_core.launch.slurm.script import Options, Place, render, requeues
@@ -20,7 +22,7 @@ from ddl_core.launch.slurm.site import Site
 from ddl_core.records.ledger import Entry, exclusive, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
 from ddl_core.records.run import read_record, write_record
-from ddl_core.records.storage import write_atomically
+from ddl_core.records.storage import cannot_write, write_atomically
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
@@ -29,12 +31,19 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that is to be submitted, with its script."""
+    """A job that is to be submitted: one run, or a block of them."""
 
-    entry: Entry
+    entries: list[Entry]  # in running order
     script: str
+    limit_s: int
     node_hours: float
-    after: Entry | None = None  # starts once this run is complete
+    after: list[Entry]  # starts once these runs are complete
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        study = self.entries[0].directory.parent.name
+        return job_name(study, [item.spec for item in self.entries])
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Choice:
 
     retry_failed: bool = False
     small_first: bool = False
+    by_block: bool = False
 
 
 def prepare(
@@ -75,7 +85,7 @@ def prepare(
     """Return the jobs of what a study still has to run; write nothing.
 
     What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
-    unless that is chosen.
+    unless that is chosen and its block has ended.
 
     Raises
     ------
@@ -83,35 +93,48 @@ def prepare(
         If an option or a run does not fit the site.
     """
     options.check(site)
-    todo = pending(entries, choice.retry_failed)
+    todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
     for item in todo:
         preflight.check_batch(item.spec)
     order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
-    jobs = [_job(item, site, options, waits.get(item.spec.run_id)) for item in order]
+    parts = blocks(order, site) if choice.by_block else [[item] for item in order]
+    jobs = [_job(part, site, options, waits) for part in parts]
     return Submissions(entries, jobs, [item for item in todo if item not in order])
 
 
-def _job(item: Entry, site: Site, options: Options, after: Entry | None) -> Submission:
-    place = Place(item.directory, PROJECT, sys.executable)
-    text = render(item.spec, site, options, place)
-    return Submission(item, text, node_hours(item.spec, site, options), after)
+def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Submission:
+    place = Place(tuple(item.directory for item in entries), PROJECT, sys.executable)
+    specs = [item.spec for item in entries]
+    found = (waits[spec.run_id] for spec in specs if spec.run_id in waits)
+    after = list({item.spec.run_id: item for item in found}.values())
+    text, limit_s = render(specs, site, options, place), options.limit_s(site, len(specs))
+    return Submission(entries, text, limit_s, node_hours(specs, site, options), after)
 
 
-def node_hours(spec: RunSpec, site: Site, options: Options) -> float:
-    """Return what a run may cost at most: nodes x time limit x starts, in hours."""
-    starts = 1 + requeues(spec, site)
-    return spec.nodes * starts * options.limit_s(site) / SECONDS_PER_HOUR
+def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
+    """Return what a job of some runs may cost at most: nodes x time limit x starts, in hours."""
+    starts = 1 + requeues(specs, site)
+    return specs[0].nodes * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
 
 
 def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:
-    """Return the cost of each arm (strategy, loader, model), in order of appearance."""
+    """Return the cost of each arm (strategy, loader, model), in order of appearance.
+
+    The runs of a block have equal shares in what it costs, and it counts as a job of each arm.
+    """
     found = []
     for name in dict.fromkeys(arm(item.spec) for item in entries):
         own = [item for item in entries if arm(item.spec) == name]
-        hours = [job.node_hours for job in jobs if arm(job.entry.spec) == name]
+        shares = [_share(name, job) for job in jobs]
+        hours = sum(job.node_hours * share for job, share in zip(jobs, shares, strict=True))
         complete = sum(item.state == "completed" for item in own)
-        found.append(Arm(name, len(own), complete, len(hours), sum(hours)))
+        found.append(Arm(name, len(own), complete, sum(share > 0 for share in shares), hours))
     return found
+
+
+def _share(name: str, job: Submission) -> float:
+    """Return how many of a job's runs, of 1, are of an arm."""
+    return sum(arm(item.spec) == name for item in job.entries) / len(job.entries)
 
 
 def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
@@ -121,7 +144,7 @@ def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
         "total",
         sum(row.runs for row in rows),
         sum(row.complete for row in rows),
-        sum(row.jobs for row in rows),
+        len(jobs),
         sum(row.node_hours for row in rows),
     )
     width = max(len(row.name) for row in [*rows, total])
@@ -165,32 +188,47 @@ def submit(
             yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
         show(plan)
-        todo = [job.entry for job in plan.jobs]
+        todo = [item for job in plan.jobs for item in job.entries]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         numbers = {item.spec.run_id: item.job_id for item in plan.entries}
         for job in plan.jobs:
-            after = numbers[job.after.spec.run_id] if job.after else None
-            job_id = numbers[job.entry.spec.run_id] = _submit(job, after)
-            yield job.entry, job_id
+            after = [str(numbers[item.spec.run_id]) for item in job.after]
+            job_id = _submit(job, list(dict.fromkeys(after)))
+            for item in job.entries:
+                numbers[item.spec.run_id] = job_id
+                yield item, job_id
 
 
-def _submit(job: Submission, after: str | None) -> str:
-    """Submit one job, to start once job `after` has ended well."""
-    directory = job.entry.directory
-    files = RunFiles(directory)
-    files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
-    write_atomically(files.script, job.script)
-    before = read_record(directory)
+def _submit(job: Submission, after: list[str]) -> str:
+    """Submit one job, to start once the jobs `after` have ended well."""
+    first, *others = (RunFiles(item.directory) for item in job.entries)
+    for files in (first, *others):
+        files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
+        write_atomically(files.script, job.script)
+    before = {item.directory: read_record(item.directory) for item in job.entries}
     try:
-        with scheduler.held(files.script, job.entry.spec.run_id, after) as job_id:
+        with scheduler.held(first.script, job.name.removeprefix("ddl-"), after) as job_id:
+            for files in others:  # a job has one log, in the folder of its first run
+                _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")
             changes = {"status": "submitted", "error": None, "job_id": job_id}
-            write_record(directory, before.model_copy(update=changes))
+            for directory, record in before.items():
+                write_record(directory, record.model_copy(update=changes))
     except LaunchError:
-        with suppress(DDLError):
-            write_record(directory, before)
+        for directory, record in before.items():
+            with suppress(DDLError):
+                write_record(directory, record)
         raise
     return job_id
+
+
+def _link(path: Path, target: Path) -> None:
+    """Let `path` lead to `target`, also where all runs are moved together."""
+    try:
+        path.unlink(missing_ok=True)
+        path.symlink_to(os.path.relpath(target, path.parent))
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def arm(spec: RunSpec) -> str:

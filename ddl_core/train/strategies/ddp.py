@@ -6,17 +6,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.group import ProcessGroup
 
 COMPRESSION = {
     "fp16": default_hooks.fp16_compress_hook,
     "bf16": default_hooks.bf16_compress_hook,
 }
+
+DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
 
 # Renamed in torch 2.13.
 BUFFER_SYNC = (
@@ -42,7 +46,8 @@ class DDP(ProcessGroup):
         self._model = DistributedDataParallel(
             model,
             device_ids=devices,
-            bucket_cap_mb=spec.ddp_bucket_mb,
+            # Told its own default, DDP would leave out the small first bucket that it has then.
+            bucket_cap_mb=None if spec.ddp_bucket_mb == DEFAULT_BUCKET_MB else spec.ddp_bucket_mb,
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
             **options,
@@ -67,6 +72,16 @@ class DDP(ProcessGroup):
         """Apply one update."""
         scaler.step(self._optimizer)
         scaler.update()
+
+    def describe(self) -> dict[str, Any]:
+        """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
+
+        The first one may be smaller, so that communication begins early.
+        """
+        size = self._model.bucket_bytes_cap
+        first = _DEFAULT_FIRST_BUCKET_BYTES if self._model.bucket_bytes_cap_default else size
+        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": True}
+        return {**super().describe(), **buckets}
 
     def teardown(self) -> None:
         """Leave the group.

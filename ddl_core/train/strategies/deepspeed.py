@@ -145,6 +145,26 @@ class DeepSpeed(ProcessGroup):
         scaler.step(cast(Optimizer, self._optimizer))
         scaler.update()
 
+    def describe(self) -> dict[str, Any]:
+        """Add the buckets of the engine: of so many elements, not bytes.
+
+        Stage 0 reduces all gradients once backward is over, in buckets of a size that is written in
+        the engine's code, whatever its configuration says.
+        """
+        if self._engine.zero_optimization_stage() == 0:
+            from deepspeed.runtime.engine import MEMORY_OPT_ALLREDUCE_SIZE
+
+            buckets = {"bucket_elements": MEMORY_OPT_ALLREDUCE_SIZE, "overlap": False}
+        else:
+            zero = self._engine.optimizer
+            buckets = {
+                "bucket_elements": zero.reduce_bucket_size,
+                "allgather_bucket_elements": zero.allgather_bucket_size,
+                "overlap": zero.overlap_comm,
+            }
+        dtype = str(self._engine.communication_data_type).removeprefix("torch.")
+        return {**super().describe(), **buckets, "dtype": dtype}
+
     def teardown(self) -> None:
         """Leave the group; the engine goes first, because it holds groups of its own."""
         if self._engine is not None:

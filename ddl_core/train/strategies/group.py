@@ -6,6 +6,7 @@ NCCL on GPUs, Gloo on the CPU.
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,6 +99,12 @@ class ProcessGroup:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         dist.barrier()
+
+    def describe(self) -> dict[str, Any]:
+        """Return ``library``, and NCCL's version where it is that; Gloo comes with torch."""
+        if self.device.type != "cuda":
+            return {"library": "gloo"}
+        return {"library": "nccl", "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
 
     def teardown(self) -> None:
         """Leave the group."""

@@ -16,6 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
 from ddl_core.errors import LaunchError
+from ddl_core.processes import TURNS
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Reduction
 from ddl_core.train.strategies.group import Rank
@@ -26,9 +27,10 @@ COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 MIB = 1024 * 1024
 
 # The same patience as DDP's. Horovod's own, 30 s for Gloo, also counts while the other ranks still
-# import torch from a busy file system. The environment may say otherwise.
+# import torch from a busy file system. The environment may say otherwise. A rank that takes turns
+# stands still meanwhile, and its clock does not: it is given a day.
 PATIENCE_S = {
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if TURNS in os.environ else "600",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
 }
 
@@ -127,6 +129,22 @@ class Horovod:
         """Wait until all ranks are here."""
         hvd.barrier()
 
+    def describe(self) -> dict[str, Any]:
+        """Return ``library``, with the version of Horovod's own NCCL, and how it is used."""
+        controller = "mpi" if hvd.mpi_enabled() else "gloo"
+        library = os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
+        known = {"library": library}
+        if self.device.type == "cuda":
+            known = {"library": "nccl", "nccl": _version(hvd.nccl_built())}
+        return {
+            **known,
+            "controller": controller,
+            "fusion_bytes": int(os.environ["HOROVOD_FUSION_THRESHOLD"]),
+            "cycle_ms": float(os.environ["HOROVOD_CYCLE_TIME"]),
+            "autotune": os.environ["HOROVOD_AUTOTUNE"] != "0",
+            "overlap": True,
+        }
+
     def teardown(self) -> None:
         """Leave the group, unless an error is on its way.
 
@@ -145,6 +163,12 @@ def _configure(spec: RunSpec) -> None:
     os.environ["HOROVOD_AUTOTUNE"] = "0"
     for name, seconds in PATIENCE_S.items():
         os.environ.setdefault(name, seconds)
+
+
+def _version(code: int) -> str:
+    """Return e.g. ``"2.21.5"`` for NCCL's 22105; before 2.9, 2.8.4 was 2804 (nccl.h)."""
+    thousand = 10_000 if code >= 10_000 else 1000
+    return f"{code // thousand}.{code % thousand // 100}.{code % 100}"
 
 
 def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]:

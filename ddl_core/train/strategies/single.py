@@ -1,6 +1,7 @@
 """One process, no communication: the reference that every other strategy must equal."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,10 @@ class Single:
 
     def barrier(self) -> None:
         """Return at once."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return nothing: nobody communicates."""
+        return {}
 
     def teardown(self) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""From runs of an accuracy study to points, figures and verdicts."""
+"""From runs of an accuracy study to points and figures."""
 
 import math
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import claims
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import accuracy, schedules
 from ddl_core.analysis.paper import read_paper
@@ -125,41 +124,6 @@ def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) ->
     assert curves[curves["diverged"]]["mean"].isna().all()
 
 
-def test_verdicts_compare_the_ends_of_both_ranges(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_size_points(runs, PAPER)
-    verdicts = claims.accuracy_claims(points, PAPER)
-
-    def of(statement: str, start: str) -> str:
-        chosen = verdicts[verdicts["statement"] == statement]
-        (verdict,) = chosen.loc[chosen["claim"].str.startswith(start), "verdict"]
-        return verdict
-
-    assert of("O18", "step above exponential") == claims.SAME
-    assert of("O16", "step like cosine") == claims.SAME
-    assert of("O16", "step like exponential") == claims.OPPOSITE
-    assert of("O20", "exponential above step") == claims.SAME
-    assert of("O20", "step above cosine") == claims.NOT_RUN  # it diverged
-    assert of("O21", "step: lower") == claims.SAME
-    assert not verdicts["place"].isna().any()
-
-
-def test_ranges_that_touch_are_no_difference(make_run: MakeRun, tree: Tree) -> None:
-    for repeat, (step, exponential) in enumerate([(0.5, 0.6), (0.7, 0.65)]):
-        fields = STUDY | {"repeat": repeat}
-        make_run(rows=rows([step]), schedule="step", **fields)
-        make_run(rows=rows([exponential]), schedule="exponential", **fields)
-    points = accuracy.batch_size_points(runs_table(tree.runs), PAPER)
-    verdicts = claims.accuracy_claims(points, PAPER).set_index("claim")["verdict"]
-    (seen,) = verdicts[verdicts.index.str.startswith("exponential above step")].unique()
-    assert seen == claims.ALIKE
-
-
-def test_a_single_run_decides_nothing(runs: pd.DataFrame) -> None:
-    first = runs[(runs["repeat"] == 0) & ~runs["diverged"].fillna(False)]
-    verdicts = claims.accuracy_claims(accuracy.batch_size_points(first, PAPER), PAPER)
-    assert set(verdicts["verdict"]) == {claims.SINGLE, claims.NOT_RUN}
-
-
 @pytest.mark.parametrize("name", ["schedules", "accuracy_vs_batch_size", "learning_curves"])
 def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) -> None:
     question = QUESTIONS[name]
@@ -168,6 +132,29 @@ def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) 
         assert figure.axes
     lines = [line for ax in figure.axes for line in ax.lines]
     assert lines or name == "learning_curves"
+
+
+def caption(name: str, runs: pd.DataFrame) -> str:
+    question = QUESTIONS[name]
+    figure = question.draw(question.points(runs, arm_table(runs), PAPER))
+    return figure.texts[-1].get_text().replace("\n", " ")
+
+
+def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) -> None:
+    batches, curves = (
+        caption(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves")
+    )
+    assert "mean of n = 2 runs, each with its own seed; bars: the range of these runs" in batches
+    assert "mean over n = 2 runs that did not diverge" in curves
+    for told in (batches, curves):
+        assert "no confidence interval" in told
+        assert "95 %" not in told
+
+
+def test_one_run_has_no_bars_to_explain(runs: pd.DataFrame) -> None:
+    first = runs[runs["repeat"] == 0]
+    assert "bars" not in caption("accuracy_vs_batch_size", first)
+    assert "mean over n = 1 runs" in caption("learning_curves", first)
 
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:

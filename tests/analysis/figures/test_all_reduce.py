@@ -7,7 +7,7 @@ import pytest
 from ddl_core.analysis.figures.all_reduce import MOST_LINES, draw, points
 from ddl_core.analysis.redraw import redraw_probes
 from ddl_core.records.paths import Tree
-from ddl_core.records.probe import write_probe
+from ddl_core.records.probe import size_text, write_probe
 from tests.doctor.made import answer, record, size
 
 
@@ -56,6 +56,14 @@ def test_files_are_the_same_each_time_and_absent_without_probes(tmp_path: Path) 
     first = {path: path.read_bytes() for path in _drawn(tmp_path)}
     assert {path.suffix for path in first} == {".svg", ".pdf", ".png", ".csv"}
     assert {path: path.read_bytes() for path in _drawn(tmp_path)} == first
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(512, "512 B"), (1024, "1 KiB"), (65_536, "64 KiB"), (2**20, "1 MiB"), (2**28, "256 MiB")],
+)
+def test_sizes_in_text(number: int, shown: str) -> None:
+    assert size_text(number) == shown
 
 
 def _drawn(root: Path) -> list[Path]:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import matplotlib
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import arm_table
@@ -75,6 +77,9 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
             make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
 
 
+OF_THE_PAPER = ["throughput_vs_workers", "efficiency_native", "efficiency_dali",
+                "efficiency_by_model"]  # fmt: skip
+
 FILLINGS = [
     both_formats_and_halves,
     every_model_on_two_machines,
@@ -113,8 +118,9 @@ def test_changes_no_global_setting(name: str, tree: Tree, laptop: MakeRun) -> No
 def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
     caption = text(QUESTIONS[name].draw(points(name, runs_table(tree.runs))))
-    assert "median of n = 3 runs" in caption
-    assert "95 % bootstrap interval" in caption
+    assert "geometric mean of n = 3 runs" in caption
+    assert "95 % interval of " in caption
+    assert "(t on logs, over runs)" in caption
     assert "failed or diverged: 1 run." in caption
     assert "Example CPU @ 2.00GHz, 2 cores, no GPU (shows method and overhead" in caption
     assert "Commit: 01234567." in caption
@@ -124,7 +130,7 @@ def test_efficiency_caption_names_base_and_kind_of_scaling(tree: Tree, laptop: M
     caption = text(
         QUESTIONS["efficiency_native"].draw(points("efficiency_native", runs_table(tree.runs)))
     )
-    assert "G0 = 1 (measured), 4 (the paper)" in caption
+    assert "G0 = 1 of the same arm (measured), 4 (the paper)" in caption
     assert "Strong scaling" in caption
     assert "fixed batch per worker (16 images; the paper: 64)" in caption
     assert "docs/reading_the_paper.md" in caption
@@ -162,7 +168,7 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
     assert bars[0].lines[0].get_ydata()[1] == pytest.approx(row["value"])
 
 
-@pytest.mark.parametrize("fill", FILLINGS[:2], ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("fill", FILLINGS[:3], ids=lambda fill: fill.__name__)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_no_text_leaves_the_page(
     name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun
@@ -183,6 +189,70 @@ def test_no_text_leaves_the_page(
         assert box.y1 <= page.y1, artist.get_text()
     for label in (label for ax in figure.axes for label in ax.get_yticklabels()):
         assert page.x0 <= label.get_window_extent(canvas.get_renderer()).x0, label.get_text()
+
+
+def seen(ax: Axes, workers: int | None = None) -> set[tuple[str, str]]:
+    """Return colour and marker of all that is drawn, or of all at a number of workers."""
+    drawn = [line for line in ax.lines if line.get_marker() not in ("None", "")]
+    if workers:
+        drawn = [line for line in drawn if round(line.get_xdata()[0]) == workers]
+    return {(to_hex(line.get_color()), line.get_marker()) for line in drawn}
+
+
+def test_networks_differ_in_colour_and_marker_and_are_in_the_legend(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    every_model_on_two_machines(make_run)
+    table = points("efficiency_by_model", runs_table(tree.runs))
+    figure = QUESTIONS["efficiency_by_model"].draw(table)
+    looks = style.model_looks(table["model"])
+    expected = {(look["color"].lower(), look["marker"]) for look in looks.values()}
+    assert len(expected) == 3
+    ours = [ax for ax in figure.axes if "laptop" in ax.get_title(loc="left")]
+    assert ours
+    caps = {(hue, "_") for hue, _ in expected}
+    assert all(seen(ax) - caps == expected for ax in ours)
+    entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
+    for name in ("ResNet50", "ResNet101", "ResNet152"):
+        assert {f"{name}, measured", f"{name}, paper"} <= {*entries}
+    assert not any("PyTorch-DDP" in entry for entry in entries)
+
+
+def test_networks_of_the_paper_have_the_looks_of_ours() -> None:
+    figure = QUESTIONS["efficiency_by_model"].draw(points("efficiency_by_model", empty_table()))
+    dali, native = figure.axes
+    looks = {name: style.MODEL_COLOURS[name].lower() for name in style.MODEL_COLOURS}
+    hues = {hue for hue, _ in seen(dali)}
+    assert hues == {looks[name] for name in ("resnet50", "resnet101", "resnet152")}
+    assert seen(native, 512) == {
+        (looks["resnet50"], "_"),
+        (style.UNNAMED_COLOUR, style.UNNAMED_MARKER),
+    }
+    assert "\N{DAGGER}: the paper names no framework." in text(figure)
+    summary = next(label for label in native.texts if label.get_text().startswith("0.45"))
+    assert summary.get_text() == "0.45\N{DAGGER} [C5]"
+
+
+@pytest.mark.parametrize(
+    "name", [*OF_THE_PAPER, "efficiency_by_loader", "kernel_shares", "accuracy_vs_batch_size"]
+)
+def test_a_figure_without_a_run_says_so_and_is_small(name: str) -> None:
+    figure = QUESTIONS[name].draw(points(name, empty_table()))
+    assert any(label.get_text().startswith("No run measured here: only") for label in figure.texts)
+    assert figure.get_figwidth() == style.STATED_WIDTH < style.WIDTH
+    assert all(to_hex(ax.spines["left"].get_edgecolor()) == style.PALE for ax in figure.axes)
+
+
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_a_figure_with_a_run_is_large_and_claims_no_lack(
+    name: str, tree: Tree, make_run: MakeRun
+) -> None:
+    every_model_on_two_machines(make_run)
+    for nodes in (1, 2):
+        make_run(30 / nodes, strategy="ddp", loader="dali_cpu", nodes=nodes, study="dali")
+    figure = QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
+    assert not any("No run measured" in label.get_text() for label in figure.texts)
+    assert figure.get_figwidth() == style.WIDTH
 
 
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:

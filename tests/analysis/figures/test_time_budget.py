@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import time_budget
 from ddl_core.analysis.figures.time_budget import BUDGET, CAUSES, TRAINING, draw
 from ddl_core.analysis.tables import runs_table
@@ -29,13 +30,18 @@ def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.
     make_run(rows=rows, strategy="ddp", **fields)
 
 
+def budget(tree: Tree) -> pd.DataFrame:
+    runs = runs_table(tree.runs)
+    return time_budget.points(runs, arm_table(runs))
+
+
 def by_cause(points: pd.DataFrame, workers: int, column: str) -> dict[str, float]:
     return points[points["world_size"] == workers].set_index("cause")[column].to_dict()
 
 
 def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE, evaluation_s=5.0)
-    points = time_budget.points(runs_table(tree.runs))
+    points = budget(tree)
     assert list(points.columns) == list(BUDGET)
     assert list(points["cause"]) == CAUSES
     shares = by_cause(points, 1, "value")
@@ -47,7 +53,7 @@ def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: 
 def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, evaluation_s=5.0, gpus_per_node=2)
-    points = time_budget.points(runs_table(tree.runs))
+    points = budget(tree)
     efficiency = 20.0 / (2 * 15.0)  # E_G = G0 T_G0 / (G T_G)
     assert points[points["world_size"] == 2]["efficiency"].tolist() == pytest.approx(
         [efficiency] * len(CAUSES)
@@ -61,10 +67,25 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
     assert pd.isna(losses["evaluation"])
 
 
+def test_efficiency_is_that_of_the_arm_table_and_losses_add_up_to_it(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    """The mean over repeats of times, 0.70, is not the ratio of throughputs."""
+    for repeat, slower in enumerate((1.0, 1.5, 4.0)):
+        measure(make_run, {name: slower * s for name, s in BASE.items()}, repeat=repeat)
+        measure(make_run, GROWN, gpus_per_node=2, repeat=repeat)
+    runs = runs_table(tree.runs)
+    efficiency = arm_table(runs).set_index("world_size").loc[2, "efficiency"]
+    points = budget(tree)
+    assert set(points["efficiency"].dropna()) == {efficiency}
+    assert efficiency == pytest.approx(20 * 6 ** (1 / 3) / 30)
+    assert points["loss"].sum() == pytest.approx(1 - efficiency)
+
+
 def test_repeats_are_averaged_and_their_extremes_told(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, BASE | {"compute": 36.0}, repeat=1)
-    points = time_budget.points(runs_table(tree.runs)).set_index("cause")
+    points = budget(tree).set_index("cause")
     row = points.loc["compute"]
     assert (row["n"], row["low"], row["high"]) == (2, 16 / 20, 36 / 40)
     assert row["value"] == pytest.approx((16 / 20 + 36 / 40) / 2)
@@ -76,7 +97,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
     make_run(work="load", repeat=1)
     measure(make_run, BASE)
     measure(make_run, BASE, repeat=2, status="failed")
-    points = time_budget.points(runs_table(tree.runs))
+    points = budget(tree)
     assert set(points["strategy"]) == {"ddp"}
     assert set(points["n"]) == {1}
     assert set(points["failed"]) == {1}
@@ -85,7 +106,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
-    figure = draw(time_budget.points(runs_table(tree.runs)))
+    figure = draw(budget(tree))
     FigureCanvasAgg(figure).draw()
     (ax,) = figure.axes
     told = [text.get_text() for text in ax.texts if "n =" in text.get_text()]

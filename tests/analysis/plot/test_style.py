@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis.plot import style
+from ddl_core.spec.registry import MODELS
 from ddl_core.spec.run import RunSpec
 
 
@@ -49,6 +50,20 @@ def test_looks_differ() -> None:
     assert style.UNNAMED_MARKER not in style.STRATEGY_MARKERS.values()
     for marker in style.STRATEGY_MARKERS.values():
         Line2D([], [], marker=marker)
+
+
+def test_every_network_has_a_look_that_nothing_else_has() -> None:
+    assert style.MODEL_COLOURS.keys() == style.MODEL_MARKERS.keys() == MODELS.keys()
+    colours = [hue.lower() for hue in style.MODEL_COLOURS.values()]
+    assert len(set(colours)) == len(colours)
+    taken = {*style.STRATEGY_COLOURS.values(), *style.SPARE_COLOURS, style.UNNAMED_COLOUR}
+    assert not {hue.lower() for hue in taken} & set(colours)
+    markers = list(style.MODEL_MARKERS.values())
+    assert len(set(markers)) == len(markers)
+    assert not {*style.SPARE_MARKERS, style.UNNAMED_MARKER} & set(markers)
+    looks = style.model_looks(pd.Series(["resnet50", None, "othernet"], dtype="string"))
+    assert list(looks) == ["resnet50", "othernet"]
+    assert looks["othernet"]["color"] in style.SPARE_COLOURS
 
 
 def test_colours_differ_in_grey() -> None:

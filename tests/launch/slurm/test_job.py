@@ -4,6 +4,7 @@ What is shown: the script starts the notebook, which starts the ranks through sr
 notice before the time limit does to the run and its record.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -13,14 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddl_core.errors import STOPPED
+from ddl_core.errors import STOPPED, LaunchError
+from ddl_core.launch.commands import Allocation
 from ddl_core.launch.plan import pending
 from ddl_core.launch.slurm import job
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.ledger import entry, is_locked
+from ddl_core.records.ledger import entry, is_locked, mark_failed
 from ddl_core.records.paths import PROJECT, RunFiles
-from ddl_core.records.run import read_record
+from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
+from ddl_core.records.storage import now
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
@@ -36,8 +39,8 @@ def begin(run_dir: Path) -> "subprocess.Popen[str]":
     """Execute the script of a run as a job of one node would."""
     spec = read_record(run_dir).spec
     script = RunFiles(run_dir).script
-    place = Place(run_dir, PROJECT, sys.executable)
-    script.write_text(render(spec, find_site("localtest"), Options(), place))
+    place = Place((run_dir,), PROJECT, sys.executable)
+    script.write_text(render([spec], find_site("localtest"), Options(), place))
     values = {
         "SLURM_JOB_ID": "17",
         "SLURM_JOB_NUM_NODES": "1",
@@ -157,3 +160,151 @@ def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
 def test_a_job_needs_the_folder_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert job.main([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+class Runs:
+    """Three runs of a job, whose execution is played: each begins, then does as it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dirs = [planned(repeat=number) for number in range(3)]
+        self.acts: dict[Path, str] = {}
+        self.begun: list[tuple[int, str | None, int | None]] = []
+        for one in self.dirs:
+            self.set(one, "submitted")
+
+    def set(self, run_dir: Path, status: str, error: Failure | None = None) -> None:
+        changes = {"status": status, "error": error, "job_id": "17"}
+        write_record(run_dir, read_record(run_dir).model_copy(update=changes))
+
+    def execute(self, run_dir: Path) -> RunRecord:
+        job = Allocation.current()
+        assert job is not None
+        self.begun.append((self.dirs.index(run_dir), job.block, job.place))
+        record = read_record(run_dir)
+        record.attempts.append(Attempt(started_utc=now()))
+        write_record(run_dir, record)
+        act = self.acts.get(run_dir, "complete")
+        if act == "complete":
+            self.set(run_dir, "completed")
+        elif act == "fail":
+            self.set(run_dir, "failed", Failure.of("DataError", "its own"))
+            raise LaunchError("its own")
+        elif act.startswith("SIG"):
+            mark_failed(run_dir, Failure.of("Interrupted", "stopped"))
+            os.kill(os.getpid(), signal.Signals[act])
+        return read_record(run_dir)
+
+    def start(self) -> int:
+        """Let the job start; return its exit status."""
+        self.begun.clear()
+        return job.main([str(one) for one in self.dirs])
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for number, _, _ in self.begun]
+
+    def told(self) -> list[tuple[str, str | None]]:
+        """Return state and class of each run, as its record has it."""
+        items = [entry(read_record(one).spec, one) for one in self.dirs]
+        return [(item.state, item.category) for item in items]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    found = Runs(tmp_path)
+    monkeypatch.setattr(job, "run_one", found.execute)
+    values = {"JOB_ID": "17", "JOB_NAME": "ddl-small-1x1-r0", "JOB_NUM_NODES": "1"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    for name in ("DDL_BLOCK", "DDL_PLACE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    monkeypatch.setenv("DDL_SRUN", "srun")
+    return found
+
+
+def test_a_block_is_executed_in_its_order_and_each_run_told_its_place(runs: Runs) -> None:
+    runs.dirs.reverse()
+    assert runs.start() == 0
+    assert runs.begun == [(place, "ddl-small-1x1-r0-job17.0", place) for place in range(3)]
+
+
+def test_a_run_that_fails_stops_no_other(runs: Runs) -> None:
+    runs.acts[runs.dirs[1]] = "fail"
+    assert runs.start() == 1
+    assert runs.numbers == [0, 1, 2]
+    assert runs.told() == [("completed", None), ("failed", "data"), ("completed", None)]
+
+
+def test_what_is_complete_is_passed_over_and_keeps_its_place(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    runs.set(runs.dirs[0], "completed")
+    assert runs.start() == 0
+    name = "ddl-small-1x1-r0-job17.1"
+    assert runs.begun == [(1, name, 1), (2, name, 2)]
+
+
+def test_the_notice_stops_the_block_which_goes_on_with_what_is_left(runs: Runs) -> None:
+    failed, noticed, _ = runs.dirs
+    runs.acts = {failed: "fail", noticed: "SIGUSR1"}
+    assert runs.start() == STOPPED
+    limit = ("interrupted", "time_limit")
+    assert runs.told() == [("failed", "data"), limit, limit]
+    # It had not all of the job's time, so nothing says that it would never get further.
+    error = read_record(noticed).error
+    assert error is not None
+    assert error.message == job.LATE
+    runs.acts = {}
+    assert runs.start() == 0
+    assert runs.numbers == [1, 2]
+
+
+def test_a_run_that_had_all_of_the_time_fails_alone(runs: Runs) -> None:
+    runs.acts[runs.dirs[0]] = "SIGUSR1"
+    assert runs.start() == STOPPED
+    limit = ("interrupted", "time_limit")
+    assert runs.told() == [("failed", "time_limit"), limit, limit]
+    runs.acts = {}
+    assert runs.start() == 0
+    assert runs.numbers == [1, 2]
+
+
+def test_the_notice_during_the_last_run_leaves_nothing_to_others(runs: Runs) -> None:
+    runs.acts[runs.dirs[2]] = "SIGUSR1"
+    assert runs.start() == STOPPED
+    assert runs.told()[:2] == [("completed", None)] * 2
+
+
+def test_a_cancelled_job_leaves_all_its_open_runs_interrupted(runs: Runs) -> None:
+    runs.acts[runs.dirs[1]] = "SIGTERM"
+    assert runs.start() == STOPPED
+    cancelled = ("interrupted", "cancelled")
+    assert runs.told() == [("completed", None), cancelled, cancelled]
+    items = [entry(read_record(one).spec, one) for one in runs.dirs]
+    assert pending(items) == items[1:]
+
+
+def test_where_slurm_starts_a_job_again_what_failed_is_tried_again(runs: Runs) -> None:
+    runs.acts[runs.dirs[0]] = "fail"  # its node broke, perhaps
+    assert runs.start() == 1
+    runs.acts = {}
+    assert runs.start() == 0
+    assert runs.numbers == [0]
+
+
+def test_a_block_that_is_complete_is_not_run_again(runs: Runs) -> None:
+    for one in runs.dirs:
+        runs.set(one, "completed")
+    assert runs.start() == 0
+    assert runs.begun == []
+
+
+def test_a_record_that_cannot_be_read_is_named(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFiles(runs.dirs[1]).record.write_text(json.dumps({"schema_version": 0}))
+    assert runs.start() == 1
+    assert str(runs.dirs[1]) in capsys.readouterr().err
+    assert runs.begun == []

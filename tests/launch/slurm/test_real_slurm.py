@@ -5,6 +5,7 @@ takes up exactly what is left.
 """
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 
 from ddl_core.cli import main
 from ddl_core.launch.slurm import scheduler
+from ddl_core.launch.slurm.block import blocks
 from ddl_core.launch.slurm.emulated import EmulatedSlurm
+from ddl_core.launch.slurm.site import find_site
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record
@@ -45,12 +48,19 @@ def one_job(folder: Path, **fields: object) -> Path:
     return item.directory
 
 
-def again(folder: Path) -> int:
-    """Submit the study, or what is left of it; return how many jobs that made."""
-    arguments = ["study", "submit", str(folder / "small.yaml"), "--site", "localtest"]
+def again(folder: Path, *options: str) -> int:
+    """Submit the study, or what is left of it; return how many runs that handed over."""
+    arguments = ["study", "submit", str(folder / "small.yaml"), "--site", "localtest", *options]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     return len(re.findall(r"^\d+  \S+$", done.output, re.MULTILINE))
+
+
+def block_of(folder: Path, **fields: object) -> list[Path]:
+    """Plan a study of one block; return the folders of its runs in their order."""
+    items = ledger(Study.load(study_file(folder, **fields)), results())
+    (block,) = blocks(items, find_site("localtest"))
+    return [item.directory for item in block]
 
 
 def job_of(run_dir: Path) -> str:
@@ -169,3 +179,72 @@ def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: EmulatedSlur
     faults.kill_script(localtest, job_of(run_dir))
     left_queue(run_dir)
     ended_with_reason(run_dir)
+
+
+def places_of(run_dir: Path) -> list[tuple[str | None, int | None]]:
+    return [(one.block, one.place) for one in read_record(run_dir).attempts]
+
+
+def test_a_block_shares_its_nodes_and_one_that_fails_stops_no_other(
+    tmp_path: Path, localtest: EmulatedSlurm
+) -> None:
+    block = block_of(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=2)
+    first, broken, last = block
+    broken.mkdir(parents=True)
+    RunFiles(broken).checkpoint.write_text("damaged")
+    assert again(tmp_path, "--by", "block") == 3
+    left_queue(last)
+    job = job_of(first)
+    assert {job_of(one) for one in block} == {job}
+    for run_dir in (first, last):
+        assert read_record(run_dir).status == "completed", log_of(run_dir)
+    error = read_record(broken).error
+    assert error is not None
+    assert (error.kind, error.category) == ("RecordError", "disk")
+    name = f"ddl-small-2x1-r0-job{job}.0"
+    assert [places_of(one) for one in block] == [[(name, place)] for place in range(3)]
+    # One after the other.
+    attempts = [read_record(one).attempts[0] for one in block]
+    assert all(str(one.ended_utc) <= two.started_utc for one, two in pairwise(attempts))
+    assert again(tmp_path, "--by", "block") == 0
+    RunFiles(broken).checkpoint.unlink()
+    assert again(tmp_path, "--by", "block", "--retry-failed") == 1
+    left_queue(broken)
+    assert read_record(broken).status == "completed", log_of(broken)
+    assert places_of(broken)[-1] == (None, None)  # it had its job to itself
+
+
+def test_a_noticed_block_goes_on_with_what_is_left(
+    tmp_path: Path, localtest: EmulatedSlurm
+) -> None:
+    first, last = block_of(tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]})
+    assert again(tmp_path, "--by", "block") == 2
+    job = job_of(first)
+    has_checkpoint(first)
+    faults.notice_limit(localtest, job)
+    left_queue(last)
+    for run_dir in (first, last):
+        completed_once(run_dir, epochs=LONG["epochs"])
+    names = [f"ddl-small-2x1-r0-job{job}.{start}" for start in (0, 1)]
+    assert places_of(first) == [(name, 0) for name in names]
+    assert places_of(last) == [(names[1], 1)]
+    # Of two ranks all frameworks sum alike, stopped or not.
+    assert len({read_record(one).weights_sha256 for one in (first, last)}) == 1
+
+
+def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
+    tmp_path: Path, localtest: EmulatedSlurm
+) -> None:
+    first, last = block_of(tmp_path, **{**ENDLESS, **TWO_NODES, "strategy": ["ddp", "horovod"]})
+    assert again(tmp_path, "--by", "block") == 2
+    trains(first)
+    alone = ["study", "cancel", str(tmp_path / "small.yaml"), "--run", last.name]
+    refused = CliRunner().invoke(main, alone)
+    assert refused.exit_code == 1
+    assert first.name in refused.output
+    scheduler.cancel(job_of(first))
+    left_queue(first)
+    for run_dir in (first, last):
+        ended_with_reason(run_dir)
+        assert entry(read_record(run_dir).spec, run_dir).state == "interrupted"
+    assert again(tmp_path, "--by", "block") == 2

@@ -16,7 +16,8 @@ from ddl_core.launch.slurm.site import find_site
 from ddl_core.spec.run import RunSpec
 
 GOLDEN = Path(__file__).parent / "sbatch"
-PLACE = Place(Path("/shared/results/runs/a study/run"), Path("/shared/ddl"), "/shared/venv/python")
+STUDY = Path("/shared/results/runs/a study")
+PLACE = Place((STUDY / "run",), Path("/shared/ddl"), "/shared/venv/python")
 ASKED = Options(account="project1")
 
 ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
@@ -32,26 +33,38 @@ CASES: dict[str, tuple[str, dict[str, Any], Options]] = {
     "generic-1": ("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00")),
     "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, Options()),
 }
+BLOCK = "vega-block"
 
 
 def script(site: str, fields: dict[str, Any], options: Options = ASKED, **changes: Any) -> str:
     changed = find_site(site).model_copy(update=changes)
-    return render(RunSpec(**fields), changed, options, PLACE)
+    return render([RunSpec(**fields)], changed, options, PLACE)
 
 
-@pytest.mark.parametrize("name", CASES)
+def block(site: str) -> str:
+    """Return the script of a job of two runs, of which one has no checkpoints."""
+    specs = [RunSpec(**{**FOUR_NODES, "strategy": one}) for one in ("horovod", "ddp")]
+    specs[1] = specs[1].model_copy(update={"checkpoint_every": 0})
+    study = Path("/shared/my results/runs/small")  # no study's name has a space
+    place = Place((study / "one", study / "two"), PLACE.project, PLACE.python)
+    chosen = find_site(site).model_copy(update={"requeues": 2})
+    return render(specs, chosen, ASKED, place)
+
+
+@pytest.mark.parametrize("name", [*CASES, BLOCK])
 def test_the_script_is_the_stored_one(name: str) -> None:
-    text, stored = script(*CASES[name]), GOLDEN / f"{name}.sh"
+    text = block("vega") if name == BLOCK else script(*CASES[name])
+    stored = GOLDEN / f"{name}.sh"
     if os.environ.get("DDL_WRITE_GOLDEN"):
         stored.write_text(text, encoding="utf-8")
     assert text == stored.read_text(encoding="utf-8")
 
 
 def test_nothing_is_stored_that_no_case_makes() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+    assert {path.stem for path in GOLDEN.iterdir()} == {*CASES, BLOCK}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, BLOCK])
 def test_bash_can_read_the_script(name: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / f"{name}.sh"], check=True)
 
@@ -105,9 +118,23 @@ def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
     assert "--mpi=none" in script("vega", {**ONE_NODE, "strategy": "horovod"})
 
 
+def test_a_block_is_started_over_mpi_where_one_of_its_runs_needs_it() -> None:
+    site = find_site("vega").model_copy(update={"environment": {"HOROVOD_CONTROLLER": "mpi"}})
+    both = [RunSpec(**{**ONE_NODE, "strategy": one}) for one in ("ddp", "horovod")]
+    place = Place((STUDY / "one", STUDY / "two"), PLACE.project, PLACE.python)
+    assert "--mpi=pmix_v3" in render(both, site, ASKED, place)
+    assert "--mpi=none" in render([both[0]] * 2, site, ASKED, place)
+
+
+def test_a_job_longer_than_its_partition_grants_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"may last 24:00:00 \(time_max\); give it no more with"):
+        script("leonardo", ONE_NODE, Options("a", time="24:00:01"))
+    assert "--time=24:00:00" in script("leonardo", ONE_NODE, Options("a", time="24:00:00"))
+
+
 def test_a_percent_in_a_folder_is_no_placeholder() -> None:
-    place = Place(Path("/50%/run"), PLACE.project, PLACE.python)
-    text = render(RunSpec(), find_site("generic"), Options(), place)
+    place = Place((Path("/50%/run"),), PLACE.project, PLACE.python)
+    text = render([RunSpec()], find_site("generic"), Options(), place)
     assert "--output=/50%%/run/logs/slurm-%j.log\n" in text
 
 

@@ -64,7 +64,7 @@ def change(item: Entry, **fields: Any) -> None:
 )
 def test_node_hours(site: str, fields: dict[str, Any], asked: str | None, hours: float) -> None:
     spec = RunSpec(strategy="ddp", **fields)
-    assert submit.node_hours(spec, find_site(site), Options(time=asked)) == pytest.approx(hours)
+    assert submit.node_hours([spec], find_site(site), Options(time=asked)) == pytest.approx(hours)
 
 
 def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) -> None:

@@ -129,16 +129,22 @@ def make(group: DeepSpeed, fields: dict) -> Trainee:
 def undisturbed(group: DeepSpeed, fields: dict) -> dict:
     subject = make(group, fields)
     batches = Batches(group.rank, subject.spec.virtual_workers, subject.spec.accumulation)
-    losses = train(subject, batches, [0])
+    engine = subject.wrapped
+    reduced = patch.object(
+        engine, "buffered_allreduce_fallback", wraps=engine.buffered_allreduce_fallback
+    )
+    with reduced as reduce:
+        losses = train(subject, batches, [0])
     with Waits() as waits:
         losses += train(subject, batches, [1])
-    engine = subject.wrapped
     return {
         **result(subject, losses),
         "steps": engine.global_steps,
         "timer": engine.tput_timer.config.enabled,
         "synchronised": engine.wall_clock_breakdown(),
         "waits": waits.count,
+        "communication": group.describe(),
+        "reduced_by": reduce.call_args.kwargs["elements_per_buffer"] if reduce.called else None,
     }
 
 

@@ -214,6 +214,20 @@ def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @every_case
+def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
+    stage = CASES[case]["deepspeed_zero_stage"]
+    for rank in trained[case]:
+        told = rank["undisturbed"]["communication"]
+        assert (told["library"], told["dtype"]) == ("gloo", "float32")
+        assert told["overlap"] is CASES[case].get("deepspeed_overlap_comm", False)
+        assert told["bucket_elements"] == 500_000_000
+        assert ("allgather_bucket_elements" in told) == (stage > 0)
+        assert rank["undisturbed"]["reduced_by"] == (None if stage else told["bucket_elements"])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
 def test_a_resumed_run_ends_with_the_same_bits(trained, case):
     for rank in trained[case]:
         want, got = rank["undisturbed"], rank["resumed"]

@@ -141,6 +141,14 @@ def free_port() -> int:
 
 
 @with_horovod
+@pytest.mark.parametrize(("code", "text"), [(22105, "2.21.5"), (21903, "2.19.3"), (2804, "2.8.4")])
+def test_the_version_of_its_own_nccl(code, text):
+    from ddl_core.train.strategies.horovod import _version
+
+    assert _version(code) == text
+
+
+@with_horovod
 def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_path):
     """As under srun, where rank 0 itself keeps what the others read."""
     run = plan(tmp_path / "run")
@@ -172,6 +180,17 @@ def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # the run decides, not the environment
     record = run_ranks(run)
     assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+    assert record.system is not None
+    assert record.system["communication"] == {
+        "library": "gloo",
+        "controller": "gloo",
+        "fusion_bytes": 0,
+        "cycle_ms": 25,
+        "autotune": False,
+        "overlap": True,
+    }
+    assert record.system["environment"]["HOROVOD_TIMELINE"] == "timeline.json"
+    assert not {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"} & set(record.system["environment"])
 
     def count(directory: Path, name: str) -> int:
         return sum(event.get("name") == name for event in timeline(directory))

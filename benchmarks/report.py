@@ -1,0 +1,205 @@
+"""The results as tables, written into the texts that quote them.
+
+    python -m benchmarks.report
+
+Every number that a text quotes from `results/` stands between two marks, and is put there from the
+files; a test compares. Run it after a benchmark.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.turns import CLOCKS, RESULTS, interval, judged, shown
+from ddl_core.analysis.estimates import middle
+
+PROJECT = Path(__file__).resolve().parent.parent
+NOT_YET = "Not measured yet."
+OTHERS = ("coverage", "figures_10k", "launch_cost", "loader_memory", "slurm_faults")
+TRAINING = "training and evaluation"  # the part of a run that is no cost
+
+
+def result(name: str) -> dict[str, Any] | None:
+    """Return one stored result, None if there is none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table of Markdown."""
+    lines = [list(map(str, head)), *(list(map(str, row)) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def ratios() -> str:
+    """Return all ratios: paired, with intervals, by both clocks."""
+    rows = []
+    for name in ("loop_overhead", "marks", "accuracy_loop", "loaders"):
+        found = result(name)
+        if found is None:
+            rows.append([f"`{name}`", NOT_YET.lower(), "", "", "", "", ""])
+            continue
+        for row in found["ratios"]:
+            what = f"{row['of']} / {row['to']}" + (f" ({row['case']})" if "case" in row else "")
+            rows.append([f"`{name}`", what, row["n"], *(shown(row[c]) for c in CLOCKS), *goal(row)])
+    return table(["", "throughput of", "n", "by wall", "by CPU", "target", "by wall, CPU"], rows)
+
+
+def goal(row: dict[str, Any]) -> tuple[object, str]:
+    """Return the target of a ratio and whether each clock says that it was reached."""
+    if row["target"] is None:
+        return "", ""
+    return row["target"], ", ".join(judged(row[clock], row["target"]) for clock in CLOCKS)
+
+
+def loaders() -> str:
+    """Return the ratios of data paths alone."""
+    found = result("loaders")
+    if found is None:
+        return NOT_YET
+    rows = [[f"{r['of']} / {r['to']}", *(shown(r[c]) for c in CLOCKS)] for r in found["ratios"]]
+    return table(["", "by wall", "by CPU"], rows)
+
+
+def stages() -> str:
+    """Return the share of each stage of two loaders, percent."""
+    found = result("loaders")
+    if found is None:
+        return NOT_YET
+    shares = found["stage_shares"]
+    names = list(next(iter(shares.values())))
+    rows = [[name, *(f"{share[one]:.0%}" for one in names)] for name, share in shares.items()]
+    return table(["CPU time of", *names], rows)
+
+
+def others() -> str:
+    """Return what is measured without being compared."""
+    lines = []
+    if found := result("coverage"):
+        lines += covered(found)
+    if found := result("figures_10k"):
+        for case in found["cases_s"]:
+            lines.append(
+                f"`figures_10k`: {case['runs']:,} runs of {case['epochs_per_run']} epochs take "
+                f"{shown(case['wall'])} s by wall, {shown(case['cpu'])} s by CPU (n = {case['n']})."
+            )
+    if found := result("launch_cost"):
+        for ranks, runs in found["runs_s"].items():
+            lines.append(
+                f"`launch_cost`: a run of a study with {ranks} rank(s) takes "
+                f"{shown(besides_training(runs))} s besides training, by wall (n = {len(runs)})."
+            )
+    if found := result("loader_memory"):
+        lines.append(
+            f"`loader_memory`: 1.28 million file names take {megabytes(found['list_bytes'])}; "
+            f"{found['workers']} loader processes that read them add "
+            f"{megabytes(found['packed_growth_bytes'])} together, a list of Python tuples "
+            f"{megabytes(found['python_list_growth_bytes'])}."
+        )
+    if found := result("slurm_faults"):
+        lines.append(
+            f"`slurm_faults`: {found['faults_injected']} faults in {found['wall_s'] / 60:.0f} "
+            f"minutes over {found['runs']} runs that took {sum(found['attempts'].values())} "
+            f"starts: {found['runs_completed']} completed, {len(found['violations'])} rules broken "
+            "(a finished record changed, an epoch lost or doubled, frameworks that disagree)."
+        )
+    missing = [name for name in OTHERS if result(name) is None]
+    lines += [f"`{name}`: {NOT_YET.lower()}" for name in missing]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def covered(found: dict[str, Any]) -> list[str]:
+    """Return what intervals cover by simulation, and how often equal arms are told apart."""
+    lines = []
+    for order in sorted({cell["order"] for cell in found["coverage"]}, reverse=True):
+        cells = [cell for cell in found["coverage"] if cell["order"] == order]
+        lines.append(
+            f"`coverage`: rounds in {order} order: 95 % intervals of paired windows cover "
+            f"{percents(cell['mean'] for cell in cells)}, of the worst arm "
+            f"{percents(cell['worst_arm'] for cell in cells)}."
+        )
+    panels, former = found["false_panels"].values(), found["formerly"]
+    return [
+        *lines,
+        f"`coverage`: of panels of equal arms {percents(panels)} are decided, of claims over up to "
+        f"8 sizes {percents(one['decided'] for one in found['false_claims'])}. Formerly, by the "
+        f"median of three: {percents([former['covered_by_interval_of_median']])} covered, "
+        f"{percents([former['decided_over_8_sizes']])} of claims over 8 sizes decided.",
+    ]
+
+
+def percents(shares: Iterable[float]) -> str:
+    """Return the range of some shares as text."""
+    known = sorted(shares)
+    ends = dict.fromkeys(f"{100 * one:.1f}" for one in (known[0], known[-1]))
+    return " to ".join(ends) + " %"
+
+
+def besides_training(runs: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return what a run costs of which the seconds of each part are known, several runs."""
+    costs = [sum(s for part, s in run.items() if part != TRAINING) for run in runs]
+    return interval(middle(costs))
+
+
+def megabytes(number: float) -> str:
+    """Return a number of bytes as text."""
+    return f"{number / 1e6:.1f} MB"
+
+
+def make() -> str:
+    """Return how long `make` takes."""
+    found = result("make_times")
+    if found is None:
+        return f"{NOT_YET} `python -m benchmarks.make_times` does it."
+    rows = [[f"`make {name}`", f"{s / 60:.1f}"] for name, s in found["seconds"].items()]
+    machine = f"{found['system']['cpu_cores']} cores of {found['system']['cpu']}"
+    return f"In a fresh clone, one after the other, on {machine}:\n\n" + table(["", "min"], rows)
+
+
+def where() -> str:
+    """Return commit and machine of every result."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        code, system = content["provenance"], content["system"]
+        cpu = f"{system['cpu_cores']} x {system['cpu']}"
+        rows.append(
+            [f"`{path.stem}`", code["git_commit"][:8], cpu, f"{system['load_average_1min']:.1f}"]
+        )
+    return table(["", "commit", "machine", "load at the end"], rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "ratios": ratios,
+    "loaders": loaders,
+    "stages": stages,
+    "others": others,
+    "make": make,
+    "where": where,
+}
+TEXTS = ("benchmarks/README.md", "docs/loaders.md")
+
+
+def written(text: str) -> str:
+    """Return a text with all that stands between marks put there anew."""
+
+    def block(found: re.Match[str]) -> str:
+        begin, name, end = found["begin"], found["name"], found["end"]
+        return f"{begin}\n{BLOCKS[name]()}\n{end}"
+
+    pattern = r"(?P<begin><!-- results: (?P<name>\w+) -->)\n.*?\n?(?P<end><!-- end -->)"
+    return re.sub(pattern, block, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Write all texts."""
+    for name in TEXTS:
+        path = PROJECT / name
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

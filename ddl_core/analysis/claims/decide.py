@@ -1,0 +1,113 @@
+"""From estimates to a verdict: one family per statement, both directions, or "cannot say".
+
+All comparisons of a statement (pairs, numbers of GPUs) are one family, and their p are adjusted
+after Holm. Each comparison can confirm or refute:
+
+==========  ==============================  =====================================
+test        confirmed                       refuted
+==========  ==============================  =====================================
+greater     the ratio surely is above 1     it surely is below 1
+similar     equivalent within the margin    it surely lies outside the margin
+lower       surely above what is stated     surely below it
+upper       surely below what is stated     surely above it
+value       equivalent to what is stated    it surely lies outside the margin of it
+==========  ==============================  =====================================
+
+The p of a direction are doubled, as both directions are looked at. So with all arms equal, a claim
+that one is greater is decided with a probability of alpha at most, however many sizes it has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddl_core.analysis import estimates
+from ddl_core.analysis.claims.statements import Part, Statement, sizes_needed
+from ddl_core.analysis.estimates import ALPHA, MARGIN, Estimate
+
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", estimates.CANNOT_SAY
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One comparison in the records: the ratio of two arms, or of an arm to what is stated.
+
+    `sizes` are the numbers of GPUs it rests on (accuracy: of 64 images each), `place` says where it
+    was measured, and `text` what was compared, with the result.
+    """
+
+    part: Part
+    estimate: Estimate
+    sizes: frozenset[int]
+    place: str
+    text: str
+
+
+def confirms(seen: Seen, margin: float = MARGIN) -> float:
+    """Return the p against "the comparison is not as claimed"."""
+    ratio, test = seen.estimate, seen.part.test
+    if test in ("greater", "lower"):
+        return min(1.0, 2 * estimates.p_greater(ratio))
+    if test == "upper":
+        return min(1.0, 2 * estimates.p_less(ratio))
+    return estimates.p_equivalent(ratio, margin)
+
+
+def refutes(seen: Seen, margin: float = MARGIN) -> float:
+    """Return the p against "the comparison is as claimed"."""
+    ratio, test = seen.estimate, seen.part.test
+    if test in ("greater", "lower"):
+        p = estimates.p_less(ratio)
+    elif test == "upper":
+        p = estimates.p_greater(ratio)
+    else:
+        above = estimates.p_greater(ratio, 1 + margin)
+        p = min(above, estimates.p_less(ratio, 1 / (1 + margin)))
+    return min(1.0, 2 * p)
+
+
+def verdict(
+    statement: Statement, seen: Sequence[Seen], margin: float = MARGIN, alpha: float = ALPHA
+) -> tuple[str, str]:
+    """Return the verdict on `statement` and why, from all its comparisons on the paper's terms.
+
+    Supported: every part is confirmed wherever it was measured, and was measured at both ends of
+    its range. Contradicted: a comparison is refuted. Where it is open which part is meant, all
+    parts must be refuted.
+    """
+    yes = _decided([confirms(one, margin) for one in seen], alpha)
+    no = _decided([refutes(one, margin) for one in seen], alpha)
+    refuted = {one.part for one, decided in zip(seen, no, strict=True) if decided}
+    if refuted and (not statement.open_reading or refuted == set(statement.parts)):
+        against = [one for one, decided in zip(seen, no, strict=True) if decided]
+        return CONTRADICTED, "; ".join(f"{one.place}: {one.text}" for one in against)
+    missing = _missing(statement, seen)
+    if missing:
+        return UNDECIDED, missing
+    if not all(yes):
+        return UNDECIDED, f"{sum(yes)} of {len(yes)} comparisons decided so"
+    if statement.reason:
+        return UNDECIDED, f"only in part testable: {statement.reason}"
+    return SUPPORTED, f"{len(yes)} of {len(yes)} comparisons decided so"
+
+
+def _decided(p: list[float], alpha: float) -> list[bool]:
+    return [adjusted <= alpha for adjusted in estimates.holm(p)]
+
+
+def _missing(statement: Statement, seen: Sequence[Seen]) -> str:
+    """Return which ends of the range were not measured; nothing where all were."""
+    for part in statement.parts:
+        own = [one for one in seen if one.part == part]
+        sizes = frozenset[int]().union(*(one.sizes for one in own))
+        if not own or sizes_needed(part) - sizes:
+            at = f"measured at {_listed(sizes)}" if sizes else "not measured"
+            return f"the claim is about {_range(part)}, {at}"
+    return ""
+
+
+def _range(part: Part) -> str:
+    return f"{part.low} GPUs" if part.low == part.high else f"{part.low} to {part.high} GPUs"
+
+
+def _listed(sizes: frozenset[int]) -> str:
+    return ", ".join(str(size) for size in sorted(sizes))

@@ -1,0 +1,80 @@
+"""What the README says of our measurements: written from the records, between markers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddl_core.analysis.claims import readme as statements
+from ddl_core.analysis.claims import table
+from ddl_core.analysis.figures import ratios
+from ddl_core.analysis.tables import runs_table, windows_table
+from ddl_core.errors import DataError
+from ddl_core.records.paths import Tree
+from ddl_core.records.storage import write_atomically
+
+
+def texts(tree: Tree) -> dict[str, str]:
+    """Return what records say: ``ratios`` of arms that took turns, and the paper's ``statements``.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read.
+    """
+    points = ratios.points(runs_table(tree.runs), windows_table(tree.runs))
+    told = ratios.sentences(points) or ["no arms have taken turns yet"]
+    return {
+        "ratios": "\n".join(["```text", *told, "```"]),
+        "statements": statements.render(table.of_records(tree)),
+    }
+
+
+def update(readme: Path, told: Mapping[str, str]) -> None:
+    """Write each text between the markers of its name in `readme`.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or does not hold each marker once.
+    """
+    for name, text in told.items():
+        before, _, after = _split(readme, name)
+        begin, end = _markers(name)
+        write_atomically(readme, f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def shown(readme: Path, name: str) -> str:
+    """Return what stands between the markers of a name.
+
+    Raises
+    ------
+    DataError
+        As `update`.
+    """
+    return _split(readme, name)[1]
+
+
+def _markers(name: str) -> tuple[str, str]:
+    return (
+        f"<!-- {name}: written by `ddl figures` from data/, not by hand -->",
+        f"<!-- end of {name} -->",
+    )
+
+
+def _split(readme: Path, name: str) -> tuple[str, str, str]:
+    begin, end = _markers(name)
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"cannot read {readme}: {error.strerror}; it belongs to the repository, "
+            "restore it with `git checkout`"
+        ) from None
+    once = [text.count(marker) for marker in (begin, end)] == [1, 1]
+    if not once or text.find(end) < text.find(begin):
+        raise DataError(
+            f"{readme} does not hold the line {begin!r} and then {end!r}, each once: what the "
+            "records say is written between them; put them back"
+        )
+    before, rest = text.split(begin)
+    inside, after = rest.split(end)
+    return before, inside.strip("\n"), after

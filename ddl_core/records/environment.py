@@ -1,0 +1,69 @@
+"""The environment variables that change what a framework does, as a record may tell them.
+
+Recorded is every variable of the libraries that compute, communicate or allocate. Left out is what
+only says where a process is or where ranks meet: ranks and sizes, addresses, ports and hosts,
+folders, and which devices are visible (``accelerators_visible`` counts them). Names of network
+interfaces stay: Gloo over ``lo`` and over ``ib0`` are not the same.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+LIBRARIES = (
+    # arithmetic, threads and their places
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "ATEN_"),
+    # torch, its compiler and its allocator
+    *("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_"),
+    # NVIDIA's and AMD's
+    *("CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "NVIDIA_TF32_OVERRIDE"),
+    *("HIP_", "HSA_", "MIOPEN_"),
+    # communication, from the framework down to the network
+    *("HOROVOD_", "DS_", "DEEPSPEED_", "NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "PSM2_", "PSM3_"),
+    *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mtl", "OMPI_MCA_pml", "MPICH_"),
+    # data
+    "DALI_",
+    # memory of the host
+    *("MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONMALLOC"),
+)
+
+# Words of names that say where something is, or what nobody else may know.
+_PLACES = {
+    *("ADDR", "ADDRESS", "HOST", "HOSTID", "HOSTNAME", "PORT", "URI", "URL", "UUID"),
+    *("DIR", "HOME", "PATH", "ROOT"),
+    *("CREDENTIAL", "CREDENTIALS", "KEY", "PASSWORD", "SECRET", "TOKEN"),
+}
+_PLACE_NAMES = {
+    *(f"HOROVOD_{part}RANK" for part in ("", "LOCAL_", "CROSS_")),
+    *(f"HOROVOD_{part}SIZE" for part in ("", "LOCAL_", "CROSS_")),
+    "NCCL_COMM_ID",
+}
+_VISIBLE = "VISIBLE_DEVICES"
+
+# Parts of values: folders, meeting places, and interfaces that are named after their hardware.
+_HIDDEN = (
+    (re.compile(r"\b[\w+.-]+://[^\s,;]*|\b\d+\.\d+\.\d+\.\d+([:/]\d+)?\b"), "(address)"),
+    (re.compile(r"[^\s:,;=]*/"), ""),
+    (re.compile(r"\benx[0-9a-f]{12}\b"), "enx(address)"),
+)
+
+
+def told(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `environment` that change what a framework does, by name.
+
+    Of a path its last part is told, of an address that there is one.
+    """
+    return {name: _value(environment[name]) for name in sorted(environment) if _counts(name)}
+
+
+def _counts(name: str) -> bool:
+    if not name.startswith(LIBRARIES) or name in _PLACE_NAMES or name.endswith(_VISIBLE):
+        return False
+    return _PLACES.isdisjoint(name.split("_"))
+
+
+def _value(text: str) -> str:
+    home = str(Path.home())
+    for pattern, instead in ((re.compile(re.escape(home) + r"\b"), ""), *_HIDDEN):
+        text = pattern.sub(instead, text)
+    return text

@@ -1,0 +1,272 @@
+"""Every statement has a verdict or a reason, and verdicts follow from planted records."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis.claims import table
+from ddl_core.analysis.claims.decide import CONTRADICTED, SUPPORTED, UNDECIDED
+from ddl_core.analysis.claims.statements import DALI_WITH_DEEPSPEED, EPOCHS, LOCAL_BATCH
+from ddl_core.analysis.paper import FORMATS, Paper, read_paper
+from ddl_core.analysis.tables import (
+    KERNELS,
+    PROFILE_COLUMNS,
+    empty_table,
+    runs_table,
+    windows_table,
+)
+from ddl_core.records.paths import PAPER, Tree
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+
+GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
+SPREAD = (1.0, 1.01, 0.99)
+ENDS = (4, 512)
+
+
+@pytest.fixture(scope="module")
+def paper() -> Paper:
+    return read_paper()
+
+
+def judge(tree: Tree, paper: Paper, **more: Any) -> pd.DataFrame:
+    judged = table.judged(runs_table(tree.runs), paper, **more)
+    return judged.set_index("statement")
+
+
+def measure(make_run: MakeRun, wall_s: float, system: dict = GPU, **fields: Any) -> None:
+    """Write three runs of one arm that took `wall_s` in each warm epoch, within 1 %."""
+    fields = {"strategy": "ddp", "local_batch_size": LOCAL_BATCH} | fields
+    if str(fields.get("loader")).startswith("dali"):
+        fields = {"data_format": "tfrecord"} | fields
+    for repeat, factor in enumerate(SPREAD):
+        make_run(wall_s * factor, system=system, repeat=repeat, **fields)
+
+
+def loaders(make_run: MakeRun, dali_s: float, sizes: Iterable[int] = ENDS, **common: Any) -> None:
+    """Write native (20 s) and DALI (`dali_s`) under both frameworks of O01."""
+    for strategy in ("ddp", "horovod"):
+        for nodes in sizes:
+            arm = {"strategy": strategy, "nodes": nodes, **common}
+            measure(make_run, 20.0, **arm)
+            measure(make_run, dali_s, loader="dali_cpu", **arm)
+
+
+def test_every_statement_is_there_once_with_a_verdict_or_a_reason(paper: Paper) -> None:
+    judged = table.judged(empty_table(), paper)
+    assert judged["statement"].is_unique
+    files = (paper.orderings, paper.efficiency, paper.runtime, paper.accuracy, paper.quoted)
+    ids = {name for file in files for name in file["statement"]}
+    assert set(judged["statement"]) == ids | {DALI_WITH_DEEPSPEED}
+    of_paper = judged[~judged["kind"].isin(["quoted", "compatibility"])]
+    assert len(of_paper) == 62
+    assert set(judged["verdict"]) == {UNDECIDED}
+    assert judged[["claim", "place", "why"]].notna().all(axis=None)
+    assert judged[["claim", "place", "why"]].ne("").all(axis=None)
+    assert set(judged["here"]) == {""}
+
+
+@pytest.mark.parametrize(
+    ("dali_s", "verdict"), [(10.0, SUPPORTED), (40.0, CONTRADICTED), (20.2, UNDECIDED)]
+)
+def test_greater(tree: Tree, make_run: MakeRun, paper: Paper, dali_s: float, verdict: str) -> None:
+    loaders(make_run, dali_s)
+    assert judge(tree, paper).loc["O01", "verdict"] == verdict
+
+
+def test_a_range_needs_its_ends(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    loaders(make_run, 10.0, sizes=(4, 8))
+    row = judge(tree, paper).loc["O01"]
+    assert row["verdict"] == UNDECIDED
+    assert row["why"] == "the claim is about 4 to 512 GPUs, measured at 4, 8"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"system": MACHINE},
+        {"local_batch_size": 32},
+        {"data_format": "folder"},
+        {"work": "load"},
+        {"model": "resnet18"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_other_terms_judge_nothing(
+    tree: Tree, make_run: MakeRun, paper: Paper, changed: dict[str, Any]
+) -> None:
+    loaders(make_run, 10.0, **changed)
+    row = judge(tree, paper).loc["O01"]
+    assert row["verdict"] == UNDECIDED
+    assert row["why"].startswith("not measured on its terms; planned in studies/juwels_booster")
+
+
+def test_what_a_cpu_shows_is_shown(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    measure(make_run, 20.0, MACHINE, gpus_per_node=2)
+    measure(make_run, 25.0, MACHINE, gpus_per_node=2, strategy="horovod")
+    row = judge(tree, paper).loc["O02"]
+    place, text = row["here"].split(": ", 1)
+    assert place == "laptop, 2 workers, 2 CPU cores, ResNet50"
+    assert text.startswith("PyTorch-DDP / Horovod (native, folders) 1.25 [")
+    assert text.endswith("], greater")
+    assert row["verdict"] == UNDECIDED
+
+
+def test_one_process_tells_of_loaders_and_not_of_frameworks(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    measure(make_run, 20.0, MACHINE, strategy="single")
+    measure(make_run, 10.0, MACHINE, strategy="single", loader="dali_cpu", data_format="folder")
+    judged = judge(tree, paper)
+    assert "one process: DALI (CPU), folders / native, folders 2.00 [" in judged.loc["O01", "here"]
+    assert judged.loc["O02", "here"] == ""
+
+
+def turns(seconds: list[float], place: int) -> list:
+    """Return a run's rows: a cold epoch, then a window in each round of one block."""
+    about = {"block": "b", "reference": "r", "place": place}
+    rows = [epoch_row(0)]
+    for number, wall_s in enumerate(seconds):
+        turn = {**about, "round": number}
+        rows.append(epoch_row(number + 1, wall_s=wall_s, turn=turn))
+    return rows
+
+
+def test_windows_that_took_turns_are_pairs(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    """A machine that slows down threefold hides 10 % between runs, not between neighbours."""
+    drift = [10.0, 16.0, 22.0, 30.0]
+    slower = [
+        1.10 * wall_s * factor for wall_s, factor in zip(drift, (1, 1.01, 0.99, 1), strict=True)
+    ]
+    common = {"system": MACHINE, "gpus_per_node": 2}
+    make_run(strategy="ddp", rows=turns(drift, 0), **common)
+    make_run(strategy="horovod", rows=turns(slower, 1), **common)
+    unpaired = judge(tree, paper).loc["O02", "here"]
+    assert "1.10 (single run), cannot say" in unpaired
+    paired = judge(tree, paper, windows=windows_table(tree.runs)).loc["O02", "here"]
+    assert paired.startswith("laptop, 2 workers, 2 CPU cores, ResNet50: PyTorch-DDP / Horovod")
+    assert paired.endswith("], greater")
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "verdict"), [(0.40, SUPPORTED), (0.60, CONTRADICTED), (0.44, UNDECIDED)]
+)
+def test_stated_bound(
+    tree: Tree, make_run: MakeRun, paper: Paper, efficiency: float, verdict: str
+) -> None:
+    measure(make_run, 640.0, nodes=4)
+    measure(make_run, 10.0 / efficiency, nodes=256)
+    row = judge(tree, paper).loc["E04"]
+    assert row["verdict"] == verdict
+    assert row["claim"] == "parallel efficiency <0.44 (PyTorch-DDP, native, ResNet50, 256 GPUs)"
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "verdict"), [(0.50, SUPPORTED), (0.60, CONTRADICTED), (0.52, UNDECIDED)]
+)
+def test_stated_value(
+    tree: Tree, make_run: MakeRun, paper: Paper, efficiency: float, verdict: str
+) -> None:
+    measure(make_run, 320.0, nodes=4, strategy="horovod")
+    measure(make_run, 10.0 / efficiency, nodes=128, strategy="horovod")
+    assert judge(tree, paper).loc["E05", "verdict"] == verdict
+
+
+def test_another_base_decides_nothing(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    measure(make_run, 640.0, nodes=2)
+    measure(make_run, 10.0, nodes=256)
+    assert judge(tree, paper).loc["E04", "verdict"] == UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("deep", "shallow", "verdict"),
+    [(0.90, 0.90, SUPPORTED), (0.90, 0.70, CONTRADICTED), (0.90, 0.86, UNDECIDED)],
+)
+def test_efficiencies_alike(
+    tree: Tree, make_run: MakeRun, paper: Paper, deep: float, shallow: float, verdict: str
+) -> None:
+    """O11: the three networks scale alike from 4 to 16 GPUs."""
+    for model, efficiency in (("resnet152", deep), ("resnet101", deep), ("resnet50", shallow)):
+        common = {"model": model, "loader": "dali_cpu"}
+        measure(make_run, 40.0, nodes=4, **common)
+        measure(make_run, 10.0 / efficiency, nodes=16, **common)
+    assert judge(tree, paper).loc["O11", "verdict"] == verdict
+
+
+def test_open_limit_counts_at_the_end_that_is_given(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    """ "DeepSpeed is fastest on few GPUs" is about 4, "DDP on many" about 512."""
+    for nodes in ENDS:
+        for strategy, wall_s in (("deepspeed", 10.0), ("ddp", 20.0), ("horovod", 30.0)):
+            measure(make_run, wall_s, nodes=nodes, strategy=strategy)
+    judged = judge(tree, paper)
+    assert judged.loc["O03", "verdict"] == SUPPORTED
+    assert judged.loc["O04", "verdict"] == CONTRADICTED
+
+
+@pytest.mark.parametrize(("hours", "verdict"), [(13, SUPPORTED), (11, CONTRADICTED)])
+def test_runtimes(tree: Tree, make_run: MakeRun, paper: Paper, hours: float, verdict: str) -> None:
+    """R03, about 13 h on 4 GPUs, by 90 epochs on ImageNet under each framework it may mean."""
+    for strategy in ("ddp", "horovod"):
+        for repeat, factor in enumerate(SPREAD):
+            rows = [epoch_row(0, wall_s=3600 * hours * factor)]
+            make_run(system=GPU, strategy=strategy, nodes=4, local_batch_size=LOCAL_BATCH,
+                     dataset="imagenet", loader="dali_gpu", data_format="tfrecord", device="cuda",
+                     epochs=EPOCHS, repeat=repeat, rows=rows)  # fmt: skip
+    judged = judge(tree, paper)
+    assert judged.loc["R03", "verdict"] == verdict
+    assert judged.loc["R01", "verdict"] == verdict  # more than 12 h
+    assert judged.loc["R04", "verdict"] == UNDECIDED
+
+
+def profiled(runs: pd.DataFrame, share: str, values: list[float]) -> pd.DataFrame:
+    rows = [
+        {"study": run["study"], "run_id": run["run_id"], "rank": rank, "share": share,
+         "of": KERNELS, "value": value}
+        for run, value in zip(runs.to_dict("records"), values, strict=True)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(PROFILE_COLUMNS)).astype(PROFILE_COLUMNS)
+
+
+def test_shares_of_kernel_time(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
+    """O29: on 512 GPUs native spends more on communication, for all three networks."""
+    for model in ("resnet50", "resnet101", "resnet152"):
+        measure(make_run, 20.0, nodes=512, model=model)
+        measure(make_run, 20.0, nodes=512, model=model, loader="dali_gpu")
+    runs = runs_table(tree.runs)
+    values = [
+        (0.8 if loader == "native" else 0.4) + 0.01 * repeat
+        for loader, repeat in zip(runs["loader"], runs["repeat"], strict=True)
+    ]
+    profiles = profiled(runs, "allreduce", values)
+    judged = table.judged(runs, paper, profiles=profiles).set_index("statement")
+    assert judged.loc["O29", "verdict"] == SUPPORTED
+    one = profiles[profiles["run_id"].isin(runs.loc[runs["model"] == "resnet50", "run_id"])]
+    judged = table.judged(runs, paper, profiles=one).set_index("statement")
+    assert judged.loc["O29", "verdict"] == UNDECIDED
+
+
+def test_a_run_with_both_refutes_that_they_cannot_be_used_together(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    both = {"strategy": "deepspeed", "loader": "dali_cpu", "system": MACHINE}
+    make_run(status="failed", rows=[], **both)
+    assert judge(tree, paper).loc[DALI_WITH_DEEPSPEED, "verdict"] == UNDECIDED
+    make_run(repeat=1, **both)
+    make_run(repeat=2, **both)
+    row = judge(tree, paper).loc[DALI_WITH_DEEPSPEED]
+    assert row["verdict"] == CONTRADICTED
+    assert row["why"] == "2 completed runs with both (laptop)"
+
+
+def test_the_terms_are_those_of_the_papers_settings() -> None:
+    settings = pd.read_csv(PAPER / "settings.csv").set_index("name")["value"]
+    assert settings["native_format"] == "jpeg folders"
+    assert settings["dali_format"] == "tfrecord"
+    assert FORMATS["native"] == "folder"
+    assert {FORMATS[name] for name in FORMATS if name.startswith("dali")} == {"tfrecord"}
+    assert int(settings["local_batch_size"]) == LOCAL_BATCH
+    assert int(settings["epochs"]) == EPOCHS

@@ -1,0 +1,96 @@
+"""What a study will tell before it runs, and what it says afterwards."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddl_core.analysis import design
+from ddl_core.analysis.compare import compare
+from ddl_core.analysis.design import resolves, spread
+from ddl_core.errors import RecordError
+from ddl_core.records.paths import Tree
+from ddl_core.spec.study import Study
+from tests.analysis.conftest import MACHINE, SPEC, MakeRun, turned
+
+DDP: dict[str, Any] = {"strategy": "ddp"}
+HOROVOD: dict[str, Any] = {"strategy": "horovod"}
+SD = 0.2
+
+
+def study(turns: bool = True, **changes: Any) -> Study:
+    fields: dict[str, Any] = {"name": "laptop", "question": "?", "base": {**SPEC, "epochs": 9}}
+    fields["axes"] = {"strategy": ["ddp", "horovod"]}
+    fields["turns"] = {"reference": DDP} if turns else None
+    fields["repeats"] = 1
+    return Study.model_validate(fields | changes)
+
+
+@pytest.fixture(autouse=True)
+def nothing_published(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
+    """What is published must not decide what these tests find."""
+    monkeypatch.setattr(design, "committed", lambda: Tree(tree.root / "published"))
+    monkeypatch.setattr(design, "host", lambda: MACHINE)
+
+
+def measure(make_run: MakeRun, **about: Any) -> None:
+    """Write 24 pairs of windows on a drifting machine whose log ratios deviate by SD."""
+    drift = np.linspace(10, 40, 24)
+    logs = np.tile([1.0, -1.0], 12) * SD * np.sqrt(23 / 24)
+    turned(make_run, DDP, list(drift), **about)
+    turned(make_run, HOROVOD, list(drift * np.exp(logs)), place=1, **about)
+
+
+def test_no_records_are_said_to_be_none(tree: Tree) -> None:
+    assert spread(study(), tree) is None
+    text = "resolution of 8 windows in turns: not known, there are no records to tell"
+    assert resolves(study(), tree) == text
+
+
+def test_the_spread_is_that_of_pairs_not_of_the_drift(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run)
+    found = spread(study(), tree)
+    assert found is not None
+    assert found.log_sd == pytest.approx(SD)
+    assert found.source == "23 degrees of freedom of this machine's records"
+    line = resolves(study(), tree)
+    # t of 7 degrees of freedom, 2.365, times 0.2 / sqrt(8), on the log scale
+    assert line.startswith("resolution: 8 windows in turns give the ratio of two arms to 18.2% ")
+    needed = re.search(r"5% needs (\d+) \(`epochs`\)", line)
+    assert needed is not None
+    assert 60 < int(needed[1]) < 70
+
+
+def test_records_of_another_machine_tell_nothing(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, system={**MACHINE, "cpu": "Another CPU"})
+    assert spread(study(), tree) is None
+    (tree.root / "runs").rename(tree.root / "published")
+    (tree.root / "published").rename(tree.root / "moved")
+    (tree.root / "published").mkdir()
+    (tree.root / "moved").rename(tree.root / "published" / "runs")
+    found = spread(study(), tree)  # better than none: what is published
+    assert found is not None
+    assert found.source == "23 degrees of freedom of the published records"
+
+
+def test_without_turns_repeats_count(tree: Tree, make_run: MakeRun) -> None:
+    for repeat in range(21):
+        make_run(20.0 * np.exp(0.1 * (-1) ** repeat), strategy="ddp", repeat=repeat)
+    found = spread(study(turns=False, repeats=3), tree)
+    assert found is not None
+    # Of a ratio of two such runs: the variances of both add.
+    assert found.log_sd == pytest.approx(0.1 * np.sqrt(2), rel=0.05)
+    assert resolves(study(turns=False, repeats=3), tree).startswith("resolution: 3 repeats give")
+    assert "without an interval" in resolves(study(turns=False, repeats=1), tree)
+
+
+def test_compare_says_it_in_words(tree: Tree, make_run: MakeRun) -> None:
+    with pytest.raises(RecordError, match="take no turns"):
+        compare(study(turns=False), tree)
+    with pytest.raises(RecordError, match=r"has no windows in .*; run it with `ddl study run"):
+        compare(study(), tree)
+    measure(make_run)
+    first, second = compare(study(), tree).splitlines()
+    assert first.startswith("images a second against PyTorch-DDP, native, 1 worker")
+    assert second.startswith("  Horovod, native, 1 worker: 1.00 [0.92, 1.09], cannot say;")

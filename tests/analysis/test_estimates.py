@@ -1,0 +1,151 @@
+"""Ratios, their intervals and decisions, against scipy and against values computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ddl_core.analysis import estimates
+
+ABOVE = np.array([11.0, 12.5, 10.2, 13.1, 11.9])
+BASE = np.array([10.0, 11.2, 10.4, 11.6, 10.5])
+
+
+def interval(estimate: estimates.Estimate) -> tuple[float, float]:
+    return estimate.low, estimate.high
+
+
+def test_pairs_are_students_t_on_log_ratios() -> None:
+    ratio = estimates.paired_ratio(ABOVE, BASE)
+    expected = stats.ttest_rel(np.log(ABOVE), np.log(BASE))
+    assert interval(ratio) == pytest.approx(np.exp(expected.confidence_interval(0.95)))
+    assert ratio.ratio == pytest.approx(stats.gmean(ABOVE / BASE))
+    assert (ratio.n, ratio.df) == (5, 4)
+    assert estimates.p_different(ratio) == pytest.approx(expected.pvalue)
+
+
+def test_runs_that_are_no_pairs_are_welchs_t() -> None:
+    ratio = estimates.unpaired_ratio(ABOVE, BASE[:3])
+    expected = stats.ttest_ind(np.log(ABOVE), np.log(BASE[:3]), equal_var=False)
+    assert interval(ratio) == pytest.approx(np.exp(expected.confidence_interval(0.95)))
+    assert ratio.df == pytest.approx(expected.df)
+    assert estimates.p_different(ratio) == pytest.approx(expected.pvalue)
+    assert ratio.n == 3
+
+
+def test_a_common_drift_widens_unpaired_intervals_only() -> None:
+    drift = np.array([1.0, 1.3, 0.8, 1.1, 0.7])
+    steady = estimates.paired_ratio(ABOVE, BASE)
+    drifting = estimates.paired_ratio(ABOVE * drift, BASE * drift)
+    assert interval(drifting) == pytest.approx(interval(steady))
+    apart = estimates.unpaired_ratio(ABOVE * drift, BASE * drift)
+    assert apart.log_se > 3 * drifting.log_se
+
+
+def test_a_ratio_and_its_reciprocal_say_the_same() -> None:
+    ratio, reciprocal = estimates.paired_ratio(ABOVE, BASE), estimates.paired_ratio(BASE, ABOVE)
+    assert interval(reciprocal) == pytest.approx((1 / ratio.high, 1 / ratio.low))
+    assert estimates.p_greater(ratio) == pytest.approx(estimates.p_less(reciprocal))
+    assert estimates.p_equivalent(ratio) == pytest.approx(estimates.p_equivalent(reciprocal))
+
+
+def test_an_efficiency_is_a_ratio_scaled() -> None:
+    ratio = estimates.paired_ratio(ABOVE, BASE)
+    half = estimates.scaled(ratio, 0.5)
+    assert (half.ratio, *interval(half)) == pytest.approx(
+        (ratio.ratio / 2, ratio.low / 2, ratio.high / 2)
+    )
+    # Whether the efficiency is below 1 is whether the ratio is below 2.
+    assert estimates.p_less(half) == pytest.approx(estimates.p_less(ratio, 2.0))
+
+
+@pytest.mark.parametrize("values", [[], [3.0]])
+def test_one_observation_has_no_interval_and_decides_nothing(values: list[float]) -> None:
+    for alone in (
+        estimates.middle(values),
+        estimates.paired_ratio(values, values),
+        estimates.unpaired_ratio(values, ABOVE),
+        estimates.unpaired_ratio(ABOVE, values),
+    ):
+        assert math.isnan(alone.low)
+        assert math.isnan(alone.high)
+        assert estimates.p_greater(alone, 0.001) == estimates.p_less(alone, 1000) == 1
+        assert estimates.decisions([alone]) == [estimates.CANNOT_SAY]
+
+
+def test_values_without_spread_have_an_interval_without_width() -> None:
+    same = estimates.paired_ratio([4.0, 4.0], [2.0, 2.0])
+    assert (same.ratio, *interval(same)) == pytest.approx((2, 2, 2))
+    assert estimates.decisions([same]) == [estimates.GREATER]
+    assert estimates.p_greater(estimates.paired_ratio([2.0, 2.0], [2.0, 2.0])) == 1
+    welch = estimates.unpaired_ratio([4.0, 4.0, 4.0], [2.0, 2.0])
+    assert (*interval(welch), welch.df) == pytest.approx((2, 2, 1))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="positive, finite"):
+        estimates.middle([1.0, wrong])
+
+
+def test_pairs_need_partners() -> None:
+    with pytest.raises(ValueError, match="not 5 and 4"):
+        estimates.paired_ratio(ABOVE, BASE[:4])
+
+
+def test_equivalence_is_two_one_sided_tests() -> None:
+    ratio = estimates.paired_ratio(ABOVE, BASE)
+    logs = np.log(ABOVE / BASE)
+    below = stats.ttest_1samp(logs, math.log(1.2), alternative="less").pvalue
+    above = stats.ttest_1samp(logs, -math.log(1.2), alternative="greater").pvalue
+    assert estimates.p_equivalent(ratio, 0.2) == pytest.approx(max(below, above))
+
+
+def test_holm_as_by_hand() -> None:
+    assert estimates.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert estimates.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert estimates.holm([]) == []
+
+
+def certain(ratio: float, log_se: float = 0.001) -> estimates.Estimate:
+    return estimates.scaled(_with_se(log_se), ratio)
+
+
+def _with_se(log_se: float) -> estimates.Estimate:
+    # Eight values of mean log 0 whose log mean has this standard error.
+    logs = np.tile([-1.0, 1.0], 4) * log_se * math.sqrt(7)
+    return estimates.middle(np.exp(logs))
+
+
+def test_words_of_a_decision() -> None:
+    words = estimates.decisions(
+        [certain(1.2), certain(0.8), certain(1.01), certain(0.8, 0.4)], margin=0.05
+    )
+    assert words == ["greater", "less", "equivalent", "cannot say"]
+
+
+def test_one_lucky_comparison_of_eight_decides_nothing() -> None:
+    lucky = certain(1.15, 0.05)
+    assert estimates.p_different(lucky) < 0.05
+    assert estimates.decisions([lucky]) == ["greater"]
+    assert estimates.decisions([lucky] + 7 * [certain(1.0, 0.05)])[0] == "cannot say"
+
+
+def test_the_resolution_is_the_half_width() -> None:
+    ratio = estimates.paired_ratio(ABOVE, BASE)
+    log_sd = float(np.std(np.log(ABOVE / BASE), ddof=1))
+    assert estimates.resolution(log_sd, 5) == pytest.approx(ratio.high / ratio.ratio - 1)
+    assert math.isinf(estimates.resolution(log_sd, 1))
+
+
+@pytest.mark.parametrize(("log_sd", "margin"), [(0.1, 0.05), (0.02, 0.05), (0.1, 0.01), (0, 0.05)])
+def test_the_pairs_needed_are_the_fewest(log_sd: float, margin: float) -> None:
+    n = estimates.pairs_needed(log_sd, margin)
+    assert estimates.resolution(log_sd, n) <= margin
+    assert n == 2 or estimates.resolution(log_sd, n - 1) > margin
+
+
+def test_a_margin_of_nothing_needs_no_number_of_pairs() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        estimates.pairs_needed(0.1, 0)

@@ -1,0 +1,306 @@
+"""No record is pooled with one of another machine, other software or other settings: each field."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.figures import loader_bound
+from ddl_core.analysis.tables import COLUMNS, read_table, runs_table, write_table
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.run import RunSpec
+from tests.analysis.conftest import CODE, MACHINE, MakeRun
+
+PACKAGES = {"torch": "2.13.0", "torchvision": "0.28.0", "timm": "1.0", "numpy": "2.4.6",
+            "pillow": "13.0.0", "horovod": "0.28.1", "deepspeed": "0.19.8",
+            "nvidia-dali-cuda130": "2.4.0", "papermill": "2.7.0"}  # fmt: skip
+PROVENANCE = {**CODE, "python": "3.11.7", "packages": PACKAGES}
+SYSTEM = {
+    **MACHINE,
+    "os": "Linux 6.1",
+    "accelerator": None,
+    "memory_bytes": 25_276_514_304,
+    "threads": {"compute": 1, "interop": 2},
+    "affinity": {"cores_least": 2, "cores_most": 2, "shared": True},
+    "environment": {"OMP_NUM_THREADS": "1", "HOROVOD_CACHE_CAPACITY": "1024", "DALI_X": "1"},
+    "settings": {"cudnn_benchmark": True, "cpu_capability": "AVX512"},
+    "communication": {"library": "gloo", "bucket_bytes": 26_214_400},
+}
+Changes = dict[str, Any]
+
+# What is changed in the record of the second run: keys of `system` and `provenance`, or of these.
+RECORDS: dict[str, Changes] = {
+    "machine": {"system": {"cpu": "Another CPU"}},
+    "cpu_cores": {"system": {"cpu_cores": 4}},
+    "memory": {"system": {"memory_bytes": 50_000_000_000}},
+    "accelerator": {"system": {"accelerator": "Example GPU"}},
+    "device_used": {"system": {"device": "cuda"}},
+    "kernel": {"system": {"os": "Linux 6.2"}},
+    "cuda": {"system": {"cuda": "13.0"}},
+    "cudnn": {"system": {"cudnn": 91000}},
+    "python": {"provenance": {"python": "3.12.1"}},
+    **{
+        f"package {name}": {"provenance": {"packages": {**PACKAGES, name: "99"}}}
+        for name in ("torch", "torchvision", "timm", "numpy", "pillow")
+    },
+    "environment": {"system": {"environment": {**SYSTEM["environment"], "NCCL_ALGO": "Ring"}}},
+    "value in it": {"system": {"environment": {**SYSTEM["environment"], "OMP_NUM_THREADS": "2"}}},
+    "threads": {"system": {"threads": {"compute": 1, "interop": 4}}},
+    "cores not shared": {"system": {"affinity": {**SYSTEM["affinity"], "shared": False}}},
+    "cores uneven": {"system": {"affinity": {**SYSTEM["affinity"], "cores_least": 1}}},
+    "switches": {"system": {"settings": {"cudnn_benchmark": False, "cpu_capability": "AVX512"}}},
+    "communication": {"system": {"communication": {"library": "nccl", "nccl": "2.27.3"}}},
+    "bucket": {"system": {"communication": {"library": "gloo", "bucket_bytes": 1}}},
+    "method_version": {"method_version": 2},
+    **{
+        f"older, no {name}": {"system": {name: ...}}
+        for name in ("memory_bytes", "threads", "affinity", "environment", "settings")
+    },
+    "older, no communication": {"system": {"communication": ...}},
+    "older, none of it": {
+        "system": dict.fromkeys(
+            ("threads", "affinity", "environment", "settings", "communication"), ...
+        )
+    },
+}
+OWN: dict[str, tuple[Changes, Changes]] = {
+    "horovod": (
+        {"provenance": {"packages": {**PACKAGES, "horovod": "99"}}},
+        {"strategy": "horovod"},
+    ),
+    "deepspeed": (
+        {"provenance": {"packages": {**PACKAGES, "deepspeed": "99"}}},
+        {"strategy": "deepspeed"},
+    ),
+    "HOROVOD_CACHE_CAPACITY": (
+        {"system": {"environment": {**SYSTEM["environment"], "HOROVOD_CACHE_CAPACITY": "1"}}},
+        {"strategy": "horovod"},
+    ),
+    "dali": (
+        {"provenance": {"packages": {**PACKAGES, "nvidia-dali-cuda130": "99"}}},
+        {"loader": "dali_cpu"},
+    ),
+    "DALI_X": (
+        {"system": {"environment": {**SYSTEM["environment"], "DALI_X": "2"}}},
+        {"loader": "dali_cpu"},
+    ),
+}
+
+# Every setting of a run but its arm, its number of ranks, and what speed does not depend on. And
+# but the optimiser: a study of two is one of accuracy, and stands in no figure of throughput.
+FREE = {"strategy", "loader", "data_format", "model", "nodes", "gpus_per_node", "device", "work",
+        "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "warmup_epochs",
+        "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps", "seed",
+        "repeat", "optimizer"}  # fmt: skip
+FIELDS = [name for name in RunSpec.model_fields if name not in FREE]
+# What one half of a training does not depend on.
+NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
+                  "compile", "switches", "communication", "bucket",
+                  "older, no settings", "older, no communication", "horovod", "deepspeed",
+                  "HOROVOD_CACHE_CAPACITY"}  # fmt: skip
+NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory",
+                   "persistent_workers", "dali", "DALI_X"}  # fmt: skip
+
+Write = Any
+
+
+@pytest.fixture
+def write(make_run: MakeRun) -> Write:
+    """Return a function that writes a run of two DDP ranks, with changes to its record."""
+
+    def make(repeat: int = 0, changes: Changes | None = None, **fields: Any) -> Path:
+        shared = {"gpus_per_node": 2} if "nodes" not in fields else {}
+        arm = {"strategy": "ddp", **shared, **fields}
+        directory = make_run(repeat=repeat, system=SYSTEM, **arm)
+        path = RunFiles(directory).record
+        record = json.loads(path.read_text())
+        record["provenance"] = PROVENANCE
+        for key, change in (changes or {}).items():
+            whole = {**record[key], **change} if isinstance(change, dict) else change
+            if isinstance(whole, dict):
+                whole = {name: value for name, value in whole.items() if value is not ...}
+            record[key] = whole
+        path.write_text(json.dumps(record))
+        return directory
+
+    return make
+
+
+def another(name: str) -> Any:
+    """Return a value of a setting that is not its default."""
+    field = RunSpec.model_fields[name]
+    kind, default = field.annotation, field.default
+    if get_origin(kind) is Literal:
+        return next(choice for choice in get_args(kind) if choice != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return f"{default}x"
+    if default is None:
+        return 640
+    return default / 2 if default and isinstance(default, float) else default + 8
+
+
+def arm_of(field: str) -> Changes:
+    """Return the strategy whose setting this is."""
+    owner = field.split("_")[0]
+    return {"strategy": owner} if owner in STRATEGIES else {}
+
+
+def never_pooled(tree: Tree) -> None:
+    table = arm_table(runs_table(tree.runs))
+    assert table["n"].tolist() == [1, 1]
+    several = table[["setting", "hardware"]].drop_duplicates()
+    assert len(several) == 2, "each is to have a name of its own"
+
+
+def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
+    write(0)
+    same = {"papermill": "99"}  # it measures nothing
+    write(1, {"provenance": {"packages": PACKAGES | same}, "system": {"load_average_1min": 9.0}})
+    assert arm_table(runs_table(tree.runs))["n"].tolist() == [2]
+
+
+@pytest.mark.parametrize("field", RECORDS)
+def test_another_record_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
+    write(0)
+    write(1, RECORDS[field])
+    never_pooled(tree)
+
+
+@pytest.mark.parametrize("field", OWN)
+def test_another_framework_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
+    changes, arm = OWN[field]
+    write(0, **arm)
+    write(1, changes, **arm)
+    never_pooled(tree)
+
+
+@pytest.mark.parametrize("field", OWN)
+def test_a_framework_divides_only_its_own_runs(tree: Tree, write: Write, field: str) -> None:
+    write(0)
+    write(1, OWN[field][0])
+    assert arm_table(runs_table(tree.runs))["n"].tolist() == [2]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_another_setting_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
+    arm = arm_of(field)
+    write(0, **arm)
+    write(1, **arm, **{field: another(field)})
+    never_pooled(tree)
+
+
+def test_as_many_ranks_on_more_nodes_are_not_pooled(tree: Tree, write: Write) -> None:
+    write(0, nodes=1, gpus_per_node=2)
+    write(1, nodes=2, gpus_per_node=1)
+    never_pooled(tree)
+
+
+def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
+    """1x1, 1x2 and 2x2; one rank on each of two nodes is another."""
+    sizes = [(1, 1), (1, 2), (2, 2), (2, 1)]
+    for nodes, each in sizes:
+        write(nodes=nodes, gpus_per_node=each)
+    table = arm_table(runs_table(tree.runs))
+    series = table.groupby("setting")["world_size"].agg(list).to_dict()
+    name = "laptop: 96 px, batch 16, fp32, ranks_per_node"
+    assert series == {f"{name}=2": [1, 2, 4], f"{name}=1": [2]}
+
+
+def test_one_rank_begins_the_series_of_many(tree: Tree, write: Write) -> None:
+    """It shares its cores with nobody, which is no other setting."""
+    alone = {"system": {"affinity": {"cores_least": 2, "cores_most": 2, "shared": None}}}
+    write(0, alone, gpus_per_node=1)
+    write(0)
+    table = arm_table(runs_table(tree.runs))
+    assert table["setting"].tolist() == ["laptop: 96 px, batch 16, fp32"] * 2
+    assert table["base_world_size"].tolist() == [1, 1]
+
+
+def test_frameworks_share_a_setting_however_they_communicate(tree: Tree, write: Write) -> None:
+    write(0)
+    write(0, {"system": {"communication": {"fusion_bytes": 1}}}, strategy="horovod")
+    write(0, loader="dali_cpu")
+    assert arm_table(runs_table(tree.runs))["setting"].nunique() == 1
+
+
+def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
+    for repeat in (0, 1):
+        write(repeat)
+    write(2, {"provenance": {"packages": {**PACKAGES, "torch": "2.14.0"}}})
+    write(3, RECORDS["bucket"])
+    write(4, RECORDS["older, none of it"])
+    name = "laptop: 96 px, batch 16, fp32"
+    settings = set(arm_table(runs_table(tree.runs))["setting"])
+    usual = f"{name}, software torch 2.13.0"
+    assert settings == {
+        usual,
+        f"{name}, software torch 2.14.0",
+        f"{usual}, ddp: bucket_bytes=1",
+        f"{usual}, unknown environment, threads, switches, cores_shared",
+    }
+
+
+def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write) -> None:
+    write(0)
+    lost = write(1, {"status": "failed", "provenance": None, "system": None})
+    RunFiles(lost).epochs.unlink()
+    (row,) = arm_table(runs_table(tree.runs)).to_dict("records")
+    assert (row["n"], row["failed"]) == (1, 1)
+
+
+def halves(tree: Tree, write: Write, changes: Changes, arm: Changes, fields: Changes) -> pd.Series:
+    """Write an arm and its halves, and each half once more with changes; return the arm's row."""
+    free = {name: value for name, value in arm.items() if name != "loader"}
+    write(0, **arm)
+    write(0, **arm, work="load")
+    write(0, **free, loader="synthetic")
+    write(1, changes, **{**arm, "work": "load", **fields})
+    write(1, changes, **{**free, "loader": "synthetic", **fields})
+    (row,) = loader_bound.points(runs_table(tree.runs)).to_dict("records")
+    return pd.Series(row)
+
+
+def never_a_half(row: pd.Series, field: str) -> None:
+    owned = field.split("_")[0] in STRATEGIES
+    assert row["loading_n"] == (2 if field in NOT_OF_LOADING or owned else 1)
+    assert row["training_n"] == (2 if field in NOT_OF_TRAINING else 1)
+
+
+@pytest.mark.parametrize("field", RECORDS)
+def test_another_record_is_no_half(tree: Tree, write: Write, field: str) -> None:
+    never_a_half(halves(tree, write, RECORDS[field], {}, {}), field)
+
+
+@pytest.mark.parametrize("field", OWN)
+def test_another_framework_is_no_half(tree: Tree, write: Write, field: str) -> None:
+    changes, arm = OWN[field]
+    never_a_half(halves(tree, write, changes, arm, {}), field)
+
+
+@pytest.mark.parametrize(
+    "field", [name for name in FIELDS if name not in ("nsys", "profile_steps")]
+)
+def test_another_setting_is_no_half(tree: Tree, write: Write, field: str) -> None:
+    never_a_half(halves(tree, write, {}, arm_of(field), {field: another(field)}), field)
+
+
+def test_as_many_ranks_on_more_nodes_are_no_half(tree: Tree, write: Write) -> None:
+    never_a_half(halves(tree, write, {}, {}, {"nodes": 2, "gpus_per_node": 1}), "nodes")
+
+
+def test_a_table_keeps_what_divides(tree: Tree, write: Write) -> None:
+    """An empty cell would be what an older record has."""
+    write(0, {"system": {"environment": {}, "communication": {}}}, strategy="single",
+          gpus_per_node=1)  # fmt: skip
+    table = read_table(write_table(tree, "laptop"))
+    texts = ["cores_shared", "software", "environment", "threads", "switches", "communication",
+             "loader_software"]  # fmt: skip
+    assert set(texts) < set(COLUMNS)
+    assert table[texts].notna().all(axis=None)
+    pd.testing.assert_frame_equal(table[texts], runs_table(tree.runs)[texts])

@@ -1,0 +1,58 @@
+"""What the README says of our measurements: what the committed records give, and where."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.analysis import readme
+from ddl_core.analysis.claims import readme as statements
+from ddl_core.analysis.claims import table
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.tables import empty_table
+from ddl_core.errors import DataError
+from ddl_core.records.paths import README, Tree, committed
+
+BEGIN = "<!-- statements: written by `ddl figures` from data/, not by hand -->"
+END = "<!-- end of statements -->"
+
+
+@pytest.mark.slow
+def test_it_is_what_the_committed_records_give() -> None:
+    told = readme.texts(committed())
+    assert sorted(told) == ["ratios", "statements"]
+    for name, expected in told.items():
+        assert readme.shown(README, name) == expected, "run: ddl figures"
+
+
+def test_there_is_a_line_for_each_statement() -> None:
+    judged = table.judged(empty_table(), read_paper())
+    text = statements.render(judged)
+    for name in judged["statement"]:
+        assert f"\n| {name} | " in text
+    assert text.startswith(
+        "Of 63 statements of the paper these records support 0 and contradict 0."
+    )
+    assert "\n| throughput | 0 | 0 | 5 | 0 |\n" in text
+
+
+def test_without_turns_it_says_so(tmp_path: Path) -> None:
+    assert "no arms have taken turns yet" in readme.texts(Tree(tmp_path))["ratios"]
+
+
+def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    for text in ("new", "newer\n\nlines"):
+        readme.update(path, {"statements": text})
+        assert readme.shown(path, "statements") == text
+        assert path.read_text() == f"before\n\n{BEGIN}\n{text}\n{END}\n\nafter\n"
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN, None])
+def test_without_markers_nothing_is_written(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "README.md"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match=r"README\.md"):
+        readme.update(path, {"statements": "new"})
+    assert text is None or path.read_text() == text

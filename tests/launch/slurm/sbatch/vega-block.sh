@@ -1,0 +1,56 @@
+#!/bin/bash
+#SBATCH --job-name=ddl-small-4x4-r0
+#SBATCH --output='/shared/my results/runs/small/one/logs/slurm-%j.log'
+#SBATCH --open-mode=append
+#SBATCH --chdir=/shared/ddl
+#SBATCH --account=project1
+#SBATCH --partition=gpu
+#SBATCH --time=02:00:00
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --gres=gpu:4
+#SBATCH --mem=0
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --exclusive
+
+# A block of 2 runs, one after the other, made by `ddl study submit --by block` from
+# slurm/job.sh.j2. Each notebook runs here, on the first node; its ranks are one step of this job.
+set -e
+export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
+export XDG_CACHE_HOME="${TMPDIR:-/tmp}/ddl-$USER"
+export MPLCONFIGDIR="${TMPDIR:-/tmp}/ddl-$USER/matplotlib"
+export TORCH_HOME="${TMPDIR:-/tmp}/ddl-$USER/torch"
+export TORCH_EXTENSIONS_DIR="${TMPDIR:-/tmp}/ddl-$USER/torch_extensions"
+export TRITON_CACHE_DIR="${TMPDIR:-/tmp}/ddl-$USER/triton"
+export NCCL_SOCKET_IFNAME="ib0"
+export GLOO_SOCKET_IFNAME="ib0"
+export HOROVOD_GLOO_IFACE="ib0"
+export NCCL_IB_DISABLE="0"
+
+# srun does not take over the job's cores per task (since 22.05), nor always its environment.
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
+# What the ranks are started with; ddl_core/launch/commands.py reads it.
+export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 --mpi=none' DDL_LAUNCHER=srun
+MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+
+# Told to stop, the run ends its ranks and says so in its record. At the notice of the time limit it
+# is told so by USR1; before it listens, that ends it, which leaves nothing behind.
+limit=0
+/shared/venv/python -m ddl_core.launch.slurm.job '/shared/my results/runs/small/one' \
+  '/shared/my results/runs/small/two' &
+run=$!
+trap 'kill -TERM "$run" 2>/dev/null' TERM
+trap 'limit=1; kill -USR1 "$run" 2>/dev/null' USR1
+set +e
+while kill -0 "$run" 2>/dev/null; do wait "$run"; done
+wait "$run"
+status=$?
+# What is left goes on in the same job, the run at work from its last checkpoint; where nothing is,
+# the block ends with 0 or 1.
+if [ "$limit" = 1 ] && [ "$status" -gt 128 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 2 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

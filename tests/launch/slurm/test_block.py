@@ -1,0 +1,337 @@
+"""Blocks: which runs share a job, what is asked of SLURM for them, and what becomes of each run.
+
+SLURM's programs are stand-ins; jobs of blocks on a real SLURM are in `test_real_slurm`.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddl_core.cli import main
+from ddl_core.launch.slurm import submit
+from ddl_core.launch.slurm.block import blocks, job_name
+from ddl_core.launch.slurm.reconcile import joined, settled
+from ddl_core.launch.slurm.scheduler import Queue, QueuedJob
+from ddl_core.launch.slurm.script import Options
+from ddl_core.launch.slurm.site import find_site
+from ddl_core.records.ledger import Entry, entry, ledger, plan
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.run import Attempt, Failure, read_record, write_record
+from ddl_core.records.storage import now
+from ddl_core.spec.study import Study
+from tests.launch.running import study_file
+from tests.launch.stand_ins import StandIns
+
+GENERIC = find_site("generic")
+ARMS = ["ddp", "horovod", "deepspeed"]
+NUMBERED = '#!/bin/sh\necho "$*" >>{calls}\nwc -l <{calls}\n'
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, stand_ins: StandIns) -> Path:
+    """A stand-in that numbers its jobs from 1; what it was called with is in the file returned."""
+    calls = tmp_path / "calls"
+    stand_ins.script("sbatch", NUMBERED.format(calls=calls))
+    for program in ("squeue", "scontrol", "scancel", "sacct"):
+        stand_ins.add(program)
+    return calls
+
+
+def arms_of(folder: Path, **fields: Any) -> tuple[Path, Study]:
+    path = study_file(folder, **{"strategy": ARMS, **fields})
+    return path, Study.load(path)
+
+
+def by_block(path: Path, *options: str) -> Result:
+    line = ["study", "submit", str(path), "--site", "generic", "--by", "block", *options]
+    return CliRunner().invoke(main, line)
+
+
+def cancel(path: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["study", "cancel", str(path), *options])
+
+
+def change(item: Entry, **fields: Any) -> None:
+    write_record(item.directory, read_record(item.directory).model_copy(update=fields))
+
+
+def seen(items: list[Entry]) -> list[Entry]:
+    """Return what the records say now."""
+    return [entry(item.spec, item.directory) for item in items]
+
+
+def queue_of(items: list[Entry], state: str) -> Queue:
+    """Return a queue with job 17, that of some runs."""
+    name = job_name("small", [item.spec for item in items])
+    return {"17": QueuedJob(name, state, "None")}
+
+
+def in_a_job(folder: Path, *states: dict[str, Any]) -> list[Entry]:
+    """Return the runs of job 17, a block, with records of these states."""
+    _, study = arms_of(folder)
+    items = plan(study, results())
+    for item, fields in zip(items, states, strict=True):
+        change(item, job_id="17", **fields)
+    return seen(items)
+
+
+def running() -> dict[str, Any]:
+    return {"status": "running", "attempts": [Attempt(started_utc=now())]}
+
+
+WAITS: dict[str, Any] = {"status": "submitted"}
+FAILED = {"status": "failed", "error": Failure.of("DataError", "its own")}
+
+
+def test_a_block_is_what_one_repeat_runs_on_the_same_nodes(tmp_path: Path) -> None:
+    axes = {"nodes": [1, 2], "work": ["train", "load"], "device": ["cpu", "auto"]}
+    _, study = arms_of(tmp_path, loader="native", repeats=2, **axes)
+    found = blocks(ledger(study, results()), GENERIC)
+    assert [len(block) for block in found] == [3] * 16
+    for block in found:
+        assert sorted(item.spec.strategy for item in block) == sorted(ARMS)
+        alike = {(one.spec.repeat, one.spec.nodes, one.spec.work, one.spec.device) for one in block}
+        assert len(alike) == 1
+    # Without GPUs, ranks on the CPU ask for the same nodes as any other.
+    assert len(blocks(ledger(study, results()), find_site("localtest"))) == 8
+
+
+def test_the_order_is_random_and_the_same_again(tmp_path: Path) -> None:
+    _, study = arms_of(tmp_path, repeats=60)
+    items = ledger(study, results())
+    found = blocks(items, GENERIC)
+    assert blocks(items[::-1], GENERIC)[::-1] == found
+    for place in range(3):
+        first = [block[place].spec.strategy for block in found]
+        assert all(10 <= first.count(one) <= 30 for one in ARMS)  # 20 expected
+    # What is left of a block keeps its order; another study has another one.
+    left = [[block[0], block[2]] for block in found]
+    assert blocks([item for block in left for item in block], GENERIC) == left
+    other = [
+        [item.spec.strategy for item in block]
+        for block in blocks(ledger(study.model_copy(update={"name": "o"}), results()), GENERIC)
+    ]
+    assert other != [[item.spec.strategy for item in block] for block in found]
+
+
+def test_one_job_gets_all_runs_and_the_sum_of_their_limits(tmp_path: Path, sbatch: Path) -> None:
+    path, study = arms_of(tmp_path, repeats=2)
+    done = by_block(path)
+    assert done.exit_code == 0, done.output
+    first, second = blocks(ledger(study, results()), GENERIC)
+    assert len(sbatch.read_text().splitlines()) == 2
+    for number, block in (("1", first), ("2", second)):
+        script = RunFiles(block[0].directory).script.read_text()
+        assert f"#SBATCH --job-name=ddl-small-1x1-r{block[0].spec.repeat}\n" in script
+        assert "#SBATCH --time=03:00:00\n" in script
+        given = re.findall(r"^  ?(\S+/small/\S+)|job (\S+) ", script, re.MULTILINE)
+        assert [Path("".join(one)) for one in given] == [item.directory for item in block]
+        log = RunFiles(block[0].directory).logs / f"slurm-{number}.log"
+        log.write_text("said")
+        for item in block:
+            record = read_record(item.directory)
+            assert (record.status, record.job_id) == ("submitted", number)
+            assert RunFiles(item.directory).script.read_text() == script
+            assert (RunFiles(item.directory).logs / log.name).read_text() == "said"
+            assert f"{number}  {item.spec.run_id}\n" in done.output
+
+
+def test_a_dry_run_shows_the_order_and_writes_nothing(tmp_path: Path, sbatch: Path) -> None:
+    path, study = arms_of(tmp_path, nodes=4)
+    shown = by_block(path, "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("#!/bin/bash") == 1
+    (block,) = blocks(ledger(study, results()), GENERIC)
+    lines = shown.output.splitlines()
+    at = lines.index("small-4x1-r0: 3 runs in 03:00:00, in this order:")
+    assert lines[at + 1 : at + 4] == [f"  {item.spec.run_id}" for item in block]
+    assert lines[at - 1].split() == ["total", "3", "0", "1", "12.0"]
+    assert lines[at - 2].split()[-3:] == ["0", "1", "4.0"]  # of each arm a third
+    assert not results().root.exists()
+    assert not sbatch.exists()
+
+
+def test_the_time_that_is_asked_for_is_the_blocks(tmp_path: Path) -> None:
+    _, study = arms_of(tmp_path, nodes=2)
+    specs, asked = study.expand(), Options(time="02:00:00")
+    assert submit.node_hours(specs, GENERIC, asked) == pytest.approx(4)
+    assert submit.node_hours(specs, GENERIC, Options()) == pytest.approx(6)
+    # A block may start again without checkpoints, as what it has completed stays.
+    assert submit.node_hours(specs, find_site("localtest"), asked) == pytest.approx(8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], r"small-1x1-r0 asks for 03:00:00 \(3 runs of 01:00:00 each\), but .* 02:30:00"),
+        (["--time", "02:45:00"], r"small-1x1-r0 asks for 02:45:00, but .* last 02:30:00"),
+        (["--time", "02:30:00"], None),
+        (["--partition", "other"], None),  # of which the site's file knows nothing
+    ],
+)
+def test_a_block_longer_than_the_partition_grants_is_refused(
+    tmp_path: Path, sbatch: Path, options: list[str], message: str | None
+) -> None:
+    path, study = arms_of(tmp_path)
+    site = tmp_path / "short.toml"
+    site.write_text('description = "x"\npartition = "gpu"\ntime_max = "02:30:00"\n')
+    done = by_block(path, "--site", str(site), *options)
+    assert (done.exit_code == 0) == (message is None), done.output
+    if message:
+        assert re.search(message, done.output)
+        assert "--time 02:30:00: what is then left goes on" in done.output
+        assert "--by run" in done.output
+        assert not sbatch.exists()
+        assert not ledger(study, results())[0].directory.exists()
+
+
+def test_only_what_is_left_is_in_the_block_and_nothing_twice(
+    tmp_path: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    path, study = arms_of(tmp_path)
+    (block,) = blocks(plan(study, results()), GENERIC)
+    change(block[1], status="completed")
+    assert by_block(path).exit_code == 0
+    script = RunFiles(block[0].directory).script.read_text()
+    assert "--time=02:00:00\n" in script
+    assert str(block[1].directory) not in script
+    stand_ins.add("squeue", "1|ddl-small-1x1-r0|PENDING|Priority\n")
+    assert by_block(path).exit_code == 0
+    assert (
+        CliRunner().invoke(main, ["study", "submit", str(path), "--site", "generic"]).exit_code == 0
+    )
+    assert len(sbatch.read_text().splitlines()) == 1
+
+
+def test_what_failed_waits_for_the_end_of_its_block(
+    tmp_path: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    path, _ = arms_of(tmp_path)
+    in_a_job(tmp_path, FAILED, running(), WAITS)
+    stand_ins.add("squeue", "17|ddl-small-1x1-r0|RUNNING|None\n")
+    assert by_block(path, "--retry-failed").exit_code == 0
+    assert not sbatch.exists()
+
+
+def test_small_first_lets_a_block_wait_for_the_small_one(tmp_path: Path, sbatch: Path) -> None:
+    path, study = arms_of(tmp_path, nodes=[4, 1])
+    done = by_block(path, "--small-first")
+    assert done.exit_code == 0, done.output
+    small, large = sbatch.read_text().splitlines()
+    assert "-1x1-" in small.split("/")[-2]
+    assert "--dependency=afterok:1 " in large
+    assert "small-4x1-r0 waits for " in done.output
+    assert {item.job_id for item in ledger(study, results())} == {"1", "2"}
+
+
+def test_small_first_may_wait_for_several_jobs(
+    tmp_path: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    path, study = arms_of(tmp_path, nodes=[4, 1])
+    items = plan(study, results())
+    small = [item for item in items if item.spec.nodes == 1]
+    for number, item in enumerate(small, start=17):
+        change(item, status="submitted", job_id=str(number))
+    lines = [f"{n}|ddl-{item.spec.run_id}|PENDING|x\n" for n, item in enumerate(small, start=17)]
+    stand_ins.add("squeue", "".join(lines))
+    assert by_block(path, "--small-first").exit_code == 0
+    (call,) = sbatch.read_text().splitlines()
+    (jobs,) = re.findall(r"afterok:([\d:]+) ", call)
+    assert sorted(jobs.split(":")) == ["17", "18", "19"]
+
+
+def test_a_refused_block_leaves_its_runs_planned(tmp_path: Path, stand_ins: StandIns) -> None:
+    path, study = arms_of(tmp_path)
+    stand_ins.add("squeue")
+    stand_ins.add("sbatch", "17\n")
+    stand_ins.add("scontrol", error="Access denied", status=1)
+    stand_ins.add("scancel")
+    refused = by_block(path)
+    assert refused.exit_code == 1
+    assert "job 17 of small-1x1-r0 was cancelled again" in refused.output
+    for item in ledger(study, results()):
+        assert (item.state, item.job_id) == ("planned", None)
+
+
+def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) -> None:
+    items = in_a_job(tmp_path, running(), WAITS, FAILED)
+    at_work, waits, failed = joined(items, queue_of(items, "RUNNING"))
+    assert (at_work.state, at_work.reason) == ("running", "job 17 RUNNING (None)")
+    assert waits.state == "submitted"
+    assert waits.reason == "job 17 RUNNING (its turn in the block comes later)"
+    assert failed == items[2]
+    assert {item.state for item in joined(items[:2], queue_of(items, "PENDING"))} == {"submitted"}
+
+
+@pytest.mark.parametrize(
+    ("state", "of_the_one_at_work", "of_those_that_wait"),
+    [
+        ("CANCELLED", ("interrupted", "cancelled"), ("interrupted", "cancelled")),
+        ("TIMEOUT", ("interrupted", "time_limit"), ("interrupted", "time_limit")),
+        ("NODE_FAIL", ("interrupted", "node_failure"), ("interrupted", "node_failure")),
+        ("OUT_OF_MEMORY", ("failed", "out_of_memory"), ("interrupted", "cancelled")),
+        ("FAILED", ("failed", "killed"), ("interrupted", "cancelled")),
+    ],
+)
+def test_all_open_runs_of_a_job_that_died_are_settled(
+    tmp_path: Path,
+    stand_ins: StandIns,
+    state: str,
+    of_the_one_at_work: tuple[str, str],
+    of_those_that_wait: tuple[str, str],
+) -> None:
+    items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
+    stand_ins.add("sacct", f"17|ddl-small-1x1-r0|{state}|0:9\n")
+    done, at_work, waits = settled(items, {})
+    assert done.state == "completed"
+    assert (at_work.state, at_work.category) == of_the_one_at_work
+    assert (waits.state, waits.category) == of_those_that_wait
+    assert f"job 17 ended as {state}" in waits.reason
+    assert [call.split()[-1] for call in stand_ins.calls("sacct")] == ["17"]
+
+
+def test_a_job_that_began_with_no_run_fails_them_all(tmp_path: Path, stand_ins: StandIns) -> None:
+    items = in_a_job(tmp_path, WAITS, WAITS, WAITS)
+    stand_ins.add("sacct", "17|ddl-small-1x1-r0|FAILED|1:0\n")
+    found = settled(items, {})
+    assert {(item.state, item.category) for item in found} == {("failed", "environment")}
+
+
+def test_another_studys_job_of_that_number_tells_nothing(
+    tmp_path: Path, stand_ins: StandIns
+) -> None:
+    items = in_a_job(tmp_path, running(), WAITS, WAITS)
+    stand_ins.add("sacct", "17|ddl-other-1x1-r0|CANCELLED|0:0\n")
+    stand_ins.add("scontrol")
+    assert {item.state for item in settled(items, {})} == {"interrupted"}
+    assert read_record(items[0].directory).status == "running"
+
+
+def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins: StandIns) -> None:
+    path, _ = arms_of(tmp_path)
+    items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
+    stand_ins.add("squeue", "17|ddl-small-1x1-r0|RUNNING|None\n")
+    stand_ins.add("scancel")
+    names = [item.spec.run_id for item in items]
+    refused = cancel(path, "--run", names[1])
+    assert refused.exit_code == 1
+    assert f"that of {names[1]} also has {names[2]}: name these with --run" in refused.output
+    assert stand_ins.calls("scancel") == []
+    both = cancel(path, "--run", names[1], "--run", names[2])
+    assert both.exit_code == 0, both.output
+    assert stand_ins.calls("scancel") == ["17"]
+    assert both.output.count("cancelled  ") == 2
+
+
+def test_a_block_whose_start_failed_is_released_once(
+    tmp_path: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    path, _ = arms_of(tmp_path)
+    in_a_job(tmp_path, WAITS, WAITS, WAITS)
+    stand_ins.add("squeue", "17|ddl-small-1x1-r0|PENDING|launch failed requeued held\n")
+    done = by_block(path)
+    assert done.exit_code == 0, done.output
+    assert stand_ins.calls("scontrol") == ["release 17"]

@@ -1,0 +1,253 @@
+"""Arms that measure in turns: real ranks, frozen and let go."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddl_core.errors import Interrupted
+from ddl_core.launch import ranks, turns
+from ddl_core.launch.memory import Room
+from ddl_core.launch.study import run_study
+from ddl_core.processes import freeze, thaw
+from ddl_core.records.ledger import INTERRUPTED, ledger
+from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.progress import WAITING, read_progress
+from ddl_core.records.run import Turn, read_epochs, read_record
+from ddl_core.records.storage import write_atomically
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
+from ddl_core.train.turns import Turns
+from tests.launch.running import TINY, planned, processes_of, wait_for
+
+EPOCHS = 4  # the first one is cold
+
+
+def study(repeats: int = 1, **base: Any) -> Study:
+    fields = {**TINY, "epochs": EPOCHS, "eval_every": EPOCHS, **base}
+    for name in ("classes", "strategy"):
+        fields.pop(name, None)
+    return Study(
+        name="turns",
+        question="?",
+        base=fields,
+        axes=[{"classes": [3, 4, 5]}],
+        repeats=repeats,
+        turns={"reference": {"classes": 4}},
+    )
+
+
+def windows(asked: Study) -> dict[int, list[Turn | None]]:
+    """Return the turns of each run's training epochs, by classes and repeat."""
+    return {
+        item.spec.classes + 100 * item.spec.repeat: [
+            row.turn for row in read_epochs(item.directory) if row.phase == "train"
+        ]
+        for item in ledger(asked, results())
+    }
+
+
+@pytest.mark.multiprocess
+def test_each_round_has_a_window_of_each_arm_and_the_first_epoch_is_none() -> None:
+    asked = study()
+    entries = run_study(asked, results(), progress=False)
+    assert [item.state for item in entries] == ["completed"] * 3
+    found = windows(asked)
+    order: dict[int, dict[int, int]] = defaultdict(dict)
+    for arm, (cold, *warm) in found.items():
+        assert cold is None
+        assert len(warm) == EPOCHS - 1
+        for turn in warm:
+            assert turn is not None
+            order[turn.round][turn.place] = arm
+    assert sorted(order) == [*range(EPOCHS - 1)]
+    assert all(sorted(arms) == [0, 1, 2] for arms in order.values())
+    assert all(set(arms.values()) == {3, 4, 5} for arms in order.values())
+    blocks = {turn.block for warm in found.values() for turn in warm if turn}
+    references = {turn.reference for warm in found.values() for turn in warm if turn}
+    assert len(blocks) == 1
+    assert references == {entries[1].spec.run_id}
+    evaluated = [row for item in entries for row in read_epochs(item.directory)]
+    assert {row.turn for row in evaluated if row.phase == "eval"} == {None}
+
+
+@pytest.mark.multiprocess
+def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, set[str]]] = []
+    release = turns.Arm.release
+
+    def look(arm: turns.Arm, turn: Turn | None) -> None:
+        release(arm, turn)
+        if turn:
+            for item in entries:
+                own = filter(_is_rank, processes_of(item.directory))
+                states = {one.status() for one in own}
+                seen.append(("own" if item.directory == arm.job.run_dir else "other", states))
+
+    monkeypatch.setattr(turns.Arm, "release", look)
+    asked = study()
+    entries = ledger(asked, results())
+    run_study(asked, results(), progress=False)
+    others = [states for whose, states in seen if whose == "other"]
+    assert len(others) == 2 * 3 * (EPOCHS - 1)
+    assert set().union(*others) == {psutil.STATUS_STOPPED}
+    assert all(psutil.STATUS_STOPPED not in states for whose, states in seen if whose == "own")
+
+
+@pytest.mark.multiprocess
+def test_a_killed_arm_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, killed = turns.Arm.release, []
+
+    def kill(arm: turns.Arm, turn: Turn | None) -> None:
+        if turn and turn.round == 1 and arm.entry.spec.classes == 3:
+            killed.extend(one for one in processes_of(arm.job.run_dir) if _is_rank(one))
+            for process in killed:
+                with suppress(psutil.NoSuchProcess):  # it went with another one
+                    process.kill()
+        release(arm, turn)
+
+    monkeypatch.setattr(turns.Arm, "release", kill)
+    entries = run_study(study(), results(), progress=False)
+    assert [item.state for item in entries] == ["failed", "completed", "completed"]
+    assert killed
+    assert entries[0].category == "killed"
+    monkeypatch.setattr(turns.Arm, "release", release)
+    again = run_study(study(), results(), progress=False, retry_failed=True)
+    # It is compared with a run of the reference beside it, and not with one long ago.
+    assert [item.state for item in again] == ["completed"] * 4
+    assert again[3].spec == again[1].spec.model_copy(update={"repeat": 1})
+    found = windows(study())
+    assert [turn.block for turn in found[3][1:]] == [turn.block for turn in found[104][1:]]  # type: ignore[union-attr]
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    return "RANK" in process.environ()
+
+
+@pytest.mark.multiprocess
+def test_arms_that_find_no_room_form_blocks_each_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Room, "fits", lambda room, spec: False)
+    asked = study()
+    entries = run_study(asked, results())
+    assert "no memory for more than 2 arms at once: this machine: " in capsys.readouterr().err
+    assert [item.state for item in entries] == ["completed"] * 4
+    blocks = {
+        arm: {turn.block for turn in warm if turn} for arm, (_, *warm) in windows(asked).items()
+    }
+    assert blocks[3] == blocks[4]
+    assert blocks[5] == blocks[104]
+    assert blocks[3] != blocks[5]
+    before = [RunFiles(item.directory).record.read_bytes() for item in entries]
+    again = run_study(asked, results(), progress=False)
+    assert [RunFiles(item.directory).record.read_bytes() for item in again] == before
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(600)  # a start for each arm, on a machine that other tests keep busy
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_study_that_is_ended_leaves_nothing_and_goes_on(number: signal.Signals) -> None:
+    asked = study(train_images=64, epochs=40)
+    path = results().root / "turns.yaml"
+    write_atomically(path, asked.model_dump_json())
+    command = [sys.executable, "-m", "ddl_core.cli", "study", "run", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        folders = [item.directory for item in ledger(asked, results())]
+        try:
+            wait_for(lambda: all(map(_has_window, folders)), "a window of each arm", 240)
+        finally:
+            process.send_signal(number)
+        said = process.stderr.read() if process.stderr else ""
+    wait_for(lambda: not any(map(processes_of, folders)), "all processes to end")
+    states = [item.state for item in ledger(asked, results())]
+    assert states == ["interrupted"] * 3, said
+    if number == signal.SIGINT:
+        assert "go on with: ddl study run" in said
+        assert process.returncode != 0
+
+
+def _has_window(directory: Path) -> bool:
+    return any(row.turn for row in read_epochs(directory))
+
+
+def test_a_rank_that_waits_for_its_turn_is_not_said_to_hang(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = planned()
+    files = RunFiles(directory)
+    polls = iter(range(100))
+
+    def ended() -> bool:
+        number = next(polls)
+        if number in (3, 40):
+            phase = WAITING if number == 3 else "train"
+            write_atomically(files.progress, f'{{"phase": "{phase}", "epoch": 1}}')
+        return number == 99
+
+    now = iter(range(0, 10_000, 5))
+    monkeypatch.setattr(ranks.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(ranks.time, "sleep", lambda seconds: None)
+    text = ranks.watch(read_record(directory).spec, ended, files, None, stall_timeout=60)
+    assert text is not None
+    assert next(polls) > 41  # not in the first 40, of ten seconds each
+    assert "in phase train" in text
+    assert read_progress(directory) == {"phase": "train", "epoch": 1}
+
+
+def test_processes_are_frozen_and_thawed() -> None:
+    environment = {**os.environ, "DDL_RUN_TOKEN": "frozen-and-thawed"}
+    rank = {**environment, "RANK": "0"}
+    with (
+        subprocess.Popen(["sleep", "60"], env=environment) as leader,
+        subprocess.Popen(["sleep", "60"], env=rank) as child,
+    ):
+        try:
+            stopped = freeze("frozen-and-thawed")
+            assert [one.pid for one in stopped] == [child.pid]
+            state = psutil.Process(child.pid)
+            wait_for(lambda: state.status() == psutil.STATUS_STOPPED, "a stop", 10)
+            thaw(stopped)
+            wait_for(lambda: state.status() != psutil.STATUS_STOPPED, "an end of it", 10)
+        finally:
+            child.kill()
+            leader.kill()
+
+
+def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1024**3
+    free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
+    monkeypatch.setattr("ddl_core.launch.memory.free_bytes", lambda: next(free))
+    room = Room()
+    two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
+    assert room.fits(six)  # nothing is known yet
+    room.note(two)  # 2 GiB a rank
+    room.note(two)
+    assert room.fits(two)
+    assert not room.fits(six)
+    assert str(room) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
+
+
+def test_a_rank_whose_study_is_gone_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may be let go by its study's end, and be faster than who ends it."""
+    with socket.socket(socket.AF_UNIX) as desk:
+        desk.bind(str(tmp_path / "desk"))
+        desk.listen()
+        monkeypatch.setenv("DDL_TURNS", str(tmp_path / "desk"))
+        asking = Turns(tmp_path, 0)
+        desk.accept()[0].close()
+        with pytest.raises(Interrupted, match="has ended") as caught:
+            asking.wait()
+    assert type(caught.value).__name__ == INTERRUPTED  # what the record will tell as its kind

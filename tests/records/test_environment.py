@@ -1,0 +1,75 @@
+"""What a record tells of the environment: what changes a framework, and nothing of the place."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core.records.environment import told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OMP_NUM_THREADS", "4"),
+        ("KMP_AFFINITY", "granularity=fine,compact,1,0"),
+        ("MKL_CBWR", "COMPATIBLE"),
+        ("OPENBLAS_NUM_THREADS", "1"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX2"),
+        ("ATEN_CPU_CAPABILITY", "default"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        ("TORCH_CUDNN_V8_API_DISABLED", "1"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("CUDA_LAUNCH_BLOCKING", "1"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
+        ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
+        ("NVIDIA_TF32_OVERRIDE", "0"),
+        ("NCCL_ALGO", "Ring"),
+        ("NCCL_BUFFSIZE", "8388608"),
+        ("NCCL_SOCKET_IFNAME", "hsn0,hsn1"),
+        ("GLOO_SOCKET_IFNAME", "lo"),
+        ("HOROVOD_CACHE_CAPACITY", "1024"),
+        ("HOROVOD_CONTROLLER", "mpi"),
+        ("DS_ACCELERATOR", "cpu"),
+        ("DALI_AFFINITY_MASK", "3,5"),
+        ("UCX_TLS", "rc,sm"),
+        ("FI_PROVIDER", "cxi"),
+        ("MALLOC_ARENA_MAX", "1"),
+        ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+    ],
+)
+def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
+    assert told({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HOSTNAME", "HOME", "USER", "PATH"),
+        *("HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_HOSTNAME"),
+        *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_SECRET_KEY"),
+        *("NCCL_COMM_ID", "NCCL_HOSTID", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        *("CUDA_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
+        *("TORCHELASTIC_RUN_ID", "DDL_RESULTS", "SLURM_JOB_ID", "AWS_SECRET_ACCESS_KEY"),
+        *("DS_TOKEN", "GITHUB_TOKEN"),
+    ],
+)
+def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
+    assert told({name: "value"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("LD_PRELOAD", "/home/jane/lib/libjemalloc.so.2", "libjemalloc.so.2"),
+        ("LD_PRELOAD", "/a/libone.so:/b/c/libtwo.so", "libone.so:libtwo.so"),
+        ("HOROVOD_TIMELINE", "/scratch/jane/timeline.json", "timeline.json"),
+        ("NCCL_DEBUG_FILE", str(Path.home()), ""),
+        ("NCCL_NET_PLUGIN", f"{Path.home()}/plugin.so", "plugin.so"),
+        ("UCX_META", "tcp://node7:29500,rc", "(address),rc"),
+        ("NCCL_META", "10.1.2.3:29500", "(address)"),
+        ("UCX_META", "10.1.0.0/16", "(address)"),
+        ("NCCL_SOCKET_IFNAME", "enx001122aabbcc", "enx(address)"),
+    ],
+)
+def test_values_tell_no_folder_and_no_address(name: str, value: str, shown: str) -> None:
+    assert told({name: value}) == {name: shown}

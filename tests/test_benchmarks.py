@@ -1,0 +1,147 @@
+"""What the texts quote of the benchmarks is what their stored results say."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks import report, turns
+
+RESULTS = sorted(turns.RESULTS.glob("*.json"))
+
+
+def windows(wall: list[float], cpu: list[float]) -> list[turns.Took]:
+    return [turns.Took(*pair) for pair in zip(wall, cpu, strict=True)]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_no_stored_result_comes_from_a_dirty_tree(path) -> None:
+    assert json.loads(path.read_text())["provenance"]["git_dirty"] is False
+
+
+@pytest.mark.parametrize("name", report.TEXTS)
+def test_texts_quote_the_stored_results(name: str) -> None:
+    text = (report.PROJECT / name).read_text()
+    assert "<!-- results: " in text
+    assert report.written(text) == text, "run: python -m benchmarks.report"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_stored_ratios_follow_from_the_stored_windows(path) -> None:
+    content = json.loads(path.read_text())
+    for row in content.get("ratios", []):
+        of_case = content["windows_s"][row["case"]] if "case" in row else content["windows_s"]
+        took = {name: windows(**of_case[name]) for name in (row["of"], row["to"])}
+        again = turns.ratio(took, row["of"], row["to"])
+        assert again["n"] == row["n"]
+        for clock in turns.CLOCKS:
+            assert again[clock] == pytest.approx(row[clock], rel=1e-3)
+
+
+def test_works_take_turns_forth_and_back() -> None:
+    order: list[str] = []
+    works = {name: lambda name=name: order.append(name) for name in "ABC"}
+    took = turns.in_turns(works, minutes=0)
+    assert "".join(order) == "ABCCBABCA"  # the first round does not count
+    assert {name: len(rounds) for name, rounds in took.items()} == {"A": 2, "B": 2, "C": 2}
+
+
+def test_no_pair_of_works_is_always_in_the_same_order_nor_one_always_at_an_end() -> None:
+    rounds = ["".join(turns.order("ABC", number)) for number in range(6)]
+    assert rounds == ["ABC", "CBA", "BCA", "ACB", "CAB", "BAC"]
+
+
+def test_ratio_is_of_throughputs_and_pairs_cancel_a_drift() -> None:
+    drift = [1.0, 3.0, 0.5, 2.0]
+    took = {
+        "half as fast": windows([2 * one for one in drift], [4.0, 4.1, 3.9, 4.0]),
+        "base": windows(drift, [1.0, 1.0, 1.0, 1.0]),
+    }
+    row = turns.ratio(took, "half as fast", "base")
+    assert row["wall"] == pytest.approx({"ratio": 0.5, "low": 0.5, "high": 0.5})
+    assert row["cpu"]["low"] < 0.25 < row["cpu"]["high"]
+    assert row["cpu"]["high"] - row["cpu"]["low"] < 0.02
+
+
+def test_a_target_counts_by_the_whole_interval() -> None:
+    found = {"ratio": 0.99, "low": 0.97, "high": 1.01}
+    assert [turns.judged(found, target) for target in (0.96, 0.98, 1.02)] == [
+        "reached",
+        "cannot say",
+        "missed",
+    ]
+
+
+def test_an_interval_is_shown_with_the_digits_that_it_resolves() -> None:
+    assert turns.shown({"ratio": 0.98765, "low": 0.9, "high": 1.1}) == "0.99 [0.90, 1.10]"
+    assert turns.shown({"ratio": 0.98765, "low": 0.98, "high": 0.995}) == "0.988 [0.980, 0.995]"
+
+
+def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(turns, "RESULTS", tmp_path)
+    monkeypatch.setattr(turns, "provenance", lambda: {"git_dirty": True})
+    assert turns.stored("any", lambda: {"value": 1})["value"] == 1
+    assert not list(tmp_path.iterdir())
+    assert "not stored" in capsys.readouterr().out
+    monkeypatch.setattr(turns, "provenance", lambda: {"git_dirty": False})
+    turns.stored("any", lambda: {"value": 1})
+    assert json.loads((tmp_path / "any.json").read_text())["value"] == 1
+
+
+def test_all_blocks_are_used_and_known() -> None:
+    text = "".join((report.PROJECT / name).read_text() for name in report.TEXTS)
+    assert set(re.findall(r"<!-- results: (\w+) -->", text)) == set(report.BLOCKS)
+
+
+def test_loops_of_others_are_left_out_where_they_are_not_installed(monkeypatch, capsys) -> None:
+    from benchmarks import frameworks
+
+    monkeypatch.setattr(frameworks, "versions", dict)
+    assert frameworks.beside(None, None, None) == {}
+    assert capsys.readouterr().out.count("is not installed") == 2
+
+
+class Batches(list):
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loops_of_others_do_the_same_work() -> None:
+    """With PYTHONPATH=build/benchmarks: they are in no environment of the project."""
+    pytest.importorskip("lightning", reason="benchmarks/README.md says how to have it")
+    pytest.importorskip("accelerate")
+    import torch
+
+    from benchmarks import frameworks
+
+    network = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    batches = Batches([(torch.randn(3, 2), torch.tensor([0, 1, 0]))] * 4)
+    loops = {"bare": frameworks.bare(network, optimizer, batches)}
+    loops |= frameworks.beside(network, optimizer, batches)
+    assert len(loops) == 4
+    start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    ends = []
+    for epoch in loops.values():
+        network.load_state_dict(start)
+        epoch()
+        ends.append(network.weight.detach().clone())
+    assert all(torch.equal(end, ends[0]) for end in ends)
+    assert not torch.equal(ends[0], start["weight"])
+
+
+def test_bare_loop_updates_once_for_many_micro_batches() -> None:
+    import torch
+
+    from benchmarks import frameworks
+
+    network = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    steps: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    batch = (torch.ones(1, 2), torch.zeros(1, dtype=torch.long))
+    frameworks.bare(network, optimizer, Batches([batch] * 6), accumulation=3)()
+    assert len(steps) == 2
+    frameworks.bare(network, optimizer, Batches([batch] * 6))()
+    assert len(steps) == 8

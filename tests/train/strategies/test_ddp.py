@@ -1,0 +1,67 @@
+"""What DDP says of its buckets is what its reducer does, and its default is DDP's own."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies.ddp import DDP
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def group(monkeypatch, tmp_path):
+    """Return a function that makes a group of one rank; it ends with the test."""
+    made = []
+
+    def make(**fields) -> DDP:
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        monkeypatch.setattr(dist, "init_process_group", _joins(dist.init_process_group, store))
+        made.append(DDP(RunSpec(strategy="ddp", device="cpu", **fields)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.teardown()
+
+
+def _joins(plain, store):
+    return lambda backend, **_: plain(backend, store=store, rank=0, world_size=1)
+
+
+def network() -> nn.Module:
+    """Eight layers of 1 MiB."""
+    return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8)))
+
+
+def buckets(wrapped: nn.Module) -> list[int]:
+    """Return the bytes of each bucket as the reducer has cut them, once it knows their order."""
+    for _ in range(3):
+        wrapped(torch.ones(1, 512)).sum().backward()
+    sizes = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return [int(size) for size in sizes.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told", "cut"),
+    [
+        ({}, (25 * MIB, MIB), [1, 7]),
+        ({"ddp_bucket_mb": 3}, (3 * MIB, 3 * MIB), [3, 3, 2]),
+    ],
+)
+def test_buckets(group, fields, told, cut) -> None:
+    rank, model = group(**fields), network()
+    wrapped, _ = rank.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    said = rank.describe()
+    assert (said["bucket_bytes"], said["first_bucket_bytes"]) == told
+    assert (said["library"], said["overlap"]) == ("gloo", True)
+    assert buckets(wrapped) == [size * MIB for size in cut]
+
+
+def test_the_default_is_what_a_user_gets(group) -> None:
+    rank, model = group(), network()
+    wrapped, _ = rank.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert buckets(wrapped) == buckets(DistributedDataParallel(network()))
