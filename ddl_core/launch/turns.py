@@ -7,6 +7,7 @@ for their turn through `ddl_core/train/turns.py`.
 """
 
 import itertools
+import json
 import os
 import random
 import socket
@@ -63,7 +64,7 @@ class Arm:
         asked, self.asked = self.asked, {}
         for connection in asked.values():
             with suppress(OSError):  # a rank that has died: its job tells
-                connection.send(turn and turn.model_dump())
+                connection.send_bytes(json.dumps(turn and turn.model_dump()).encode())
 
 
 class Desk:
@@ -85,7 +86,7 @@ class Desk:
                 continue
             assert isinstance(ready, Connection)
             try:
-                asks: dict[str, Any] = ready.recv()
+                asks: dict[str, Any] = json.loads(ready.recv_bytes())
             except (EOFError, OSError):  # its rank has ended, well or badly
                 ready.close()
                 self._ranks.remove(ready)

@@ -4,6 +4,7 @@ Who gives the turns is `ddl_core/launch/turns.py`; without it, and in any run of
 never waits.
 """
 
+import json
 import os
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -46,8 +47,9 @@ class Turns:
         if self._connection is None:
             return None
         try:
-            self._connection.send({**self._me, "last": last})
-            given = self._connection.recv()
+            # Not send, which pickles: should it fail, its error holds a buffer that cannot be closed.
+            self._connection.send_bytes(json.dumps({**self._me, "last": last}).encode())
+            given = json.loads(self._connection.recv_bytes())
         except (OSError, EOFError):
             raise Interrupted("the study that this run took turns in has ended") from None
         return Turn.model_validate(given) if given else None
