@@ -27,6 +27,10 @@ class Screen(Protocol):
         """Show a line that stays."""
         ...
 
+    def restart_clock(self, done: float) -> None:
+        """Tell the time to go by what comes after `done` parts: it goes at another pace."""
+        ...
+
     def close(self) -> None:
         """Leave the screen in order."""
         ...
@@ -61,6 +65,9 @@ class Silence:
     def say(self, line: str) -> None:
         """Ignore it."""
 
+    def restart_clock(self, done: float) -> None:
+        """Ignore it."""
+
     def close(self) -> None:
         """Ignore it."""
 
@@ -72,9 +79,10 @@ class TerminalScreen:
         from tqdm import tqdm
 
         self._part = part
+        self._clock = _Clock(0.0)
         self._bar = tqdm(
             total=total,
-            bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}<{remaining}]{postfix}",
+            bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}]{postfix}",
             # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
             ncols=shutil.get_terminal_size().columns - 1,
         )
@@ -84,12 +92,17 @@ class TerminalScreen:
         self._bar.n = done
         self._bar.set_description_str(_place(self._part, done, self._bar.total), refresh=False)
         # The name last: it is what a narrow terminal may cut.
-        self._bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
+        to_go = self._clock.to_go(done, self._bar.total)
+        self._bar.set_postfix_str(f"{describe(progress)}{to_go}, {name}", refresh=False)
         self._bar.refresh()
 
     def say(self, line: str) -> None:
         """See `Screen`."""
         self._bar.write(line, file=sys.stderr)
+
+    def restart_clock(self, done: float) -> None:
+        """See `Screen`."""
+        self._clock.restart(done)
 
     def close(self) -> None:
         """See `Screen`."""
@@ -112,6 +125,10 @@ class LogScreen:
         """See `Screen`."""
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
+
+    def restart_clock(self, done: float) -> None:
+        """See `Screen`."""
+        self._clock.restart(done)
 
     def close(self) -> None:
         """See `Screen`."""
@@ -140,6 +157,10 @@ class CellScreen:
         self._lines.append(line)
         self._update()
 
+    def restart_clock(self, done: float) -> None:
+        """See `Screen`."""
+        self._clock.restart(done)
+
     def close(self) -> None:
         """See `Screen`."""
         self._now = ""
@@ -156,7 +177,12 @@ class _Clock:
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._shown: tuple[str, bool] = ("", False)
-        self._last = self._started = time.monotonic()
+        self._last = time.monotonic()
+        self.restart(0.0)
+
+    def restart(self, done: float) -> None:
+        """Tell the time to go by what comes after `done` parts."""
+        self._started, self._before = time.monotonic(), done
 
     def due(self, name: str, progress: Standing | None) -> bool:
         now = time.monotonic()
@@ -168,9 +194,10 @@ class _Clock:
 
     def to_go(self, done: float, total: int) -> str:
         """Return the time left if the rest goes like what is done, e.g. ``", 3 min to go"``."""
-        if done <= 0:
+        if done <= self._before:
             return ""
-        seconds = (time.monotonic() - self._started) * (total - done) / done
+        pace = (time.monotonic() - self._started) / (done - self._before)
+        seconds = pace * (total - done)
         return f", {seconds / 60:.0f} min to go" if seconds >= 90 else f", {seconds:.0f} s to go"
 
 

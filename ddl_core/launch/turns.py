@@ -8,6 +8,7 @@ for their turn through `ddl_core/train/turns.py`.
 
 import itertools
 import json
+import math
 import os
 import random
 import socket
@@ -47,6 +48,7 @@ class Arm:
     asked: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
     stopped: list[psutil.Process] = field(default_factory=list)
+    told: bool = False  # how it ended was said
 
     @property
     def stands(self) -> bool:
@@ -157,9 +159,12 @@ class Block:
     def run(self, entries: list[Entry]) -> list[Entry]:
         """Run as many of `entries` as memory holds to their end; return the others."""
         with Desk() as desk, self._ended_together():
+            self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
             begun = self._begin(entries, desk)
+            self._shown.restart_clock(self._done_now())
             number = 0
             while measuring := [arm for arm in self._alive() if not arm.last]:
+                self._tell_ends()
                 self._where = f"round {number + 1}"
                 # Drawn: there and back, the arms at both ends would measure twice in a row, and
                 # such neighbours are hardly two observations (benchmarks/coverage.py).
@@ -175,8 +180,8 @@ class Block:
                 while not (arm.job.ended or arm.job.state == "completed"):
                     desk.hear(self._arms)
                     self._show(arm)
-            for arm in self._arms.values():
                 self._tell_end(arm)
+            self._tell_ends()
         return entries[begun:]
 
     def _begin(self, entries: list[Entry], desk: Desk) -> int:
@@ -215,10 +220,19 @@ class Block:
         if time.monotonic() - self._shown_at < SHOW_EVERY_S:
             return
         self._shown_at = time.monotonic()
-        epochs = sum(_epochs_done(one) for one in self._arms.values())
-        self._shown.show(self._done + epochs, self._where, read_progress(arm.job.run_dir))
+        self._shown.show(self._done_now(), self._where, read_progress(arm.job.run_dir))
+
+    def _done_now(self) -> float:
+        return self._done + sum(_epochs_done(arm) for arm in self._arms.values())
+
+    def _tell_ends(self) -> None:
+        """Say how those arms ended that have ended since."""
+        for arm in self._arms.values():
+            if arm.job.ended and not arm.told:
+                self._tell_end(arm)
 
     def _tell_end(self, arm: Arm) -> None:
+        arm.told = True
         try:
             arm.job.wait()
             self._shown.say(f"completed  {arm.entry.spec.run_id}")

@@ -22,7 +22,9 @@ SCHEMA_VERSION = 4
 # Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn`; else
 # they are version 4.
 READABLE = (1, 2, 3, SCHEMA_VERSION)
-METHOD_VERSION = 1
+# 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
+# it, unless the spec asks for another size; and windows may take turns.
+METHOD_VERSION = 2
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 

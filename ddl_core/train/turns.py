@@ -47,7 +47,7 @@ class Turns:
         if self._connection is None:
             return None
         try:
-            # Not send, which pickles: should it fail, its error holds a buffer that cannot be closed.
+            # Not send, which pickles: an error of it holds a buffer that cannot be closed.
             self._connection.send_bytes(json.dumps({**self._me, "last": last}).encode())
             given = json.loads(self._connection.recv_bytes())
         except (OSError, EOFError):

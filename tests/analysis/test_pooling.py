@@ -55,7 +55,7 @@ RECORDS: dict[str, Changes] = {
     "switches": {"system": {"settings": {"cudnn_benchmark": False, "cpu_capability": "AVX512"}}},
     "communication": {"system": {"communication": {"library": "nccl", "nccl": "2.27.3"}}},
     "bucket": {"system": {"communication": {"library": "gloo", "bucket_bytes": 1}}},
-    "method_version": {"method_version": 2},
+    "method_version": {"method_version": 99},
     **{
         f"older, no {name}": {"system": {name: ...}}
         for name in ("memory_bytes", "threads", "affinity", "environment", "settings")

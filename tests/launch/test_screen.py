@@ -1,5 +1,6 @@
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture
     assert "to go" in lines[2]
 
 
+def test_what_goes_at_another_pace_tells_no_time_to_go(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arms that start one after the other count as little and take long."""
+    clock = iter([0.0, 0.0, 0.0, 100.0, 100.0, 100.0, 110.0, 110.0])
+    monkeypatch.setattr("ddl_core.launch.screen.time.monotonic", lambda: next(clock))
+    shown = LogScreen(30, "epoch")  # one look at the clock for itself, one for the pace
+    shown.restart_clock(math.inf)
+    shown.show(10, "starting", None)
+    shown.restart_clock(10)
+    shown._clock.due("", None)
+    shown.show(15, "round 1", None)
+    lines = capsys.readouterr().err.splitlines()
+    assert "to go" not in lines[0]
+    assert lines[1].endswith(", 30 s to go")
+
+
 def test_the_screen_fits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not in_notebook()
     assert isinstance(screen(1), LogScreen)
@@ -74,5 +92,5 @@ def test_the_screen_fits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     bar.say("a line that stays")
     bar.close()
     assert "run 2/3" in terminal.getvalue()
-    assert "epoch 2/4 train, step 5/10, 87.2 images/s, name" in terminal.getvalue()
+    assert "epoch 2/4 train, step 5/10, 87.2 images/s, 0 s to go, name" in terminal.getvalue()
     assert "a line that stays\n" in terminal.getvalue()

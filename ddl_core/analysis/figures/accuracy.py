@@ -399,10 +399,10 @@ def _measured(ours: pd.DataFrame) -> Sequence[str]:
         if ours[name].sum()
     ]
     if done.empty:
-        return ["Nothing measured here yet.", *lost]
+        return lost
     bars = "; bars: the range of these runs, which is no confidence interval"
     return [
-        f"Measured: mean of {captions.counted('n', done['n'])} runs, each with its own seed"
+        f"Measured: {captions.averaged(done['n'])}, each with its own seed"
         f"{bars if (done['n'] > 1).any() else ''}.",
         *lost,
         *captions.machines(done),
@@ -414,7 +414,7 @@ def _curves_measured(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return ["Nothing measured here yet."]
     n = points[~points["diverged"]].groupby(["panel", "label"])["run_id"].nunique()
-    thick = f"Thick: mean over {captions.counted('n', n)} runs that did not diverge."
+    thick = f"Thick: {captions.averaged(n)} that did not diverge."
     return [
         *([thick] if len(n) else []),
         "Thin: each run, with its own seed; they span a range, no confidence interval.",

@@ -17,9 +17,9 @@ def runs(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
     """
     measured = table[table["n"] > 0]
     if measured.empty:
-        return ["Nothing measured here yet.", *lost(table)]
+        return lost(table)
     return [
-        f"Measured: geometric mean of {counted('n', measured['n'])} runs, warm epochs only.",
+        f"Measured: {averaged(measured['n'], 'geometric mean')}, warm epochs only.",
         *_bars(measured, interval_of),
         *lost(table),
         *machines(measured),
@@ -120,6 +120,11 @@ def commits(table: pd.DataFrame) -> str:
 def _shortened(texts: list[str], most: int = 4) -> list[str]:
     rest = len(texts) - most
     return texts if rest <= 0 else [*texts[:most], f"{rest} more"]
+
+
+def averaged(n: pd.Series, mean: str = "mean") -> str:
+    """Return e.g. ``"mean of n = 3 runs"``; there is none of a single run."""
+    return f"{mean} of {counted('n', n)} runs" if n.max() > 1 else "one run (n = 1)"
 
 
 def counted(name: str, values: pd.Series) -> str:

@@ -145,7 +145,7 @@ def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) 
         caption(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves")
     )
     assert "mean of n = 2 runs, each with its own seed; bars: the range of these runs" in batches
-    assert "mean over n = 2 runs that did not diverge" in curves
+    assert "mean of n = 2 runs that did not diverge" in curves
     for told in (batches, curves):
         assert "no confidence interval" in told
         assert "95 %" not in told
@@ -154,7 +154,7 @@ def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) 
 def test_one_run_has_no_bars_to_explain(runs: pd.DataFrame) -> None:
     first = runs[runs["repeat"] == 0]
     assert "bars" not in caption("accuracy_vs_batch_size", first)
-    assert "mean over n = 1 runs" in caption("learning_curves", first)
+    assert "one run (n = 1)" in caption("learning_curves", first)
 
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
