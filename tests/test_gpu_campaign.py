@@ -1,4 +1,4 @@
-"""`make gpu`, rehearsed on the CPU: its checks pass, can fail, and its report tells what was made."""
+"""`make gpu`, rehearsed on the CPU: its checks pass, and can fail; its report tells all runs."""
 
 from pathlib import Path
 

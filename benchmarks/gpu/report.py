@@ -63,7 +63,9 @@ def _study(study: Study, tree: Tree) -> str:
         *(_line(item) for item in entries if item.state != "missing"),
     ]
     said = agreement.statements(entries)
-    return "\n".join([f"## {study.name}", study.question, "", counts(entries), "", *lines, "", *said]).rstrip()
+    return "\n".join(
+        [f"## {study.name}", study.question, "", counts(entries), "", *lines, "", *said]
+    ).rstrip()
 
 
 def _line(item: Entry) -> str:
