@@ -9,9 +9,8 @@ from ddl_core.records.ledger import Entry, counts, ledger
 from ddl_core.records.paths import STUDIES, Tree
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import read_epochs
+from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
-
-TAIL_LINES = 20
 
 
 def wanted(name: str, device: str) -> Study:
@@ -57,20 +56,31 @@ def _environment() -> str:
 
 def _study(study: Study, tree: Tree) -> str:
     entries = ledger(study, tree)
-    lines = [
-        "| run | state | images/s | waits for data | J/image | GPU memory, GB | why |",
-        "|---|---|--:|--:|--:|--:|---|",
-        *(_line(item) for item in entries if item.state != "missing"),
+    varying = [
+        name
+        for name in RunSpec.model_fields
+        if len({getattr(item.spec, name) for item in entries}) > 1
     ]
-    said = agreement.statements(entries)
-    return "\n".join(
-        [f"## {study.name}", study.question, "", counts(entries), "", *lines, "", *said]
-    ).rstrip()
+    lines = [
+        "| what | state | images/s | waits for data | J/image | GPU memory, GB | run, or why not |",
+        "|---|---|--:|--:|--:|--:|---|",
+        *(_line(item, varying) for item in entries if item.state != "missing"),
+    ]
+    head = [f"## {study.name}", "", study.question, "", counts(entries), ""]
+    return "\n".join([*head, *lines, "", *agreement.statements(entries)]).rstrip()
 
 
-def _line(item: Entry) -> str:
-    cells = [item.spec.run_id, item.state, *_numbers(item), _short(item.reason)]
-    return f"| {' | '.join(cells)} |"
+def _line(item: Entry, varying: list[str]) -> str:
+    what = [_named(name, getattr(item.spec, name)) for name in varying]
+    why = item.reason.splitlines()[0].replace("|", "/") if item.reason else item.spec.run_id
+    return f"| {' | '.join([' '.join(filter(None, what)), item.state, *_numbers(item), why])} |"
+
+
+def _named(name: str, value: object) -> str:
+    """Return a text for itself, the name of a switch that is on, and else name and value."""
+    if isinstance(value, bool):
+        return name if value else ""
+    return value if isinstance(value, str) else f"{name} {value}"
 
 
 def _numbers(item: Entry) -> list[str]:
@@ -89,9 +99,3 @@ def _numbers(item: Entry) -> list[str]:
         f"{statistics.median(joules):.3g}" if joules else "",
         f"{max(memory) / 1e9:.1f}" if memory else "",
     ]
-
-
-def _short(reason: str) -> str:
-    """Return the first line of a reason, fit for a table."""
-    lines = reason.splitlines()
-    return lines[0].replace("|", "/") if lines else ""
