@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test cluster-demo pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures test cluster-demo gpu pythons lint env horovod clean clean-results
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -60,6 +60,9 @@ test: env ## run all tests, on up to four cores; those that compare numbers on l
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddl_core.launch.slurm.emulated slurm/local/demo.sh
+
+gpu: $(if $(PYTHON),,env) ## what only a GPU can show, in half an hour; PYTHON=python3: not in .venv
+	$(or $(PYTHON),$(BIN)/python) -m benchmarks.gpu $(GPU)
 
 pythons: ## try the other Pythons of this machine: pins, and the tests that need no torch
 	@bash requirements/pythons.sh build/pythons

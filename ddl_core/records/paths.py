@@ -8,6 +8,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 STUDIES = PROJECT / "studies"
 NOTEBOOKS = PROJECT / "notebooks"
 SITES = PROJECT / "slurm"
+REQUIREMENTS = PROJECT / "requirements"
 FIGURES = PROJECT / "figures"
 README = PROJECT / "README.md"
 PAPER = PROJECT / "data" / "paper"

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from ddl_core.records.paths import PROJECT
+from ddl_core.records.paths import PROJECT, REQUIREMENTS
 from ddl_core.spec import registry
 
 PACKAGES = (
@@ -33,12 +34,18 @@ SCHEDULER_VARIABLES = (
 
 
 def provenance() -> dict[str, Any]:
-    """Return the code and the packages: ``git_commit``, ``git_dirty``, ``python``, ``packages``."""
+    """Return the code and the packages: ``git_commit``, ``git_dirty``, ``python``, ``packages``.
+
+    Where there is no checkout, the commit is what ``DDL_COMMIT`` says it is. ``not_pinned`` are the
+    packages of another version than ``requirements/`` ask for.
+    """
+    packages = _versions()
     return {
-        "git_commit": _git("rev-parse", "HEAD"),
+        "git_commit": _git("rev-parse", "HEAD") or os.environ.get("DDL_COMMIT"),
         "git_dirty": _dirty(),
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": packages,
+        "not_pinned": _not_pinned(packages),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
 
@@ -46,6 +53,17 @@ def provenance() -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     names = [*PACKAGES, *registry.packages("strategy"), *registry.packages("loader")]
     return {name: version for name in names if (version := _version(name))}
+
+
+def _not_pinned(packages: dict[str, str]) -> list[str]:
+    """Return e.g. ``["torch 2.11.0+cu130 (2.13.0)"]``; what no file pins is left out."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(REQUIREMENTS.glob("*.txt"))]
+    pins = dict(re.findall(r"^([\w.-]+)==([^\s;+]+)", "\n".join(texts), flags=re.MULTILINE))
+    return [
+        f"{name} {version} ({pins[name]})"
+        for name, version in packages.items()
+        if name in pins and version.split("+")[0] != pins[name]
+    ]
 
 
 def host() -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""`make gpu`: what only a GPU can show. Start at `__main__`."""

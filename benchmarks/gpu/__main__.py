@@ -1,0 +1,136 @@
+"""Everything that only a GPU can show, in about half an hour, and a report.
+
+    python -m benchmarks.gpu [--device cpu] [--minutes 30] [--results DIR] [PART ...]
+
+The parts come one after the other, each in a process of its own: what hangs or crashes costs its
+own part. Called again, runs that are complete are not made again, so a machine that is lent for
+ten minutes at a time is used in several calls. Neither papermill nor any framework is needed: what
+is missing is named in the report. Where there is no .git, say which code it is by DDL_COMMIT.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.gpu import report
+from ddl_core.errors import DDLError
+from ddl_core.launch import ranks
+from ddl_core.launch.plan import check_data, pending, write_plans
+from ddl_core.launch.screen import follow
+from ddl_core.records.ledger import ledger
+from ddl_core.records.paths import Tree, results
+
+# Part -> its share of the time. What matters most comes first.
+PARTS = {
+    "checks": 0.1,
+    "gpu_smoke": 0.25,
+    "one_gpu": 0.25,
+    "overhead": 0.1,
+    "one_gpu_loaders": 0.3,
+}
+REHEARSED = ("checks", "gpu_smoke", "overhead")  # what a CPU can do in that time
+GRACE_S = 30.0
+
+
+def checks(asked: argparse.Namespace) -> int:
+    """Make all checks; return 1 if one found something wrong."""
+    from benchmarks.gpu.checks import CHECKS, outcome_of
+
+    wrong = 0
+    for check in CHECKS:
+        state, seen = outcome_of(check, asked.device)
+        wrong += state == "WRONG"
+        print(f"{state:8} {check.__name__}: {seen}", flush=True)
+    return int(wrong > 0)
+
+
+def overhead(asked: argparse.Namespace) -> int:
+    """Measure what the loop costs."""
+    from benchmarks.gpu.overhead import measure
+
+    print(measure(asked.device, asked.minutes / 2), flush=True)  # compiling takes the other half
+    return 0
+
+
+def study(asked: argparse.Namespace) -> int:
+    """Make the runs of a study that are left, as long as there is time; return 1 if one failed."""
+    wanted, tree = report.wanted(asked.part, asked.device), Tree(asked.results)
+    deadline = time.monotonic() + 60 * asked.minutes
+    todo = pending(ledger(wanted, tree))
+    check_data(todo, tree)
+    write_plans(wanted, todo, tree, None)
+    failed = 0
+    for number, item in enumerate(todo):
+        if time.monotonic() > deadline:
+            print(f"no time for {len(todo) - number} runs; call again to go on", flush=True)
+            break
+        try:
+            ranks.run_ranks(item.directory, on_progress=follow(item.spec.run_id))
+        except DDLError as error:
+            failed += 1
+            print(f"failed {item.spec.run_id}: {str(error).splitlines()[0]}", flush=True)
+    return int(failed > 0)
+
+
+WORK: dict[str, Callable[[argparse.Namespace], int]] = {"checks": checks, "overhead": overhead}
+
+
+def campaign(asked: argparse.Namespace) -> int:
+    """Make all parts and write the report; return 1 if anything went wrong."""
+    folder = asked.results / "gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    status = 0
+    parts = asked.parts or (PARTS if asked.device == "cuda" else REHEARSED)
+    for part in parts:
+        minutes = PARTS[part] * asked.minutes
+        print(f"== {part}, at most {minutes:.1f} min", flush=True)
+        words = ["--device", asked.device, "--results", str(asked.results), "--part", part]
+        words += ["--minutes", f"{minutes:.2f}"]
+        ended = _child(words, folder / f"{part}.log", 60 * minutes + GRACE_S)
+        status = max(status, int(ended != 0))
+    path = report.write(folder, Tree(asked.results), list(parts), asked.device)
+    print(path.read_text(encoding="utf-8"))
+    print(f"the report: {path}")
+    return status
+
+
+def _child(words: list[str], log: Path, seconds: float) -> int:
+    """Let a process do a part, for some seconds at most; its output is shown and kept."""
+    with log.open("w", encoding="utf-8") as kept:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu", *words], stdout=kept, stderr=subprocess.STDOUT
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # a run in it is ended cleanly
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            kept.write(f"WRONG    not done within {seconds:.0f} s\n")
+            status = 1
+    print(log.read_text(encoding="utf-8"), flush=True)
+    return status
+
+
+def main() -> int:
+    """Read the command line and do it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="only these")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--minutes", type=float, default=30, help="of all parts together")
+    parser.add_argument("--results", type=Path, default=results().root)
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.part:
+        return WORK.get(asked.part, study)(asked)
+    return campaign(asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""What must hold on a GPU before any of its numbers is believed.
+
+Each check is a function of the device that returns what it saw, and raises `Wrong` if that is not
+what must be. All run on the CPU too (tests/test_gpu_campaign.py), where they show that they can
+fail: there is little time on a machine that is borrowed.
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ddl_core.errors import DDLError
+from ddl_core.records.run import Spent
+from ddl_core.spec.registry import resolve
+from ddl_core.spec.run import RunSpec
+from ddl_core.train import checkpoint
+from ddl_core.train.device import configure, identity
+from ddl_core.train.energy.meter import Meter
+from ddl_core.train.loaders.synthetic import Synthetic
+from ddl_core.train.loop import Outcome, Trainee, train_one_epoch
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies.single import Single
+
+STEPS = 4
+SAME = 1e-3  # |a - b| / |b| of weights after four fp32 steps on two kinds of processor
+PLANTED_S = 0.02
+CLOCK_S = 0.001
+LOAD_S = 5.0
+POWER = (0.8, 1.25)  # energy over power x time: the two are read at different moments
+
+
+class Wrong(DDLError):
+    """A check found what must not be."""
+
+
+class Skipped(DDLError):
+    """A check has nothing to look at here."""
+
+
+def spec_of(device: str, **fields: object) -> RunSpec:
+    """Return a small run of `STEPS` steps an epoch."""
+    small = {"loader": "synthetic", "model": "resnet8", "classes": 10, "image_size": 32}
+    small |= {"local_batch_size": 16, "train_images": 16 * STEPS, "epochs": 2, "warmup_epochs": 0}
+    return RunSpec.parse({**small, "device": device, **fields})
+
+
+class Batches:
+    """The same batches on every device: made on the CPU, where a seed means the same everywhere."""
+
+    fingerprint = None
+    corrupt_images = 0
+    seen = None
+
+    def __init__(self, spec: RunSpec, device: torch.device, pause: Callable[[], None]) -> None:
+        self._made = Synthetic(spec, None, "train", 0, 1, torch.device("cpu"))
+        self._device, self._pause = device, pause
+        self.images, self.classes = self._made.images, self._made.classes
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader`."""
+        self._made.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self._made:
+            self._pause()
+            yield images.to(self._device), labels.to(self._device)
+
+
+class Training:
+    """One network with everything it needs; `epoch` trains it."""
+
+    def __init__(
+        self, spec: RunSpec, group: type[Single] = Single, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        configure(spec)
+        self.group = group(spec)
+        torch.manual_seed(0)
+        network = resolve("model", spec.model)(spec.classes).to(self.group.device)
+        self.trainee = Trainee.build(spec, self.group, network, make_optimizer(spec, network))
+        self._loader = Batches(spec, self.group.device, pause)
+
+    def epoch(self, number: int, on_step: Callable[[int, int], None] | None = None) -> Outcome:
+        """Train one epoch."""
+        return train_one_epoch(
+            self.trainee, self._loader, number, on_step or (lambda done, steps: None)
+        )
+
+    @property
+    def weights(self) -> Tensor:
+        """All parameters as one vector of float64, on the CPU."""
+        parts = [one.detach().double().cpu().flatten() for one in self.trainee.network.parameters()]
+        return torch.cat(parts)
+
+
+def apart(got: Tensor, want: Tensor) -> float:
+    """Return |got - want| / |want|."""
+    return float((got - want).norm() / want.norm())
+
+
+def same_as_the_cpu(device: str) -> str:
+    """Hold weights after four fp32 steps against the CPU's."""
+    here, cpu, faster = (
+        Training(spec_of(where, base_lr=rate))
+        for where, rate in ((device, 0.025), ("cpu", 0.025), ("cpu", 0.05))
+    )
+    for training in (here, cpu, faster):
+        training.epoch(0)
+    distance, planted = apart(here.weights, cpu.weights), apart(faster.weights, cpu.weights)
+    text = f"{distance:.1e} apart (allowed {SAME:.0e}; with twice the rate {planted:.1e})"
+    if not distance <= SAME < planted:
+        raise Wrong(text)
+    return text
+
+
+def resumed_as_undisturbed(device: str) -> str:
+    """Hold a run that stopped after an epoch and went on against one that did not."""
+    spec = spec_of(device)
+    whole, first, second = (Training(spec) for _ in range(3))
+    whole.epoch(0)
+    whole.epoch(1)
+    first.epoch(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pt"
+        checkpoint.save(path, first.trainee, 1)
+        done = checkpoint.load(path, second.trainee)
+    second.epoch(done)
+    distance = apart(second.weights, whole.weights)
+    text = f"{distance:.1e} apart (allowed {SAME:.0e})" if distance else "equal to the last bit"
+    if done != 1 or not distance <= SAME:
+        raise Wrong(text)
+    return text
+
+
+def overflow_is_skipped(device: str) -> str:
+    """With fp16, a step whose gradients overflow changes no weight and halves the scale."""
+    training = Training(spec_of(device, precision="fp16"))
+    inner, calls, seen, scales = training.trainee.criterion, [0], [training.weights], []
+
+    class Planted(nn.Module):
+        def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+            calls[0] += 1
+            loss: Tensor = inner(logits, labels)
+            return loss * math.inf if calls[0] == 2 else loss
+
+    def note(_done: int, _steps: int) -> None:
+        seen.append(training.weights)
+        scales.append(training.trainee.scaler.get_scale())
+
+    training.trainee.criterion = Planted()
+    training.epoch(0, note)
+    changed = [not torch.equal(one, other) for one, other in pairwise(seen)]
+    text = f"weights changed in steps {changed}, scale {scales}"
+    if changed != [True, False, True, True] or scales[1] != scales[0] / 2:
+        raise Wrong(text)
+    return text
+
+
+def clock_finds_planted_time(device: str) -> str:
+    """Time planted into one part of a step is found there, within a millisecond a step."""
+    spec = spec_of(device, local_batch_size=2, train_images=2 * 10)
+    sleep = sleeper(device)
+    off: dict[str, bool] = dict.fromkeys(("data", "compute", "communication", "update"), False)
+
+    def planted(part: str) -> None:
+        if off[part]:
+            sleep()
+
+    class Group(Single):
+        def backward(self, loss: Tensor) -> None:
+            super().backward(loss)
+            planted("communication")
+
+        def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+            planted("update")
+            super().optimizer_step(scaler)
+
+    training = Training(spec, Group, lambda: planted("data"))
+    training.trainee.network.register_forward_pre_hook(lambda _network, _inputs: planted("compute"))
+    training.epoch(0)  # kernels are chosen
+    without = _parts(training.epoch(0))
+    found = {}
+    for part in off:
+        off[part] = True
+        found[part] = _parts(training.epoch(0))[part] - without[part]
+        off[part] = False
+    text = ", ".join(f"{part} {1000 * value:.2f}" for part, value in found.items())
+    text = f"of {1000 * PLANTED_S:.0f} ms a step, ms found: {text}"
+    # On the CPU it is the machine that varies; there the check shows that it looks at the parts.
+    allowed = CLOCK_S if device == "cuda" else PLANTED_S / 2
+    if any(abs(value - PLANTED_S) > allowed for value in found.values()):
+        raise Wrong(text)
+    return text
+
+
+def _parts(outcome: Outcome) -> dict[str, float]:
+    """Return the seconds of a step by what they were spent on."""
+    spent: Spent | None = outcome.window.spent
+    assert spent is not None
+    return {
+        "data": (spent.start_s + spent.data_s) / outcome.steps,
+        "compute": spent.compute_s / outcome.steps,
+        "communication": (spent.transfer_s + spent.waiting_s) / outcome.steps,
+        "update": spent.update_s / outcome.steps,
+    }
+
+
+def sleeper(device: str) -> Callable[[], None]:
+    """Return what keeps the device, and not the host, busy for `PLANTED_S`."""
+    if device != "cuda":
+        return lambda: time.sleep(PLANTED_S)
+    cycles = 10_000_000
+    torch.cuda._sleep(cycles)  # clocks rise
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    torch.cuda._sleep(cycles)
+    after.record()
+    torch.cuda.synchronize()
+    wanted = int(cycles * PLANTED_S / (before.elapsed_time(after) / 1000))
+    return lambda: torch.cuda._sleep(wanted)
+
+
+def nothing_waits_for_the_device(device: str) -> str:
+    """No call inside an epoch's steps makes the host wait for the device."""
+    if device != "cuda":
+        raise Skipped("torch can tell on a GPU only")
+    spec = spec_of(device, train_images=16 * 10)
+    training = Training(spec)
+    training._loader = Synthetic(spec, None, "train", 0, 1, training.group.device)  # type: ignore[assignment]
+    training.epoch(0)
+
+    def watch(done: int, steps: int) -> None:
+        torch.cuda.set_sync_debug_mode("error" if done + 1 < steps else "default")
+
+    try:
+        training.epoch(0, watch)
+    except RuntimeError as error:
+        raise Wrong(str(error).splitlines()[0]) from error
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return f"{len(training._loader) - 2} steps without one"
+
+
+def energy_is_power_times_time(device: str) -> str:
+    """Hold the counter of joules against the power that the driver reports meanwhile."""
+    group = Single(spec_of(device))
+    gpu = identity(group.device)
+    with Meter(group, gpu) as meter:
+        if meter.method is None or gpu is None:
+            raise Skipped(meter.missing or "no GPU, so no power to compare with")
+        meter.start()
+        watts, took = _load(group.device, gpu)
+        joules = meter.stop()
+    if joules is None:
+        raise Wrong("the counter could not be read")
+    ratio = joules / (watts * took)
+    text = f"{joules:.0f} J by {meter.method}, {watts:.0f} W x {took:.1f} s: ratio {ratio:.2f}"
+    if not POWER[0] <= ratio <= POWER[1]:
+        raise Wrong(text)
+    return text
+
+
+def _load(device: torch.device, gpu: str) -> tuple[float, float]:
+    """Keep a GPU busy; return its mean power in watts and the seconds."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.removeprefix('GPU-')}")
+    square = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    watts, started = [], time.monotonic()
+    while time.monotonic() - started < LOAD_S:
+        for _ in range(20):
+            torch.mm(square, square)
+        torch.cuda.synchronize(device)
+        watts.append(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+    return sum(watts) / len(watts), time.monotonic() - started
+
+
+CHECKS: tuple[Callable[[str], str], ...] = (
+    same_as_the_cpu,
+    resumed_as_undisturbed,
+    overflow_is_skipped,
+    clock_finds_planted_time,
+    nothing_waits_for_the_device,
+    energy_is_power_times_time,
+)
+
+
+def outcome_of(check: Callable[[str], str], device: str) -> tuple[str, str]:
+    """Return ``"ok"``, ``"skipped"`` or ``"WRONG"``, and what a check saw."""
+    try:
+        return "ok", check(device)
+    except Skipped as error:
+        return "skipped", str(error)
+    except Exception as error:  # a crash is a finding, and the other checks go on
+        kind = "" if isinstance(error, Wrong) else f"{type(error).__name__}: "
+        return "WRONG", f"{kind}{error}"

@@ -1,0 +1,101 @@
+"""The report of a campaign on a GPU: what was found, in which environment, and what is missing."""
+
+import statistics
+from pathlib import Path
+
+from ddl_core.launch.plan import find_study
+from ddl_core.records import agreement
+from ddl_core.records.ledger import Entry, counts, ledger
+from ddl_core.records.paths import STUDIES, Tree
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import read_epochs
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
+
+
+def wanted(name: str, device: str) -> Study:
+    """Return a study as it is made on a device: on the CPU, a rehearsal under another name."""
+    study = find_study(name)
+    if device == "cuda":
+        return study
+    base = {**study.base, "device": device}
+    return study.model_copy(update={"name": f"{name}_{device}", "base": base})
+
+
+def write(folder: Path, tree: Tree, parts: list[str], device: str) -> Path:
+    """Write ``report.md`` from the logs of the parts and the records of their studies."""
+    sections = [_environment()]
+    for part in parts:
+        log = folder / f"{part}.log"
+        if (STUDIES / f"{part}.yaml").exists():
+            sections.append(_study(wanted(part, device), tree))
+        elif log.exists():
+            sections.append(f"## {part}\n\n```\n{log.read_text(encoding='utf-8').strip()}\n```")
+    path = folder / "report.md"
+    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return path
+
+
+def _environment() -> str:
+    code, machine = provenance(), host()
+    packages = ", ".join(f"{name} {version}" for name, version in code["packages"].items())
+    return "\n".join(
+        [
+            "# What a GPU shows",
+            "",
+            f"Commit {code['git_commit'] or 'unknown'}{'+' if code['git_dirty'] else ''}; "
+            f"{machine['cpu']}, {machine['cpu_cores']} cores; Python {code['python']}; {packages}.",
+            *(
+                [f"**Not the pinned environment**: {', '.join(code['not_pinned'])}."]
+                if code["not_pinned"]
+                else []
+            ),
+        ]
+    )
+
+
+def _study(study: Study, tree: Tree) -> str:
+    entries = ledger(study, tree)
+    varying = [
+        name
+        for name in RunSpec.model_fields
+        if len({getattr(item.spec, name) for item in entries}) > 1
+    ]
+    lines = [
+        "| what | state | images/s | waits for data | J/image | GPU memory, GB | run, or why not |",
+        "|---|---|--:|--:|--:|--:|---|",
+        *(_line(item, varying) for item in entries if item.state != "missing"),
+    ]
+    head = [f"## {study.name}", "", study.question, "", counts(entries), ""]
+    return "\n".join([*head, *lines, "", *agreement.statements(entries)]).rstrip()
+
+
+def _line(item: Entry, varying: list[str]) -> str:
+    what = [_named(name, getattr(item.spec, name)) for name in varying]
+    why = item.reason.splitlines()[0].replace("|", "/") if item.reason else item.spec.run_id
+    return f"| {' | '.join([' '.join(filter(None, what)), item.state, *_numbers(item), why])} |"
+
+
+def _named(name: str, value: object) -> str:
+    """Return a text for itself, the name of a switch that is on, and else name and value."""
+    if isinstance(value, bool):
+        return name if value else ""
+    return value if isinstance(value, str) else f"{name} {value}"
+
+
+def _numbers(item: Entry) -> list[str]:
+    """Return images/s, share of waiting, joules an image and memory, medians of warm epochs."""
+    rows = [] if item.state != "completed" else read_epochs(item.directory)
+    warm = [row for row in rows if row.phase == "train" and not row.cold]
+    if not warm:
+        return [""] * 4
+    rate = statistics.median(row.throughput_samples_per_s for row in warm)
+    share = statistics.median(row.data_s / row.wall_s for row in warm)
+    joules = [row.energy_j / row.samples for row in warm if row.energy_j is not None]
+    memory = [row.max_memory_bytes for row in warm if row.max_memory_bytes is not None]
+    return [
+        f"{rate:.0f}",
+        f"{share:.1%}",
+        f"{statistics.median(joules):.3g}" if joules else "",
+        f"{max(memory) / 1e9:.1f}" if memory else "",
+    ]

@@ -1,0 +1,24 @@
+"""Which code, and which packages of other versions than were asked for."""
+
+import pytest
+
+from ddl_core.records import provenance
+
+
+def test_the_commit_is_told_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_git", lambda *arguments: None)
+    monkeypatch.setenv("DDL_COMMIT", "0123abcd")
+    code = provenance.provenance()
+    assert (code["git_commit"], code["git_dirty"]) == ("0123abcd", None)
+
+
+def test_a_checkout_knows_better_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_git", lambda *arguments: "git's own")
+    monkeypatch.setenv("DDL_COMMIT", "0123abcd")
+    assert provenance.provenance()["git_commit"] == "git's own"
+
+
+def test_packages_of_another_version_are_named() -> None:
+    packages = {"torch": "2.11.0+cu130", "torchvision": "0.28.0+cpu", "nobody-pins-this": "1"}
+    (told,) = provenance._not_pinned(packages)
+    assert told.startswith("torch 2.11.0+cu130 (")

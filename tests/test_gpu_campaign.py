@@ -1,0 +1,90 @@
+"""`make gpu`, rehearsed on the CPU: its checks pass, and can fail; its report tells all runs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as campaign
+from benchmarks.gpu import checks, overhead, report
+from ddl_core.launch.plan import find_study
+from ddl_core.records.ledger import plan
+from ddl_core.records.paths import Tree
+from ddl_core.train.clock import Clock
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize(
+    "check", [checks.same_as_the_cpu, checks.resumed_as_undisturbed, checks.overflow_is_skipped]
+)
+def test_checks_pass_on_the_cpu(check) -> None:
+    assert checks.outcome_of(check, "cpu")[0] == "ok"
+
+
+@pytest.mark.alone
+def test_the_clock_finds_planted_time() -> None:
+    assert checks.outcome_of(checks.clock_finds_planted_time, "cpu")[0] == "ok"
+
+
+def test_what_a_cpu_cannot_show_is_skipped_and_says_why() -> None:
+    state, text = checks.outcome_of(checks.nothing_waits_for_the_device, "cpu")
+    assert (state, text) == ("skipped", "torch can tell on a GPU only")
+
+
+def test_another_update_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checks.Training.__init__
+    number = iter(range(3))
+
+    def disturbed(training: checks.Training, *arguments: object) -> None:
+        made(training, *arguments)  # type: ignore[arg-type]
+        if next(number) == 0:
+            with torch.no_grad():
+                next(training.trainee.network.parameters()).mul_(1.1)
+
+    monkeypatch.setattr(checks.Training, "__init__", disturbed)
+    assert checks.outcome_of(checks.same_as_the_cpu, "cpu")[0] == "WRONG"
+
+
+def test_a_checkpoint_that_is_not_loaded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.checkpoint, "load", lambda path, trainee: 1)
+    assert checks.outcome_of(checks.resumed_as_undisturbed, "cpu")[0] == "WRONG"
+
+
+def test_an_overflow_that_is_not_skipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
+    assert checks.outcome_of(checks.overflow_is_skipped, "cpu")[0] == "WRONG"
+
+
+@pytest.mark.alone
+def test_a_clock_that_forgets_a_mark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "gradients_averaged", lambda self: self._mark("compute"))
+    assert checks.outcome_of(checks.clock_finds_planted_time, "cpu")[0] == "WRONG"
+
+
+def test_a_crash_is_a_finding() -> None:
+    def check(device: str) -> str:
+        raise RuntimeError(f"no kernel for {device}")
+
+    assert checks.outcome_of(check, "cpu") == ("WRONG", "RuntimeError: no kernel for cpu")
+
+
+def test_every_part_is_a_study_or_a_work_and_all_take_the_time_there_is() -> None:
+    studies = [part for part in campaign.PARTS if part not in campaign.WORK]
+    assert {find_study(part).name for part in studies} == set(studies)
+    assert sum(campaign.PARTS.values()) == pytest.approx(1)
+
+
+def test_the_report_names_each_run_and_why_it_is_missing(tmp_path: Path) -> None:
+    study = report.wanted("gpu_smoke", "cpu")
+    tree = Tree(tmp_path)
+    entries = plan(study, tree)
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "checks.log").write_text("ok       a_check: seen\n")
+    text = report.write(tmp_path / "gpu", tree, ["checks", "gpu_smoke"], "cpu").read_text()
+    assert "a_check: seen" in text
+    assert f"{len(entries)} runs: {len(entries)} planned" in text
+    assert all(item.spec.run_id in text for item in entries)
+
+
+def test_a_bare_loop_stands_beside_ours() -> None:
+    assert "train_one_epoch / bare loop: " in overhead.measure("cpu", minutes=0)
