@@ -119,7 +119,7 @@ endif
 	  echo "going on: only strategy 'horovod' is missing; to try again, run: make horovod"
 	@touch $@
 
-horovod: .venv/.packages ## build Horovod for this torch (env does; HOROVOD_WITH_MPI=1 adds MPI)
+horovod: .venv/.packages ## build Horovod for this torch, as env does; docs/installing_horovod.md: with MPI, NCCL
 	@echo "building Horovod: some minutes, once (progress is in $(HOROVOD_LOG))"
 	@bash requirements/horovod/build.sh $(BIN)/python build/horovod >$(HOROVOD_LOG) 2>&1 || { \
 	  grep -A 9 '^Horovod was not built' $(HOROVOD_LOG) || tail -n 20 $(HOROVOD_LOG); \

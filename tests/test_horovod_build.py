@@ -8,6 +8,7 @@ import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -15,14 +16,14 @@ from packaging.requirements import Requirement
 PROJECT = Path(__file__).resolve().parent.parent
 RECIPE = PROJECT / "requirements" / "horovod"
 
-# The recipe asks for torch's version, since a build serves one torch.
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs the package torch")
-
 # Stands in for Python: notes what pip is asked for; `pip wheel` makes an empty wheel, or fails.
+# It has the torch of STUB_FACTS, by default one for the CPU.
 STUB = """#!/bin/sh
 case "$*" in
+    *torch_facts.py) printf '%s\\n' ${STUB_FACTS:-2.13.0+cpu none none none none} ;;
     *"pip "*" wheel "*)
         echo wheel ${DDL_HOROVOD_NO_CUDA:+no-cuda} >>"$STUB_LOG"
+        env | grep -E '^(CUDA|HOROVOD_(CUDA|NCCL))' >"$STUB_LOG.env"
         [ -z "${STUB_FAILS:-}" ] || exit 1
         for last; do :; done
         touch "$last/horovod-0.28.1-stub.whl" ;;
@@ -79,7 +80,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def call(checkout: Path, *command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    settings = {name: value for name, value in os.environ.items() if "HOROVOD" not in name}
+    ours = re.compile("HOROVOD|^CUDA")
+    settings = {name: value for name, value in os.environ.items() if not ours.search(name)}
     stub = {"STUB_LOG": str(checkout / "log"), "REAL_PYTHON": sys.executable}
     return subprocess.run(
         command, cwd=checkout, env={**settings, **stub, **variables}, capture_output=True, text=True
@@ -94,18 +96,16 @@ def wheels(checkout: Path) -> list[Path]:
     return list((checkout / "build" / "horovod").glob("*/*.whl"))
 
 
-@needs_torch
 def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     for _ in range(2):
         done = call(checkout, "make", "horovod")
         assert done.returncode == 0, done.stdout
     assert (builds(checkout), len(wheels(checkout))) == (1, 1)
-    done = call(checkout, "make", "horovod", HOROVOD_GPU_OPERATIONS="NCCL")
+    done = call(checkout, "make", "horovod", STUB_FACTS="2.13.1 none none none none")
     assert done.returncode == 0
     assert (builds(checkout), len(wheels(checkout))) == (2, 2)
 
 
-@needs_torch
 def test_a_compilation_that_fails_leaves_no_wheel_and_is_tried_again(checkout: Path) -> None:
     done = call(checkout, "make", "horovod", STUB_FAILS="1")
     assert done.returncode != 0
@@ -140,19 +140,202 @@ def test_a_compiler_takes_what_later_ones_refuse(tmp_path: Path) -> None:
     subprocess.run([*command, "-o", tmp_path / "x.o"], check=True)
 
 
-@needs_torch
-def test_cuda_is_left_out_where_nothing_would_use_it(checkout: Path) -> None:
-    """Else an nvcc without the rest of its toolkit, beside a torch with CUDA, ends the build."""
-    here = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
-    for asked in ({}, {"HOROVOD_GPU_OPERATIONS": "NCCL"}, {"HOROVOD_CUDA_HOME": "/opt/cuda"}):
-        done = call(checkout, "make", "horovod", **asked)
+def toolkit(checkout: Path, release: str) -> Path:
+    """Make a CUDA toolkit that has nothing but a version."""
+    home = checkout / f"cuda-{release}"
+    nvcc = home / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.9'\n")
+    nvcc.chmod(0o755)
+    return home
+
+
+def nccl(checkout: Path) -> tuple[Path, Path]:
+    """Make what torch's wheel of NCCL has: a header, and a library without a plain name."""
+    header, library = checkout / "wheel/include/nccl.h", checkout / "wheel/lib/libnccl.so.2"
+    for path in (header, library):
+        path.parent.mkdir(parents=True)
+        path.write_text(path.name)
+    return header, library
+
+
+@pytest.fixture
+def gpu(checkout: Path) -> dict[str, Any]:
+    """What to call `make` with: NCCL asked for, a torch for CUDA 13.0 and such a toolkit."""
+    header, library = nccl(checkout)
+    return {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "STUB_FACTS": f"2.13.0 13.0 2.29.7 {header} {library}",
+        "CUDA_HOME": str(toolkit(checkout, "13.0")),
+    }
+
+
+def read_settings(checkout: Path) -> dict[str, str]:
+    """Return what the last build got to know of CUDA and NCCL."""
+    lines = (checkout / "log.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_default_build_is_the_same_beside_a_toolkit_and_a_gpu(
+    checkout: Path, gpu: dict[str, Any]
+) -> None:
+    """Else Horovod takes CUDA as soon as it finds nvcc, and ends where the rest is missing."""
+    del gpu["HOROVOD_GPU_OPERATIONS"]
+    home = gpu.pop("CUDA_HOME")
+    found = {"PATH": f"{home}/bin:{os.environ['PATH']}", "CUDACXX": f"{home}/bin/nvcc"}
+    for more in ({}, found, {"CUDA_HOME": home, "HOROVOD_CUDA_HOME": home}):
+        done = call(checkout, "make", "horovod", **gpu, **more)
         assert done.returncode == 0, done.stdout
-        log = (checkout / "log").read_text().splitlines()
-        last = [line for line in log if line.startswith("wheel")][-1]
-        assert ("no-cuda" in last) is not (bool(asked) or here)
+    assert "wheel no-cuda\n" in (checkout / "log").read_text()
+    assert read_settings(checkout) == {}
+    assert (builds(checkout), len(wheels(checkout))) == (1, 1)
 
 
-@needs_torch
+@pytest.mark.parametrize("named", ["PATH", "CUDA_HOME", "HOROVOD_CUDA_HOME"])
+def test_nccl_is_torchs_own(checkout: Path, gpu: dict[str, Any], named: str) -> None:
+    home = gpu.pop("CUDA_HOME")
+    gpu[named] = f"{home}/bin:{os.environ['PATH']}" if named == "PATH" else home
+    done = call(checkout, "make", "horovod", **gpu)
+    assert done.returncode == 0, done.stdout
+    assert "wheel no-cuda" not in (checkout / "log").read_text()
+    settings = read_settings(checkout)
+    links = Path(settings.pop("HOROVOD_NCCL_HOME"))
+    assert settings == {
+        **dict.fromkeys(("CUDA_HOME", "CUDA_PATH", "HOROVOD_CUDA_HOME"), home),
+        "CUDACXX": f"{home}/bin/nvcc",
+        "HOROVOD_NCCL_LINK": "SHARED",
+    }
+    assert (links / "include" / "nccl.h").read_text() == "nccl.h"
+    assert (links / "lib" / "libnccl.so").read_text() == "libnccl.so.2"
+
+
+def test_another_toolkit_nccl_or_torch_is_another_build(
+    checkout: Path, gpu: dict[str, Any]
+) -> None:
+    assert call(checkout, "make", "horovod", **gpu).returncode == 0
+    changes = (
+        {"CUDA_HOME": str(toolkit(checkout, "13.1"))},
+        {"STUB_FACTS": gpu["STUB_FACTS"].replace("2.29.7", "2.30.1")},
+        {"STUB_FACTS": gpu["STUB_FACTS"].replace(" 13.0 ", " 13.2 ")},
+    )
+    for number, change in enumerate(changes):
+        assert call(checkout, "make", "horovod", **{**gpu, **change}).returncode == 0
+        assert builds(checkout) == number + 2
+    # In the same place, as where /usr/local/cuda is a link.
+    nvcc = Path(gpu["CUDA_HOME"]) / "bin" / "nvcc"
+    nvcc.write_text(nvcc.read_text().replace("V13.0.9", "V13.0.10"))
+    assert call(checkout, "make", "horovod", **gpu).returncode == 0
+    assert builds(checkout) == len(changes) + 2
+
+
+def test_an_nccl_that_is_named_is_taken(checkout: Path, gpu: dict[str, Any]) -> None:
+    own = str(checkout / "wheel")
+    facts = "2.13.0 13.0 none none none"  # as of a torch that conda has installed
+    done = call(checkout, "make", "horovod", **{**gpu, "STUB_FACTS": facts}, HOROVOD_NCCL_HOME=own)
+    assert done.returncode == 0, done.stdout
+    assert read_settings(checkout)["HOROVOD_NCCL_HOME"] == own
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "remedy"),
+    [
+        (
+            {"STUB_FACTS": "2.13.0+cpu none none none none"},
+            "but torch 2.13.0+cpu here was built without it",
+            "install a CUDA build of torch",
+        ),
+        (
+            {"HOROVOD_CUDA_HOME": "/no/such"},
+            "there is no /no/such/bin/nvcc, and compiling for a GPU needs NVIDIA's CUDA toolkit 13",
+            "HOROVOD_CUDA_HOME=/path",
+        ),
+        (
+            {"STUB_FACTS": "2.13.0+cu126 12.6 2.29.7 /nccl.h /libnccl.so.2"},
+            "is of CUDA 13.0, and torch 2.13.0+cu126 of CUDA 12.6",
+            "the major versions have to be the same",
+        ),
+        (
+            {"STUB_FACTS": "2.13.0 13.0 none none none"},
+            "the package nvidia-nccl-cu13 is not there",
+            "HOROVOD_NCCL_HOME=/path",
+        ),
+        (
+            {"HOROVOD_NCCL_HOME": "/no/nccl"},
+            "there is no /no/nccl/include/nccl.h",
+            "unset it, and torch's own NCCL is taken",
+        ),
+    ],
+)
+def test_what_a_gpu_build_lacks_is_told_before_it_begins(
+    checkout: Path, gpu: dict[str, Any], change: dict[str, str], error: str, remedy: str
+) -> None:
+    done = call(checkout, "make", "horovod", **{**gpu, **change})
+    assert done.returncode != 0
+    assert "Horovod was not built: " in done.stdout
+    assert error in done.stdout
+    assert remedy in done.stdout
+    assert not (checkout / "log").exists()  # nothing was installed or compiled
+
+
+def test_torchs_cuda_and_nccl_are_found_without_importing_it(tmp_path: Path) -> None:
+    wheel = "nvidia_nccl_cu13-2.29.7.dist-info"
+    files = {
+        "torch/__init__.py": "raise RuntimeError('imported')",
+        "torch/version.py": "cuda = '13.0'",
+        "torch-2.13.0.dist-info/METADATA": "Name: torch\nVersion: 2.13.0\n",
+        f"{wheel}/METADATA": "Name: nvidia-nccl-cu13\nVersion: 2.29.7\n",
+        f"{wheel}/RECORD": "nvidia/nccl/include/nccl.h,,\nnvidia/nccl/lib/libnccl.so.2,,\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def facts() -> list[str]:
+        told = subprocess.run(
+            [sys.executable, RECIPE / "torch_facts.py"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return told.stdout.splitlines()
+
+    place = tmp_path / "nvidia" / "nccl"
+    names = [str(place / "include" / "nccl.h"), str(place / "lib" / "libnccl.so.2")]
+    assert facts() == ["2.13.0", "13.0", "2.29.7", *names]
+    (tmp_path / "torch" / "version.py").write_text("cuda = None")
+    assert facts() == ["2.13.0", "none", "none", "none", "none"]
+
+
+@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("g++")), reason="no cmake, no g++")
+def test_a_build_without_cuda_looks_for_no_toolkit(checkout: Path, tmp_path: Path) -> None:
+    """As Horovod does: by `nvcc`, then by the toolkit; either would then have to compile."""
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(horovod CXX)\n"
+        "include(CheckLanguage)\ncheck_language(CUDA)\n"
+        "if(NOT CMAKE_CUDA_COMPILER)\nfind_package(CUDAToolkit)\nendif()\n"
+        "if(CMAKE_CUDA_COMPILER OR CUDAToolkit_BIN_DIR)\nmessage(FATAL_ERROR found)\nendif()\n"
+    )
+    home = toolkit(checkout, "13.0")
+    for name in ("include/cuda_runtime.h", "lib64/libcudart.so"):  # enough to be found
+        (home / name).parent.mkdir()
+        (home / name).touch()
+    done = subprocess.run(
+        [shutil.which("cmake") or "", "-S", ".", "-B", "build"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+            "CMAKE_TOOLCHAIN_FILE": str(RECIPE / "toolchain.cmake"),
+            "DDL_HOROVOD_NO_CUDA": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs the package torch")
 def test_without_cuda_torch_says_so() -> None:
     code = "import torch; from torch.utils.cpp_extension import CUDA_HOME as home"
     done = subprocess.run(

@@ -26,9 +26,11 @@ from ddl_core.spec.run import RunSpec
 
 PATIENCE_S = 120.0
 ANSWER = "ddl doctor: "  # begins the one line that counts; packages print much at import
+FLAW = "ddl doctor, remedy: "  # begins the line of one that does not serve this machine
 REMEDY = "make env"
 
-# What each package has to tell, as an expression over the modules it imports.
+# What each package has to tell, as an expression over the modules it imports; then, if it cannot do
+# here what a run asks of it, its remedy.
 PROBES = {
     "torch": """
 import torch
@@ -42,9 +44,13 @@ from ddl_core.train.vision import torchvision
 say(torchvision.__version__)
 """,
     "horovod": """
-import horovod, horovod.torch as hvd
+import horovod, horovod.torch as hvd, torch
 built = {"Gloo": hvd.gloo_built(), "MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built()}
-say(horovod.__version__, "with " + " ".join(name for name in built if built[name]))
+lacks = torch.cuda.is_available() and not built["NCCL"]
+missing = ["no NCCL: cannot train on this machine's GPUs"] if lacks else []
+say(horovod.__version__, "with " + " ".join(name for name in built if built[name]), *missing)
+if lacks:
+    remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/installing_horovod.md)")
 """,
     "deepspeed": """
 import deepspeed
@@ -144,7 +150,10 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
-    head = f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
+    head = (
+        f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
+        f"def remedy(text): print({FLAW!r} + text)\n"
+    )
     if (found := installed(name, required)).state != "ok" or name not in PROBES:
         return found
     state: State = "bad" if required else "warn"
@@ -159,9 +168,10 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
         )
     except subprocess.TimeoutExpired:
         return Finding(name, state, f"import took over {patience_s:.0f} s", REMEDY)
-    said = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+    said = [line for line in done.stdout.splitlines() if line.startswith((ANSWER, FLAW))]
     if done.returncode == 0 and said:
-        return Finding(name, "ok", said[0].removeprefix(ANSWER))
+        detail, *flaw = (line.removeprefix(ANSWER).removeprefix(FLAW) for line in said[:2])
+        return Finding(name, state, detail, flaw[0]) if flaw else Finding(name, "ok", detail)
     last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
     return Finding(name, state, f"broken: {last}", f"rm -r .venv; {REMEDY}")
 

@@ -89,8 +89,9 @@ class Kernel:
         around: dict[str, Any] = {"modules": (), "environment": {}, "setup": (), "srun": None}
         if self.site:
             site = find_site(self.site)
-            # Of a run that uses all of a node, as whoever sits in front of it would.
-            whole = RunSpec(strategy="ddp", gpus_per_node=max(1, site.gpus_per_node))
+            # Of a run that uses all of a node, as whoever sits in front of it would. Of Horovod's:
+            # what it needs to use MPI hinders no other.
+            whole = RunSpec(strategy="horovod", gpus_per_node=max(1, site.gpus_per_node))
             around = sbatch.surroundings(whole, site, PROJECT)
         return sbatch.template(TEMPLATE).render(
             **around,

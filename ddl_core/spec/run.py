@@ -20,6 +20,10 @@ from ddl_core.spec.registry import STRATEGIES, check_name
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
 
+# Horovod's ranks meet over Gloo by asking one server for every other rank, and connect to all:
+# minutes, then more sockets than a process may have. Above this they need MPI.
+MOST_NODES_OVER_GLOO = 16
+
 
 def _name(kind: str) -> AfterValidator:
     def check(value: str) -> str:

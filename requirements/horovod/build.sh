@@ -4,7 +4,8 @@
 # The wheel is kept in CACHE under a name made of everything that it depends on, so the same build
 # is never done twice. Set these variables for more than the default (collectives by Gloo alone):
 #   HOROVOD_WITH_MPI=1            MPI too; mpicxx must be found
-#   HOROVOD_GPU_OPERATIONS=NCCL   NCCL for tensors on the GPU; HOROVOD_NCCL_HOME says where it is
+#   HOROVOD_GPU_OPERATIONS=NCCL   NCCL for tensors on the GPU: torch's own, or HOROVOD_NCCL_HOME's;
+#                                 with nvcc from PATH, HOROVOD_CUDA_HOME, CUDA_HOME or /usr/local/cuda
 #   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
 set -euo pipefail
 
@@ -40,19 +41,40 @@ else
     export HOROVOD_WITHOUT_MPI=1
 fi
 
-# A machine without a GPU where none of Horovod's settings speaks of one.
-cuda=found
-if ! env | grep -qE '^HOROVOD_(GPU|CUDA|NCCL)' && [ ! -e /dev/nvidiactl ] &&
-    ! command -v nvidia-smi >/dev/null; then
-    cuda=none
-    export DDL_HOROVOD_NO_CUDA=1
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+mapfile -t facts < <("$python" "$here/torch_facts.py")
+[ ${#facts[@]} = 5 ] || fail "torch is not in the environment of $python" "make env"
+torch=${facts[0]} torch_cuda=${facts[1]} nccl=${facts[2]}
+nccl_header=${facts[3]} nccl_library=${facts[4]}
+
+# Say whether a variable HOROVOD_GPU_... has a value that fits.
+gpu_by() {
+    local name
+    for name in "${!HOROVOD_GPU_@}"; do
+        # shellcheck disable=SC2053 # a pattern
+        [[ ${!name} != $1 ]] || return 0
+    done
+    return 1
+}
+
+toolkit=none
+. "$here/cuda.sh"
+if ! gpu_by '?*'; then
+    # The same build on every machine, beside a GPU and an nvcc too, which Horovod would take unasked.
+    export DDL_HOROVOD_NO_CUDA=1 HOROVOD_WITHOUT_NVTX=1
+    unset CUDA_HOME CUDA_PATH CUDACXX "${!HOROVOD_CUDA@}" "${!HOROVOD_NCCL@}"
+    nccl=none
+elif [ "${HOROVOD_GPU:-CUDA}" = CUDA ]; then # not ROCM
+    find_cuda
+    ! gpu_by NCCL || find_nccl
 fi
 
-torch=$(ask 'from importlib.metadata import version; print(version("torch"))')
-settings=$(env | grep -E '^(HOROVOD_|CXX=|CXXFLAGS=|CUDA_HOME=|NCCL_HOME=)' | sort || true)
-key=$( (cd "$here" && cat -- *.txt *.cmake *.py build.sh
+settings=$(env | grep -E '^(HOROVOD_|CXX=|CXXFLAGS=)' | sort || true)
+key=$( (cd "$here" && cat -- *.txt *.cmake *.py *.sh
     "${CXX:-g++}" --version | head -n 1
-    echo "$version $torch $mpi $cuda $(uname -m) $settings") | sha256sum | cut -c 1-12)
+    echo "$version $torch $torch_cuda $mpi $toolkit $nccl $(uname -m) $settings") |
+    sha256sum | cut -c 1-12)
 folder=$cache/$key
 
 export CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" CMAKE_POLICY_VERSION_MINIMUM=3.5
@@ -72,7 +94,6 @@ if ! ls "$folder"/*.whl >/dev/null 2>&1; then
     HOROVOD_CMAKE=$(ask 'import cmake, os; print(os.path.join(cmake.CMAKE_BIN_DIR, "cmake"))')
     export HOROVOD_CMAKE
     rm -rf "$folder"
-    mkdir -p "$cache"
     partial=$(mktemp -d "$cache/.partial.XXXXXX")
     trap 'rm -rf "$partial"' EXIT
     "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod --no-cache-dir \

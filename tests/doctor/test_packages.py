@@ -27,6 +27,33 @@ def test_a_package_that_breaks_at_import_is_a_finding(monkeypatch, code, state, 
     assert words in found.detail
 
 
+@pytest.mark.parametrize(
+    ("gpu", "nccl", "state", "words"),
+    [
+        (True, False, "bad", "1.2, with Gloo, no NCCL: cannot train on this machine's GPUs"),
+        (True, True, "ok", "1.2, with Gloo NCCL"),
+        (False, False, "ok", "1.2, with Gloo"),
+    ],
+)
+def test_a_horovod_without_nccl_is_of_no_use_beside_a_gpu(
+    monkeypatch, tmp_path, gpu, nccl, state, words
+):
+    files = {
+        "torch.py": f"class cuda:\n    is_available = lambda: {gpu}\n",
+        "horovod/__init__.py": "__version__ = '1.2'\n",
+        "horovod/torch.py": "gloo_built = lambda: True\nmpi_built = lambda: False\n"
+        f"nccl_built = lambda: {nccl}\n",
+    }
+    (tmp_path / "horovod").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(machine, "installed", lambda name, _: Finding(name, "ok", "1.2"))
+    found = ask("horovod", required=True)
+    assert (found.state, found.detail) == (state, words)
+    assert ("make horovod HOROVOD_GPU_OPERATIONS=NCCL" in found.remedy) is (state != "ok")
+
+
 def test_a_package_that_is_not_installed_is_not_asked(monkeypatch):
     monkeypatch.setattr(subprocess, "run", None)
     monkeypatch.setitem(machine.PROBES, "not_there", "")

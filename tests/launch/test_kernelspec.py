@@ -56,6 +56,7 @@ def test_dry_run_writes_nothing(data: Path) -> None:
     done = ddl("install", "--site", "juwels_booster", "--dry-run")
     assert done.exit_code == 0
     assert "module load Stages/" in done.output
+    assert "--mpi=pspmix" in done.output  # its Horovod meets over MPI, from a notebook too
     assert '"display_name": "ddl (juwels_booster)"' in done.output
     assert not data.exists()
 

@@ -29,6 +29,7 @@ from ddl_core.records.environment import told
         ("GLOO_SOCKET_IFNAME", "lo"),
         ("HOROVOD_CACHE_CAPACITY", "1024"),
         ("HOROVOD_CONTROLLER", "mpi"),
+        ("HOROVOD_ENABLE_ASYNC_COMPLETION", "1"),
         ("DS_ACCELERATOR", "cpu"),
         ("DALI_AFFINITY_MASK", "3,5"),
         ("UCX_TLS", "rc,sm"),

@@ -231,6 +231,8 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
             "GLOO_SOCKET_IFNAME": site.gloo_interface,
             "HOROVOD_GLOO_IFACE": site.gloo_interface,
         }
+    if site.horovod_controller == "mpi":
+        found["HOROVOD_CONTROLLER"] = "mpi"
     return {**found, **site.environment}
 
 
@@ -253,7 +255,7 @@ def srun(spec: RunSpec, site: Site) -> list[str]:
 
 
 def _over_mpi(spec: RunSpec, site: Site) -> bool:
-    return spec.strategy == "horovod" and site.environment.get("HOROVOD_CONTROLLER") == "mpi"
+    return spec.strategy == "horovod" and site.horovod_controller == "mpi"
 
 
 def _visible(site: Site, gpus: int) -> list[str]:

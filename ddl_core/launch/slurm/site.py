@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from ddl_core.errors import SpecError
 from ddl_core.records.paths import SITES
-from ddl_core.spec.run import RunSpec, describe
+from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec, describe
 
 TIME = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 
@@ -51,6 +51,9 @@ class Site(BaseModel):
     )
     cpu_bind: Word | None = None
     gpu_bind: Word | None = None
+    horovod_controller: Literal["gloo", "mpi"] = Field(
+        "gloo", description="by what Horovod's ranks meet"
+    )
     mpi: Word = Field("none", description="srun's --mpi, for Horovod over MPI only")
     master_suffix: str = Field("", pattern=r"^[\w.-]*$", description="of the fast network's name")
     master_address: Literal["host", "ip"] = "host"
@@ -79,6 +82,11 @@ class Site(BaseModel):
             raise ValueError(
                 f"gpu_type = {self.gpu_type!r} with gpu_request = {self.gpu_request!r}: "
                 "a type is given for 'gres_typed', and for nothing else"
+            )
+        if "HOROVOD_CONTROLLER" in self.environment:
+            raise ValueError(
+                "environment.HOROVOD_CONTROLLER: a job also has to be started for it; set "
+                "horovod_controller = 'gloo' or 'mpi' instead"
             )
         # Both give each task one GPU, but torchrun is one task for all GPUs of its node.
         if self.launcher == "torchrun" and (
@@ -115,7 +123,8 @@ class Site(BaseModel):
         Raises
         ------
         SpecError
-            If it asks for GPUs that a node does not have, or for DALI where it cannot run.
+            If it asks for GPUs that a node does not have, for DALI where it cannot run, or for
+            Horovod over Gloo on too many nodes.
         """
         if spec.device == "cuda" and self.gpus_per_node == 0:
             raise SpecError(f"{spec.run_id}: device = 'cuda', but this site has no GPUs; use 'cpu'")
@@ -128,6 +137,14 @@ class Site(BaseModel):
             raise SpecError(
                 f"{spec.run_id}: loader = {spec.loader!r}, but DALI does not run on this site's "
                 "GPUs; use 'native', 'turbo' or 'synthetic'"
+            )
+        gloo = self.horovod_controller == "gloo"
+        if spec.strategy == "horovod" and gloo and spec.nodes > MOST_NODES_OVER_GLOO:
+            raise SpecError(
+                f"{spec.run_id}: nodes = {spec.nodes}, but over Gloo, this site's "
+                f"horovod_controller, Horovod runs on up to {MOST_NODES_OVER_GLOO}; set "
+                "horovod_controller = 'mpi' and mpi in the site's file, and build Horovod with "
+                "HOROVOD_WITH_MPI=1 (docs/installing_horovod.md)"
             )
 
     def wants_gpus(self, spec: RunSpec) -> bool:

@@ -1,9 +1,10 @@
 """Horovod's DistributedOptimizer over Gloo or MPI (CPU) or NCCL (GPU)."""
 
+import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 
 from ddl_core.errors import LaunchError
 from ddl_core.processes import TURNS
-from ddl_core.spec.run import RunSpec
+from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.train.protocols import Reduction
 from ddl_core.train.strategies.group import Rank
 
@@ -44,12 +45,9 @@ class Horovod:
         place = Rank.from_environment(spec)
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.device = place.device(spec.device)
-        if self.device.type == "cuda" and not hvd.nccl_built() and self.world_size > 1:
-            raise LaunchError(
-                "this Horovod was built without NCCL, so its gradients would travel through the "
-                "CPU; build it with HOROVOD_GPU_OPERATIONS=NCCL (docs/installing_horovod.md), or "
-                "use device 'cpu'"
-            )
+        if self.device.type == "cuda":
+            _check_gpu_build()
+        _check_controller(spec.nodes)
         _configure(spec)
         server, _store = _meet(spec, place)  # both are needed until all ranks are here
         hvd.init()
@@ -71,12 +69,13 @@ class Horovod:
         The loop has divided each loss by `accumulation`, so the result is the mean over both.
         """
         spec = self._spec
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        _broadcast(model.state_dict())
         self._model = model
+        compression = COMPRESSION[spec.horovod_compression]
         self._optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
-            compression=COMPRESSION[spec.horovod_compression],
+            compression=InMemoryOrder(compression) if spec.channels_last else compression,
             backward_passes_per_step=spec.accumulation,
             op=hvd.Average,
         )
@@ -93,8 +92,8 @@ class Horovod:
         changes the weights.
         """
         if optimizer.state:
-            hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            _broadcast(self._model.state_dict())
+            _broadcast_state(optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -154,6 +153,114 @@ class Horovod:
         self._model = self._optimizer = None  # type: ignore[assignment]
         if sys.exc_info()[0] is None:
             hvd.shutdown()
+
+
+class InMemoryOrder:
+    """A compression for gradients of any layout: another one, of their views in memory's order.
+
+    Horovod sends no tensor that is not contiguous, and gradients are laid out like their weights.
+    """
+
+    def __init__(self, compressor: Any) -> None:
+        self._compressor = compressor
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        """Return what to send, and what `decompress` needs to know."""
+        order = _memory_order(tensor)
+        sent, context = self._compressor.compress(tensor.permute(order))
+        return sent, (order, context)
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        """Return what has arrived as the gradient was laid out."""
+        order, inner = context
+        back = [order.index(dimension) for dimension in range(len(order))]
+        arrived: Tensor = self._compressor.decompress(tensor, inner)
+        return arrived.permute(back)
+
+
+def _memory_order(tensor: Tensor) -> list[int]:
+    """Return the dimensions from that of the largest stride to that of the smallest."""
+    dimensions = list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return dimensions  # whatever the strides of dimensions of size 1
+    strides = tensor.stride()
+    return sorted(dimensions, key=lambda one: -strides[one])
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """Return a view of the same memory that is contiguous, if the tensor has no gaps."""
+    return tensor.permute(_memory_order(tensor))
+
+
+def _broadcast(tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite tensors with rank 0's."""
+    views = {name: _in_memory_order(tensor) for name, tensor in tensors.items()}
+    hvd.broadcast_parameters(views, root_rank=0)
+
+
+def _broadcast_state(optimizer: Optimizer) -> None:
+    """Overwrite an optimiser's state with rank 0's: Horovod meets views of it in memory's order."""
+    own = [
+        (values, name, value)
+        for values in optimizer.state.values()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    ]
+    for values, name, value in own:
+        values[name] = _in_memory_order(value)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for values, name, value in own:
+        values[name] = value
+
+
+def _check_gpu_build() -> None:
+    """Refuse what would end this process inside Horovod's own thread, without a message.
+
+    Raises
+    ------
+    LaunchError
+        If it was built without NCCL, or does not find the driver's library under the only name
+        that it asks for.
+    """
+    if not hvd.nccl_built():
+        raise LaunchError(
+            "this Horovod was built without NCCL and can send no tensor of a GPU; build it with "
+            "`make horovod HOROVOD_GPU_OPERATIONS=NCCL` (docs/installing_horovod.md), or use "
+            "device 'cpu'"
+        )
+    if torch.version.cuda is None:  # ROCm
+        return
+    try:
+        ctypes.CDLL("libcuda.so")
+    except OSError as error:
+        raise LaunchError(
+            f"Horovod loads the driver as libcuda.so, and here that fails ({error}); torch needs "
+            "libcuda.so.1 only. Make a link of that name to libcuda.so.1 (`ldconfig -p | grep "
+            "libcuda` says where it is), beside it or in a folder of LD_LIBRARY_PATH"
+        ) from None
+
+
+def _check_controller(nodes: int) -> None:
+    """Check by what Horovod's ranks find each other.
+
+    Raises
+    ------
+    LaunchError
+        If that is MPI and Horovod has none, or Gloo and there are too many nodes for it.
+    """
+    remedy = "`make horovod HOROVOD_WITH_MPI=1` builds it with MPI (docs/installing_horovod.md)"
+    if os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        if not hvd.mpi_built():
+            raise LaunchError(
+                f"HOROVOD_CONTROLLER=mpi, but this Horovod was built without MPI; {remedy}, or "
+                f"leave the variable out on up to {MOST_NODES_OVER_GLOO} nodes"
+            )
+    elif nodes > MOST_NODES_OVER_GLOO:
+        raise LaunchError(
+            f"nodes = {nodes}: Horovod's ranks meet over Gloo on up to {MOST_NODES_OVER_GLOO} "
+            "nodes, since each of them connects to every other; use HOROVOD_CONTROLLER=mpi "
+            f'(horovod_controller = "mpi" of a site); {remedy}'
+        )
 
 
 def _configure(spec: RunSpec) -> None:

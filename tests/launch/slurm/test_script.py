@@ -112,14 +112,18 @@ def test_a_run_without_checkpoints_is_not_started_again() -> None:
 
 
 def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
-    mpi = {"environment": {"HOROVOD_CONTROLLER": "mpi"}}
-    assert "--mpi=pmix_v3" in script("vega", {**ONE_NODE, "strategy": "horovod"}, **mpi)
-    assert "--mpi=none" in script("vega", ONE_NODE, **mpi)
-    assert "--mpi=none" in script("vega", {**ONE_NODE, "strategy": "horovod"})
+    horovod = {**ONE_NODE, "strategy": "horovod"}
+    over_mpi = script("vega", horovod, horovod_controller="mpi")
+    assert "--mpi=pmix_v3" in over_mpi
+    assert 'export HOROVOD_CONTROLLER="mpi"\n' in over_mpi
+    assert "--mpi=none" in script("vega", ONE_NODE, horovod_controller="mpi")
+    over_gloo = script("vega", horovod)
+    assert "--mpi=none" in over_gloo
+    assert "HOROVOD_CONTROLLER" not in over_gloo
 
 
 def test_a_block_is_started_over_mpi_where_one_of_its_runs_needs_it() -> None:
-    site = find_site("vega").model_copy(update={"environment": {"HOROVOD_CONTROLLER": "mpi"}})
+    site = find_site("vega").model_copy(update={"horovod_controller": "mpi"})
     both = [RunSpec(**{**ONE_NODE, "strategy": one}) for one in ("ddp", "horovod")]
     place = Place((STUDY / "one", STUDY / "two"), PLACE.project, PLACE.python)
     assert "--mpi=pmix_v3" in render(both, site, ASKED, place)

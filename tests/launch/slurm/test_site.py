@@ -66,6 +66,7 @@ def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
         ('gpu_type = "a100"', r"gpu_type = 'a100' with gpu_request = 'none'"),
         ('launcher = "torchrun"\nvisible_devices = "local_rank"', r"one task per node"),
         ("[environment]\nA = 'say \"x\"'", r"environment.A"),
+        ("[environment]\nHOROVOD_CONTROLLER = 'mpi'", r"set horovod_controller = 'gloo' or 'mpi'"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value(tmp_path: Path, line: str, message: str) -> None:
@@ -83,6 +84,19 @@ def test_a_run_has_to_fit_a_node() -> None:
         four.check(RunSpec(strategy="ddp", gpus_per_node=8))
     with pytest.raises(SpecError, match="this site has no GPUs"):
         site().check(RunSpec(device="cuda"))
+
+
+def test_horovod_over_gloo_is_refused_on_many_nodes() -> None:
+    many = RunSpec(strategy="horovod", nodes=17, device="cpu")
+    site(horovod_controller="mpi").check(many)
+    site().check(RunSpec(strategy="horovod", nodes=16, device="cpu"))
+    site().check(RunSpec(strategy="ddp", nodes=17, device="cpu"))
+    with pytest.raises(SpecError, match=r"nodes = 17, .*up to 16; .*HOROVOD_WITH_MPI=1"):
+        site().check(many)
+
+
+def test_the_papers_machine_can_run_the_papers_sizes() -> None:
+    find_site("juwels_booster").check(RunSpec(strategy="horovod", nodes=256, gpus_per_node=4))
 
 
 def test_dali_is_refused_where_it_cannot_run() -> None:

@@ -78,12 +78,17 @@ def horovod_is_there() -> bool:
     return find_spec("horovod") is not None
 
 
+needs_horovod = pytest.mark.skipif(
+    not horovod_is_there(), reason="Horovod is missing; run `make horovod`"
+)
+
+
 def with_horovod(test: Any) -> Any:
     """Mark a test that starts real ranks."""
     for mark in (
         pytest.mark.multiprocess,
         pytest.mark.slow,
-        pytest.mark.skipif(not horovod_is_there(), reason="Horovod is missing; run `make horovod`"),
+        needs_horovod,
         pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
     ):
         test = mark(test)
@@ -132,6 +137,114 @@ def test_two_ranks_train_like_those_of_ddp(pair):
     assert falls(losses(pair["ddp"]))
     assert_near(losses(pair["horovod"]), losses(pair["ddp"]), LOSS_TOLERANCE)
     assert_near(state(pair["horovod"]), state(pair["ddp"]), STATE_TOLERANCE)
+
+
+@needs_horovod
+@pytest.mark.parametrize("name", ["none", "fp16"])
+@pytest.mark.parametrize(
+    "shape", [(4, 3, 5, 5), (4, 3, 1, 1), (1, 3, 5, 5), (4, 1, 5, 5), (4, 3), (7,), ()]
+)
+def test_a_gradient_travels_in_the_order_of_its_memory(name, shape):
+    from ddl_core.train.strategies.horovod import COMPRESSION, InMemoryOrder
+
+    gradient = torch.arange(float(np.prod(shape))).reshape(shape)
+    if len(shape) == 4:
+        gradient = gradient.to(memory_format=torch.channels_last)
+    compression = InMemoryOrder(COMPRESSION[name])
+    sent, context = compression.compress(gradient)
+    assert sent.is_contiguous()  # else Horovod raises
+    assert sent.dtype == (torch.float16 if name == "fp16" else torch.float32)
+    assert (sent.data_ptr() == gradient.data_ptr()) is (name == "none")
+    back = compression.decompress(sent, context)
+    assert torch.equal(back, gradient)
+    assert [back.stride(i) for i, n in enumerate(shape) if n > 1] == [
+        gradient.stride(i) for i, n in enumerate(shape) if n > 1
+    ]
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_channels_last_trains_alike_and_resumes(pair, faulty, monkeypatch, plan, tmp_path):
+    """Weights, gradients and, of the resumed run, momenta: none is contiguous."""
+    run = plan(tmp_path / "run", channels_last=True)
+    faulty("kill")
+    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
+        run_ranks(run)
+    monkeypatch.setattr(ranks, "WORKER", "tests.planted")
+    record = run_ranks(run)
+    assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
+    laid_out = state(run)
+    assert laid_out["momentum 0"].is_contiguous(memory_format=torch.channels_last)
+    assert_near(laid_out, state(pair["ddp"]), STATE_TOLERANCE)
+
+
+class AcceptedError(Exception):
+    """Raised where a rank would go on to join the others."""
+
+
+@pytest.fixture
+def strategy(monkeypatch) -> Any:
+    """The strategy's module with a Horovod that is complete and a GPU that is there."""
+    from ddl_core.train.strategies import horovod
+
+    def accept(spec: RunSpec) -> None:
+        raise AcceptedError
+
+    monkeypatch.setattr(horovod, "_configure", accept)
+    monkeypatch.setattr(horovod.Rank, "device", lambda place, wanted: torch.device(wanted))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(horovod.hvd, "nccl_built", lambda: 22907)
+    monkeypatch.setattr(horovod.hvd, "mpi_built", lambda: True)
+    monkeypatch.setattr(horovod.ctypes, "CDLL", lambda name: None)
+    monkeypatch.delenv("HOROVOD_CONTROLLER", raising=False)
+    return horovod
+
+
+def join(strategy: Any, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    spec = RunSpec(strategy="horovod", model="tiny", **fields)
+    monkeypatch.setenv("WORLD_SIZE", str(spec.world_size))
+    strategy.Horovod(spec)
+
+
+@needs_horovod
+@pytest.mark.parametrize("number", [1, 2])
+def test_without_nccl_no_gpu_is_used(strategy, monkeypatch, number):
+    """One GPU neither: Horovod's own thread would abort."""
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
+    monkeypatch.setattr(strategy.hvd, "nccl_built", lambda: False)
+    with pytest.raises(LaunchError, match=r"without NCCL .*HOROVOD_GPU_OPERATIONS=NCCL"):
+        join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", gpus_per_node=number)
+
+
+@needs_horovod
+def test_a_driver_without_its_plain_name_is_told(strategy, monkeypatch):
+    def missing(name: str) -> None:
+        assert name == "libcuda.so"  # what Horovod asks for
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(strategy.ctypes, "CDLL", missing)
+    with pytest.raises(LaunchError, match=r"cannot open .*link of that name to libcuda\.so\.1"):
+        join(strategy, monkeypatch, device="cuda")
+    monkeypatch.setattr(torch.version, "cuda", None)  # ROCm has no such library
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cuda")
+
+
+@needs_horovod
+def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", nodes=16)
+    with pytest.raises(LaunchError, match=r"nodes = 17: .*CONTROLLER=mpi .*HOROVOD_WITH_MPI=1"):
+        join(strategy, monkeypatch, device="cpu", nodes=17)
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", nodes=17)
+    monkeypatch.setattr(strategy.hvd, "mpi_built", lambda: False)
+    with pytest.raises(LaunchError, match=r"built without MPI; `make horovod HOROVOD_WITH_MPI=1`"):
+        join(strategy, monkeypatch, device="cpu", nodes=2)
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@
 # One run, made by `ddl study submit` from slurm/job.sh.j2. The notebook runs here, on the first
 # node; the ranks that it starts are one step of this job.
 set -e
-module load Stages/2025 GCC Python
+module load Stages/2025 GCC OpenMPI Python
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export XDG_CACHE_HOME="$SCRATCH/$USER/ddl-caches"
 export MPLCONFIGDIR="$SCRATCH/$USER/ddl-caches/matplotlib"
@@ -26,12 +26,13 @@ export TRITON_CACHE_DIR="$SCRATCH/$USER/ddl-caches/triton"
 export NCCL_SOCKET_IFNAME="ib0"
 export GLOO_SOCKET_IFNAME="ib0"
 export HOROVOD_GLOO_IFACE="ib0"
+export HOROVOD_CONTROLLER="mpi"
 export NCCL_IB_TIMEOUT="50"
 
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
 # What the ranks are started with; ddl_core/launch/commands.py reads it.
-export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=12 --mpi=none --cpu-bind=none env -u CUDA_VISIBLE_DEVICES' DDL_LAUNCHER=srun
+export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=12 --mpi=pspmix --cpu-bind=none env -u CUDA_VISIBLE_DEVICES' DDL_LAUNCHER=srun
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)i"
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 

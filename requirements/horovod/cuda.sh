@@ -1,0 +1,51 @@
+# Sourced by build.sh where a GPU is asked for: the CUDA toolkit, and NCCL, that Horovod is built with.
+# Both set variables that Horovod's CMake reads, and `toolkit` or `nccl` for the name of the wheel.
+
+# torch and Horovod share one process: what is compiled for CUDA 12 does not fit a torch of CUDA 13.
+find_cuda() {
+    local wanted=${torch_cuda%%.*} home=${HOROVOD_CUDA_HOME:-${CUDA_HOME:-}} nvcc release
+    [ "$torch_cuda" != none ] ||
+        fail "HOROVOD_GPU_OPERATIONS asks for CUDA, but torch $torch here was built without it" \
+            "install a CUDA build of torch (docs/installing_horovod.md), or unset the variable"
+    if [ -n "$home" ]; then
+        nvcc=$home/bin/nvcc
+    else
+        nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+    fi
+    [ -x "$nvcc" ] ||
+        fail "there is no $nvcc, and compiling for a GPU needs NVIDIA's CUDA toolkit $wanted" \
+            "install it, or load the cluster's CUDA module, or name it: HOROVOD_CUDA_HOME=/path"
+    toolkit=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    [ "${toolkit%%.*}" = "$wanted" ] ||
+        fail "$nvcc is of CUDA $toolkit, and torch $torch of CUDA $torch_cuda" \
+            "the major versions have to be the same: name a toolkit $wanted with HOROVOD_CUDA_HOME" \
+            "or load such a module, or install a torch for CUDA ${toolkit%%.*}" \
+            "(docs/installing_horovod.md)"
+    toolkit="$toolkit $("$nvcc" --version | sha256sum)"
+    export HOROVOD_CUDA_HOME=${nvcc%/bin/nvcc}
+    # What else of CUDA looks for it: torch, Horovod's list of architectures, CMake.
+    export CUDA_HOME=$HOROVOD_CUDA_HOME CUDA_PATH=$HOROVOD_CUDA_HOME CUDACXX=$nvcc
+    export PATH="${nvcc%/nvcc}:$PATH"
+}
+
+# torch's own, unless another is named: then all frameworks use the same NCCL. Its wheel has no
+# libnccl.so, for which the linker asks; what is linked remembers libnccl.so.2, as torch does.
+find_nccl() {
+    local header=${HOROVOD_NCCL_INCLUDE:-${HOROVOD_NCCL_HOME:-}/include}/nccl.h links
+    if [ -n "${HOROVOD_NCCL_INCLUDE:-}${HOROVOD_NCCL_HOME:-}" ]; then
+        [ -f "$header" ] ||
+            fail "there is no $header" \
+                "HOROVOD_NCCL_HOME is a folder with include/nccl.h and lib/libnccl.so or" \
+                "lib/libnccl_static.a; unset it, and torch's own NCCL is taken"
+        nccl=$(sha256sum <"$header")
+        return
+    fi
+    [ "$nccl_header" != none ] && [ "$nccl_library" != none ] ||
+        fail "this torch brings no NCCL along: the package nvidia-nccl-cu${torch_cuda%%.*} is not there" \
+            "name one with HOROVOD_NCCL_HOME=/path, or install torch by pip"
+    links=$cache/nccl-$nccl
+    mkdir -p "$links/lib"
+    ln -sfn "${nccl_header%/nccl.h}" "$links/include"
+    ln -sfn "$nccl_library" "$links/lib/libnccl.so"
+    export HOROVOD_NCCL_HOME=$links HOROVOD_NCCL_LINK=SHARED
+}
