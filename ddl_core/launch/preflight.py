@@ -27,10 +27,11 @@ def check_run(spec: RunSpec) -> None:
     SpecError
         If the run needs more machines, GPUs, cores or images than there are.
     NotInstalledError
-        If torch is not installed.
+        If torch is not installed, or no C compiler for a run with `compile`.
     """
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
+    _check_compiler(spec)
     if allocation := Allocation.current():
         _check_nodes(spec, allocation)
     else:
@@ -41,6 +42,17 @@ def check_run(spec: RunSpec) -> None:
             )
         _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
     check_batch(spec)
+
+
+def _check_compiler(spec: RunSpec) -> None:
+    """Check what torch.compile needs while a run goes on: what it makes is compiled on the spot."""
+    names = [os.environ.get("CC", ""), "cc", "gcc"]
+    if spec.compile and not any(name and shutil.which(name) for name in names):
+        raise NotInstalledError(
+            "compile = true, but this machine has no C compiler (neither cc nor gcc in PATH, nor "
+            "what CC names), which torch.compile calls while the run goes on; load or install "
+            "one where the ranks run, or set compile to false"
+        )
 
 
 def check_batch(spec: RunSpec) -> None:

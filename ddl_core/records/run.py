@@ -151,7 +151,9 @@ class EpochRecord(Strict):
     corrupt_images: int = Field(description="of these, unreadable and replaced")
     wall_s: float = Field(description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
-    data_s: float = Field(description="waiting for the next batch, maximum over ranks")
+    data_s: float = Field(
+        description="waiting for the next batch, maximum over ranks; on a GPU the device's waiting"
+    )
     rank_wall_s_min: float = Field(description="own time of the fastest rank")
     rank_wall_s_max: float
     step_s_median: float | None
@@ -161,9 +163,12 @@ class EpochRecord(Strict):
     top1: float | None = Field(description="share of images, 0 to 1")
     top5: float | None
     lr: float | None = Field(description="of the last optimiser step")
-    max_memory_bytes: int | None = Field(description="on the accelerator, maximum over ranks")
+    max_memory_bytes: int | None = Field(
+        description="of torch's tensors on the accelerator, maximum over ranks"
+    )
     device_waits: int | None = Field(
-        None, description="torch.cuda.synchronize calls in the steps, rank 0; null in evaluation"
+        None,
+        description="torch.cuda.synchronize calls in the steps, rank 0; null where nobody counted",
     )
     ids_sha256: str | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"

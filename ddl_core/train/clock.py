@@ -57,7 +57,9 @@ class Window:
 
     `wall_s` is from barrier to barrier, `rank_wall_s_*` are the ranks' own times before the closing
     barrier, `cpu_s` is summed over ranks and their loader processes, and `data_s`, `step_s_median`
-    and `step_s_p95` are maxima over ranks. `energy_j` is joules of all ranks, None if not measured.
+    and `step_s_p95` are maxima over ranks. `data_s` is by the marks, so on a GPU it is the time in
+    which the device has no batch: not that in which the host waits for the device. `energy_j` is
+    joules of all ranks, None if not measured.
     `spent` is None unless gradients were computed.
     """
 
@@ -97,7 +99,6 @@ class Clock:
         self._on_gpu = strategy.device.type == "cuda"
         self._marks: list[Any] = []
         self._phases: list[Phase] = []
-        self._data_s = 0.0
         self._has_gradients = False
 
     def start(self) -> None:
@@ -113,16 +114,13 @@ class Clock:
         self._marks.append(self._now())
 
     def batches(self, loader: Iterator[Item]) -> Iterator[Item]:
-        """Pass on the batches of `loader` and count the time spent waiting for them."""
+        """Pass on the batches of `loader`, and mark when each is asked for and when it is there."""
         while True:
-            before = time.perf_counter()
             self._mark("compute")
             try:
                 batch = next(loader)
             except StopIteration:
                 return
-            finally:
-                self._data_s += time.perf_counter() - before
             self._mark("data")
             self._has_gradients = False
             yield batch
@@ -184,7 +182,8 @@ class Clock:
         table = by_step(self._phases, seconds)
         steps = table.sum(axis=1)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
-        high = self._reduced([wall_s, own_s, self._data_s, median, p95], "max")
+        data_s = float(seconds[np.array(self._phases) == "data"].sum())
+        high = self._reduced([wall_s, own_s, data_s, median, p95], "max")
         low = self._reduced([own_s], "min")
         total = self._reduced([cpu_s], "sum")
         return Window(

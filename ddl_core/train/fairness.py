@@ -93,8 +93,9 @@ class Referee:
         self._waiting = False  # gradients were added that no update has used
         self._depth = 0
         self._statistics = torch.empty(0)
-        self.device_waits = 0
-        """Calls of ``torch.cuda.synchronize`` in the steps of the epoch, on this rank."""
+        self.device_waits: int | None = None
+        """Calls of ``torch.cuda.synchronize`` in the steps of the epoch, on this rank; None under
+        `compile`, where nobody counts."""
 
     @contextmanager
     def watching(self, epoch: int, steps: int, images: int) -> Iterator[None]:
@@ -109,7 +110,6 @@ class Referee:
                 "only an incomplete last batch is dropped",
                 f"{steps} steps are planned, but {images} images give {full_batches}",
             )
-        self.device_waits = 0
         self._images_per_epoch = steps * batch
         self._images_seen = epoch * self._images_per_epoch
         with ExitStack() as stack:
@@ -119,6 +119,7 @@ class Referee:
             for owner in (self._optimizer, self._network):
                 stack.enter_context(_guarded(owner, "zero_grad", self._gradients_may_go))
             if not self._spec.compile:  # the compiler times its own choices
+                self.device_waits = 0
                 stack.enter_context(_guarded(torch.cuda, "synchronize", self._count_wait))
                 if self._close_steps:
                     self._statistics = statistics(self._network)
@@ -187,7 +188,7 @@ class Referee:
 
     def _count_wait(self) -> None:
         # Not refused: some of a framework's own waits belong to how it overlaps communication.
-        self.device_waits += 1
+        self.device_waits = (self.device_waits or 0) + 1
 
     def _before_forward(self, _network: nn.Module, _inputs: Any) -> None:
         if self._close_steps and not torch.equal(statistics(self._network), self._statistics):

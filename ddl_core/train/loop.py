@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.spec.seeds import derive_seed
+from ddl_core.train.batch_statistics import VirtualWorkers, average_batch_statistics
 from ddl_core.train.clock import Clock, Window
 from ddl_core.train.energy.meter import Meter
 from ddl_core.train.fairness import (
@@ -98,7 +98,7 @@ class Outcome:
     the images, from 0 to 1, and null for training. `lr` is that of the last update, null for
     evaluation. `ids_sha256` is a hash
     of the set of images used, null if they are made up. `device_waits` counts the framework's own
-    device synchronisations on this rank, null for evaluation.
+    device synchronisations on this rank, null for evaluation and for a compiled network.
     """
 
     window: Window
@@ -134,6 +134,7 @@ def train_one_epoch(
     # Dropout restarts from a known point, so that a resumed run repeats an undisturbed one.
     torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, strategy.rank))
     trainee.wrapped.train()
+    workers = VirtualWorkers(trainee.network, spec.accumulation)
     loader.set_epoch(epoch)
     clock = Clock(strategy, annotate, trainee.meter)
     clock.start()
@@ -147,6 +148,7 @@ def train_one_epoch(
             for micro in range(spec.accumulation):
                 images, labels = next(batches)
                 loss_sum += _forward_backward(trainee, images, labels, micro)
+                workers.micro_batch_done(micro)
                 referee.gradients_added()
             clock.gradients_averaged()
             strategy.optimizer_step(trainee.scaler)
@@ -155,7 +157,7 @@ def train_one_epoch(
             on_step(step + 1, steps)
     window = clock.stop()
 
-    average_batch_statistics(trainee)
+    average_batch_statistics(strategy, trainee.network)
     referee.check_training()
     corrupt = count_corrupt(strategy, loader)
     refuse_broken_data(corrupt, images_per_epoch)
@@ -216,8 +218,6 @@ def load_one_epoch(
 def _forward_backward(trainee: Trainee, images: Tensor, labels: Tensor, micro: int) -> Tensor:
     """Return the loss of one micro-batch, left on the device: reading it would wait for it."""
     accumulation = trainee.spec.accumulation
-    if accumulation > 1:
-        _set_statistics_share(trainee.network, micro, accumulation)
     last = micro == accumulation - 1
     with nullcontext() if last else trainee.strategy.no_sync():
         with trainee.autocast():
@@ -234,7 +234,8 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     """
     strategy = trainee.strategy
     criterion = nn.CrossEntropyLoss(reduction="sum")
-    totals = torch.zeros(4, dtype=torch.float64, device=strategy.device)
+    totals = torch.zeros(3, dtype=torch.float64, device=strategy.device)
+    own = 0  # counted on the host: a number made on a GPU waits for all that it has to do
 
     trainee.network.eval()
     loader.set_epoch(0)
@@ -246,6 +247,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
                 logits = trainee.network(trainee.ready(images))
             loss = criterion(logits.float(), labels)
             totals += torch.stack([loss.double(), *_correct(logits, labels)])
+            own += len(labels)
             clock.step_done()
             on_step(step, len(loader))
     window = clock.stop()
@@ -253,7 +255,8 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     steps = torch.tensor(float(len(loader)), dtype=torch.float64, device=strategy.device)
     busiest = int(strategy.all_reduce(steps, "max").item())
     corrupt = count_corrupt(strategy, loader)
-    loss_sum, top1, top5, samples = strategy.all_reduce(totals).tolist()
+    sums = nn.functional.pad(totals, (0, 1), value=own)  # one collective for all of them
+    loss_sum, top1, top5, samples = strategy.all_reduce(sums).tolist()
     return Outcome(
         window=window,
         steps=busiest,
@@ -266,40 +269,8 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     )
 
 
-def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many labels are first, how many among the first five, and how many there are."""
+def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many labels are first, and how many among the first five."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = best == labels[:, None]
-    count = torch.tensor(float(len(labels)), dtype=torch.float64, device=labels.device)
-    return hits[:, 0].sum().double(), hits.sum().double(), count
-
-
-def _set_statistics_share(network: nn.Module, micro: int, accumulation: int) -> None:
-    """Let a micro-batch enter the running statistics with the weight of one worker among many.
-
-    With momentum m, A real workers that average their statistics hold (1 - m) r + m mean(s).
-    Updating A times in a row gives the same if update number a (from 0) uses
-    (m / A) / (1 - (A - 1 - a) m / A).
-    """
-    for module in network.modules():
-        if isinstance(module, _BatchNorm):
-            full = float(module.__dict__.setdefault("_full_momentum", module.momentum or 0.0))
-            share = full / accumulation
-            module.momentum = share / (1 - (accumulation - 1 - micro) * share)
-
-
-def average_batch_statistics(trainee: Trainee) -> None:
-    """Replace every running statistic by its mean over ranks.
-
-    During training each worker keeps its own, under every strategy. The update is linear, so
-    averaging once an epoch equals averaging after every step. One collective for all of them.
-    """
-    if trainee.strategy.world_size == 1:
-        return
-    buffers = [buffer for buffer in trainee.network.buffers() if buffer.is_floating_point()]
-    if not buffers:
-        return
-    flat = torch.cat([buffer.flatten() for buffer in buffers])
-    trainee.strategy.all_reduce(flat).div_(trainee.strategy.world_size)
-    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-        buffer.copy_(mean.view_as(buffer))
+    return hits[:, 0].sum().double(), hits.sum().double()

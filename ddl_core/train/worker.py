@@ -34,6 +34,7 @@ from ddl_core.spec.registry import resolve
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train import checkpoint, device
 from ddl_core.train.checkpoint import weights_sha256
+from ddl_core.train.compiler import check_compiled, compile_network
 from ddl_core.train.energy.meter import Meter
 from ddl_core.train.fairness import check_agreement, check_setup
 from ddl_core.train.loop import Outcome, Trainee, evaluate, load_one_epoch, train_one_epoch
@@ -107,6 +108,8 @@ class Run:
             self._take_turn(epoch, epoch < warm_from)
             self._train_one_epoch(trainee, train_loader, epoch, epoch < warm_from, profiler)
             self._end_turns(epoch)
+            if self.spec.compile:
+                check_compiled()
             self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
         self._complete(weights_sha256(trainee.network))
 
@@ -155,7 +158,7 @@ class Run:
         optimizer = make_optimizer(spec, network)
         self.update = implementation(optimizer)
         if spec.compile:
-            network.compile()
+            compile_network(network)
         seeded = weights_sha256(network)
         trainee = Trainee.build(spec, self.strategy, network, optimizer, self.meter)
         check_setup(seeded, weights_sha256(trainee.network))

@@ -63,6 +63,21 @@ def test_without_torch_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
         check_run(RunSpec())
 
 
+def test_compiling_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    check_run(RunSpec())
+    with pytest.raises(NotInstalledError, match=r"no C compiler \(neither cc nor gcc"):
+        check_run(RunSpec(compile=True))
+    for name in ("gcc", "other"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    check_run(RunSpec(compile=True))
+    (tmp_path / "gcc").unlink()
+    monkeypatch.setenv("CC", "other")
+    check_run(RunSpec(compile=True))
+
+
 def test_gpus_are_counted_by_the_driver_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

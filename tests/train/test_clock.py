@@ -12,6 +12,7 @@ from torch import nn
 from ddl_core.records.profile import MARK
 from ddl_core.records.run import Spent
 from ddl_core.train.clock import Clock, by_step, cpu_seconds
+from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup
 
 
@@ -186,6 +187,54 @@ def test_each_part_of_a_step_is_found_as_it_was_planted(ranks):
         assert found.waiting_s > 0.9 * 3 * 0.2 / 2
     else:
         assert found.waiting_s == 0
+
+
+def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
+    """Return the window of three steps, 0.2 s of computing each; `waits`: the loader does, too."""
+    gpu = Timeline(monkeypatch)
+    (rank,) = ThreadGroup(1).run(lambda rank: rank)
+    rank.device = GPU
+    clock, network = Clock(rank), Planted()
+
+    def data():
+        for step in range(3):
+            if waits:
+                gpu.wait()
+            gpu.host += loading_s
+            yield step
+
+    clock.start()
+    with clock.watching(network):
+        for _ in clock.batches(data()):
+            gpu.launch(0.2)
+            network(0.0).sum().backward()
+            gpu.launch(0.1)
+            clock.gradients_averaged()
+            gpu.launch(0.05)
+            clock.step_done()
+    return clock.stop()
+
+
+@pytest.mark.parametrize(
+    ("loading_s", "waits", "start_s", "data_s"),
+    [
+        (0.0, True, 0.0, 0.0),  # the host waits, for a device that is busy all the time
+        (0.0, False, 0.0, 0.0),
+        (0.4, False, 0.4, 2 * 0.05),  # 0.35 s of it while the device computes
+        (0.4, True, 0.4, 2 * 0.4),  # nothing is loaded while it does
+    ],
+)
+def test_on_a_gpu_waiting_for_data_is_that_of_the_device(
+    monkeypatch, loading_s, waits, start_s, data_s
+):
+    window = window_on_a_gpu(monkeypatch, loading_s, waits)
+    found, near = window.spent, partial(pytest.approx, abs=1e-9)
+    assert (found.start_s, found.data_s) == (near(start_s), near(data_s))
+    assert window.data_s == near(start_s + data_s)
+    assert (found.compute_s, found.transfer_s) == (near(0.6), near(0.3))
+    assert (found.update_s, found.end_s, found.waiting_s) == (near(0.15), near(0), near(0))
+    assert sum(found.model_dump().values()) == near(window.wall_s)
+    assert window.wall_s == near(3 * 0.35 + start_s + data_s)
 
 
 def test_a_window_without_gradients_says_nothing_of_them():

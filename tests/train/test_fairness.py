@@ -137,6 +137,11 @@ def test_device_synchronisations_of_a_framework_are_counted(monkeypatch):
     assert [outcome.device_waits for outcome in counts] == [0, counts[1].steps]
 
 
+def test_synchronisations_that_nobody_counts_are_not_none():
+    subject = trainee_of(spec_of(compile=True))  # the compiler's own calls would be among them
+    assert train_one_epoch(subject, Images(subject.spec), 0, ignore).device_waits is None
+
+
 def test_gradients_cleared_without_zero_grad_are_noticed():
     subject = trainee_of(spec_of())
 

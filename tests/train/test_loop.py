@@ -1,7 +1,6 @@
 """The loop: what must not depend on how workers are spread, and what an epoch reports."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,8 @@ from torch import nn
 from ddl_core.errors import DataError
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
-from ddl_core.train.loop import Trainee, average_batch_statistics, evaluate, train_one_epoch
+from ddl_core.train.batch_statistics import average_batch_statistics
+from ddl_core.train.loop import Trainee, evaluate, train_one_epoch
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.single import Single
 from tests.closeness import assert_far, assert_near, falls
@@ -133,7 +133,7 @@ def test_virtual_workers_leave_the_statistics_that_real_workers_average():
         for images, _ in data[rank.rank :: 2]:
             model.train()(images)
         own = statistics(model)
-        average_batch_statistics(SimpleNamespace(strategy=rank, network=model))
+        average_batch_statistics(rank, model)
         return own, statistics(model)
 
     start = network()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.processes import die_with_parent
 from ddl_core.spec.run import RunSpec
+from ddl_core.train.loaders.ahead import copied_ahead
 from ddl_core.train.loaders.files import FileLoader, Images, NamedOnce
 from ddl_core.train.loaders.image import UNREADABLE, Training
 from ddl_core.train.loaders.order import Indices
@@ -19,6 +21,9 @@ from ddl_core.train.protocols import Split
 
 Sample = tuple[Tensor, int, int, bool]
 """Image, label, number, and whether it was unreadable."""
+
+Batch = tuple[Tensor, Tensor, Indices, int]
+"""Images and labels on the device, the images' numbers, and how many were unreadable."""
 
 
 class Samples(Dataset[Sample]):
@@ -88,6 +93,7 @@ class ProcessLoader(FileLoader):
         device: torch.device,
     ) -> None:
         super().__init__(spec, data_dir, split, rank, world_size, device)
+        self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         workers = spec.loader_workers
         method = start_method(spec, device)
         self._loader = DataLoader(
@@ -108,17 +114,23 @@ class ProcessLoader(FileLoader):
         return self.samples(self._spec, self._files, self._split)
 
     def to_device(self, images: Tensor) -> Tensor:
-        """Return a batch on the device; from pinned memory the copy overlaps with computing."""
+        """Return a batch on the device, as float; from pinned memory the host does not wait."""
         return images.to(self._device, non_blocking=True)
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
-        for images, labels, numbers, corrupt in self._loader:
-            yield (
-                self.to_device(images),
-                labels.to(self._device, non_blocking=True),
-                numbers.numpy().copy(),  # pinned memory is not for keeping
-                int(corrupt.sum()),
-            )
+    def _batches(self) -> Iterator[Batch]:
+        if self._copying is None:
+            return map(self._send, self._loader)
+        # No batch beyond the last is asked for: ending the loader's processes takes time.
+        return copied_ahead(islice(self._loader, len(self)), self._send, self._copying)
+
+    def _send(self, batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Batch:
+        images, labels, numbers, corrupt = batch
+        return (
+            self.to_device(images),
+            labels.to(self._device, non_blocking=True),
+            numbers.numpy().copy(),  # pinned memory is not for keeping
+            int(corrupt.sum()),
+        )
 
 
 def start_method(spec: RunSpec, device: torch.device) -> str | None:

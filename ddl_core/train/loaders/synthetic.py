@@ -15,9 +15,23 @@ from ddl_core.train.protocols import Split
 # Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
 POOL = 4
 
+MOST_BYTES = 2_000_000_000  # of the pools of a rank: 12, of batches of 64 images of 224 pixels
+
+Pool = list[tuple[Tensor, Tensor]]
+
+
+def most_pools(spec: RunSpec) -> int:
+    """Return how many pools a rank may keep."""
+    batch = 4 * 3 * spec.image_size**2 * spec.local_batch_size
+    return max(1, MOST_BYTES // (POOL * batch))
+
 
 class Synthetic:
-    """A pool of normal-distributed images with random labels, made once per epoch."""
+    """Pools of normal-distributed images with random labels, made once per epoch.
+
+    Each (virtual) worker has one of its own, wherever it is, as long as so many fit into
+    `MOST_BYTES`; then worker v shares that of worker v modulo their number.
+    """
 
     fingerprint = None
     corrupt_images = 0
@@ -33,7 +47,7 @@ class Synthetic:
         device: torch.device,
     ) -> None:
         self.classes = spec.classes
-        self._spec, self._split, self._rank, self._device = spec, split, rank, device
+        self._spec, self._split, self._device = spec, split, device
         if split == "train":
             self.images = spec.train_images or IMAGENET_TRAIN_IMAGES
             self._batches = steps_per_epoch(spec, self.images) * spec.accumulation
@@ -41,18 +55,19 @@ class Synthetic:
             self.images = spec.eval_images or IMAGENET_EVAL_IMAGES
             self._batches = count_eval_batches(spec, self.images, rank, world_size)
         self._own = len(range(rank, self.images, world_size))
-        self._pools: list[list[tuple[Tensor, Tensor]]] = []
+        accumulation = spec.accumulation if split == "train" else 1
+        first = rank * accumulation
+        # Of the worker's number and the size of a batch alone: the same for any spread of workers.
+        self._workers = [worker % most_pools(spec) for worker in range(first, first + accumulation)]
+        self._pools: dict[int, Pool] = {}
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make a fresh pool for each virtual worker of this rank."""
-        accumulation = self._spec.accumulation if self._split == "train" else 1
-        self._pools = [
-            self._make_pool(epoch, self._rank * accumulation + micro)
-            for micro in range(accumulation)
-        ]
+        """Make fresh pools for the virtual workers of this rank; the old ones are gone before."""
+        self._pools = {}
+        self._pools = {worker: self._make_pool(epoch, worker) for worker in set(self._workers)}
 
-    def _make_pool(self, epoch: int, worker: int) -> list[tuple[Tensor, Tensor]]:
+    def _make_pool(self, epoch: int, worker: int) -> Pool:
         spec = self._spec
         place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, worker)
         generator = torch.Generator(self._device)
@@ -75,8 +90,9 @@ class Synthetic:
         """Walk round the pools; a last evaluation batch is cut to the images that are left."""
         left = self._own
         for number in range(self._batches):
-            pool = self._pools[number % len(self._pools)]
-            images, labels = pool[number // len(self._pools) % len(pool)]
+            step, micro = divmod(number, len(self._workers))
+            pool = self._pools[self._workers[micro]]
+            images, labels = pool[step % len(pool)]
             if self._split == "eval":
                 images, labels = images[:left], labels[:left]
                 left -= len(labels)

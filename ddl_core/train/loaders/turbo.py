@@ -6,6 +6,8 @@ work: libjpeg-turbo without Pillow's copies, a resize that torch has in vector i
 set once and keeps it: for studies of accuracy, not of loading.
 """
 
+from pathlib import Path
+
 import numpy as np
 import simplejpeg
 import torch
@@ -77,12 +79,26 @@ class Turbo(ProcessLoader):
 
     samples = TurboSamples
 
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(spec, data_dir, split, rank, world_size, device)
+        # Made once: making a tensor on a GPU waits for all that it has to do.
+        scale = [1 / (255 * value) for value in STD]
+        shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+        self._scale = torch.tensor(scale, device=device)[:, None, None]
+        self._shift = torch.tensor(shift, device=device)[:, None, None]
+
     def to_device(self, images: Tensor) -> Tensor:
         """Copy 8-bit pixels, and normalise them there."""
         pixels = images.to(self._device, non_blocking=True).float()
-        scale = torch.tensor([1 / (255 * value) for value in STD], device=self._device)
-        shift = torch.tensor([-m / s for m, s in zip(MEAN, STD, strict=True)], device=self._device)
-        return pixels.mul_(scale[:, None, None]).add_(shift[:, None, None])
+        return pixels.mul_(self._scale).add_(self._shift)
 
 
 class KeptSamples(TurboSamples):
