@@ -25,7 +25,9 @@ from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 
 PATIENCE_S = 120.0
-ANSWER = "ddl doctor: "  # begins the one line that counts; packages print much at import
+# What the one line that counts begins with; packages print much at import.
+ANSWER = "ddl doctor: "
+REFUSAL = "ddl doctor, bad: "  # then the detail, a bar and the remedy
 REMEDY = "make env"
 
 # What each package has to tell, as an expression over the modules it imports.
@@ -35,6 +37,9 @@ import torch
 cuda = torch.version.cuda
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 built = f"for CUDA {cuda}" if cuda else "for the CPU"
+from ddl_core.records.gpus import remedy, unseen
+if not gpus and (why := unseen(cuda)):
+    refuse(why, remedy(cuda))
 say(torch.__version__, built, *(gpus or ["sees no GPU"]))
 """,
     "torchvision": """
@@ -144,7 +149,10 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
-    head = f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
+    head = (
+        f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
+        f"def refuse(detail, remedy): print({REFUSAL!r} + detail + '|' + remedy)\n"
+    )
     if (found := installed(name, required)).state != "ok" or name not in PROBES:
         return found
     state: State = "bad" if required else "warn"
@@ -159,7 +167,11 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
         )
     except subprocess.TimeoutExpired:
         return Finding(name, state, f"import took over {patience_s:.0f} s", REMEDY)
-    said = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+    lines = done.stdout.splitlines()
+    if refused := [line for line in lines if line.startswith(REFUSAL)]:
+        detail, _, way_out = refused[0].removeprefix(REFUSAL).partition("|")
+        return Finding(name, "bad", detail, way_out)
+    said = [line for line in lines if line.startswith(ANSWER)]
     if done.returncode == 0 and said:
         return Finding(name, "ok", said[0].removeprefix(ANSWER))
     last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
