@@ -326,3 +326,16 @@ def test_the_patience_with_set_up_can_be_chosen(monkeypatch: pytest.MonkeyPatch)
 def test_a_collective_gives_up_before_the_set_up_does() -> None:
     """Its message says which one; that of the watch only that nothing happens."""
     assert COLLECTIVE_TIMEOUT.total_seconds() < ranks.SETUP_TIMEOUT_S
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_first_batch_later_than_the_stall_limit_does_not_end_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "WORKER", "tests.launch.late_worker")
+    told: list[str | None] = []
+    # Its first batch comes after seven seconds.
+    record = run_ranks(planned(), lambda state: told.append(state["stage"]), stall_timeout=5)
+    assert record.status == "completed"
+    assert "first step" in told
