@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ HOME = Path(__file__).resolve().parents[1]
 # Every process of a run inherits this variable. Process groups would not do: a process may make a
 # session of its own, and one whose parent was killed has a new parent.
 TOKEN = "DDL_RUN_TOKEN"
+# Not without end: some programs close every number up to their limit, one by one.
+MOST_OPEN_FILES = 65_536
 # Where ranks ask for their turn, if the arms of their study measure in turns.
 TURNS = "DDL_TURNS"
 PATIENCE_S = 20.0
@@ -173,6 +176,17 @@ def _handlers(
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files to the highest that this process may have and may need.
+
+    A set of 1,024 shards, or the sockets of 1,024 ranks, is more than the 1,024 of most systems.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:

@@ -1,4 +1,7 @@
 import os
+import re
+import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,3 +115,40 @@ def test_handlers_are_left_alone_outside_the_main_thread() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+RAISE = "from ddl_core.processes import allow_open_files; allow_open_files(); " + ASK
+RANK = (
+    "import sys; from ddl_core.train import worker; worker.Run = None\n"
+    "worker.report = lambda *_: None; worker.main(['nowhere'])\n" + ASK
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "after"),
+    [("-Sn 100 -Hn 900", (900, 900)), ("-Sn 900 -Hn 900", (900, 900))],
+)
+@pytest.mark.parametrize("code", [RAISE, pytest.param(RANK, marks=pytest.mark.slow)])
+def test_a_rank_may_open_as_many_files_as_the_system_lets_it(limits, after, code) -> None:
+    soft, hard = re.findall(r"-[SH]n \d+", limits)
+    command = f"ulimit {soft}; ulimit {hard}; exec {sys.executable} -c {shlex.quote(code)}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted"),
+    [
+        ((1024, 2**20), (65_536, 2**20)),  # some programs close every number below their limit
+        ((1024, resource.RLIM_INFINITY), (65_536, resource.RLIM_INFINITY)),
+        ((2**20, 2**20), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_a_limit_is_never_lowered_and_never_endless(monkeypatch, before, wanted) -> None:
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    processes.allow_open_files()
+    assert asked == ([wanted] if wanted else [])

@@ -4,10 +4,13 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddl_core.datasets import listing
+from ddl_core.datasets.listing import Arrays
 from ddl_core.errors import DataError
 
 # Those of torchvision.datasets.ImageFolder.
@@ -32,12 +35,20 @@ class ImageList:
 
     def __init__(self, root: Path, classes: Sequence[str], names: Iterable[Sequence[str]]) -> None:
         """Pack `names`: for each class, its file names relative to the class folder, in order."""
+        self._hold(root, classes, map(_packed, names))
+
+    @classmethod
+    def of_packed(cls, root: Path, classes: Sequence[str], names: Iterable[bytes]) -> Self:
+        """Take, for each class, its file names as `_packed` joins them."""
+        images = cls.__new__(cls)
+        images._hold(root, classes, names)
+        return images
+
+    def _hold(self, root: Path, classes: Sequence[str], names: Iterable[bytes]) -> None:
         self.root = root
         self.classes = tuple(classes)
-        counts, packed = [], []
-        for files in names:
-            counts.append(len(files))
-            packed.append(b"".join(os.fsencode(name) + b"\0" for name in files))
+        packed = list(names)
+        counts = [one.count(b"\0") for one in packed]
         self._names = b"".join(packed)
         self._ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
         self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -115,7 +126,7 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     unknown = sorted(set(found) - set(classes or found))
     if unknown:
         raise DataError(f"{root} has class folders that training does not know: {some(unknown)}")
-    images = scan(root, found, classes)
+    images = _listed_once(root, found, classes)
     empty = sorted(set(found) - set(images.present()))
     if empty:
         raise DataError(
@@ -123,6 +134,36 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
             f"\n{expected(root.parent)}"
         )
     return images
+
+
+def _packed(names: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def _listed_once(root: Path, found: Sequence[str], classes: Sequence[str] | None) -> ImageList:
+    """List like `scan`, but once for all ranks of a node; see `listing`."""
+
+    def look() -> Arrays:
+        walked = [_walk(root / name) for name in found]
+        packed = [_packed(names) for names, _ in walked]
+        flat = np.frombuffer(b"".join(packed), dtype=np.uint8)
+        nested = any(nested for _, nested in walked)
+        return flat, np.array([len(one) for one in packed]), np.array(nested)
+
+    def worth(arrays: Arrays) -> bool:
+        flat, _, nested = arrays
+        # What changes in a folder inside a class folder does not change that one.
+        return not nested and int(np.count_nonzero(flat == 0)) >= listing.WORTH
+
+    places = [root, *(root / name for name in found)]
+    flat, sizes, _ = listing.once_per_node(places, look, worth)
+    ends = np.cumsum(sizes)
+    parts = {
+        name: flat[end - size : end].tobytes()
+        for name, size, end in zip(found, sizes, ends, strict=True)
+    }
+    order = classes or found
+    return ImageList.of_packed(root, order, (parts.get(name, b"") for name in order))
 
 
 def scan(root: Path, found: Sequence[str], classes: Sequence[str] | None = None) -> ImageList:
@@ -168,12 +209,18 @@ def image_files(class_dir: Path) -> list[str]:
     DataError
         If a folder cannot be read.
     """
+    return _walk(class_dir)[0]
+
+
+def _walk(class_dir: Path) -> tuple[list[str], bool]:
+    """Return the same, and whether there is a folder inside."""
     names = []
     top = str(class_dir)
-    for folder, _, files in sorted(os.walk(top, followlinks=True, onerror=_unreadable)):
+    walked = sorted(os.walk(top, followlinks=True, onerror=_unreadable))
+    for folder, _, files in walked:
         inner = folder[len(top) + 1 :]
         names += [f"{inner}/{file}" if inner else file for file in sorted(files) if is_image(file)]
-    return names
+    return names, len(walked) > 1
 
 
 def is_image(name: str) -> bool:

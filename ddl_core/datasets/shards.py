@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from ddl_core.datasets import listing
 from ddl_core.datasets.bulk import stream
 from ddl_core.datasets.folder import some
+from ddl_core.datasets.listing import Arrays
 from ddl_core.datasets.manifest import SHARD_LOG, read_shard_log, write_whole
 from ddl_core.datasets.tfrecord import ENCODED, Example, read_lengths, unframe
 from ddl_core.errors import DataError
@@ -197,7 +199,9 @@ class RecordList:
         self._open: OrderedDict[int, int] = OrderedDict()  # shard -> file descriptor
         self._lock = threading.Lock()
         # A quarter of what the system grants: for a list of each split, and as much for others.
-        self._most_open = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        granted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        unlimited = granted == resource.RLIM_INFINITY
+        self._most_open = len(self.shards) if unlimited else max(1, granted // 4)
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -306,8 +310,22 @@ def list_records(folder: str | Path, split: str) -> RecordList:
     if missing:
         unfinished = "; complete it: ddl data convert" if plan else ""
         raise DataError(f"{root} lacks {len(missing)} shards: {some(missing)}{unfinished}")
-    places = [read_index(root / name) for name in shards]
+    places = _places_once(root, shards)
     return RecordList(root, shards, plan.classes if plan else (), places)
+
+
+def _places_once(root: Path, shards: Sequence[str]) -> list[Places]:
+    """Read the indices of `shards` once for all ranks of a node; see `listing`."""
+
+    def look() -> Arrays:
+        read = [read_index(root / name) for name in shards]
+        return np.concatenate(read), np.array([len(one) for one in read])
+
+    files = [place for name in shards for place in (root / name, index_path(root / name))]
+    places, counts = listing.once_per_node(
+        files, look, worth=lambda arrays: len(arrays[0]) >= listing.WORTH
+    )
+    return np.split(places, np.cumsum(counts)[:-1])
 
 
 def is_record_folder(folder: Path) -> bool:

@@ -37,7 +37,11 @@ import torch
 cuda = torch.version.cuda
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 built = f"for CUDA {cuda}" if cuda else "for the CPU"
-say(torch.__version__, built, *(gpus or ["sees no GPU"]))
+from ddl_core.records import gpus as listed
+why = "" if gpus else listed.unseen(cuda)
+say(torch.__version__, built, *(gpus or [why or "sees no GPU"]))
+if why:
+    remedy(listed.remedy(cuda))
 """,
     "torchvision": """
 from ddl_core.train.vision import torchvision

@@ -154,6 +154,8 @@ def _open_files(record: ProbeRecord) -> Finding:
         return Finding("open files", "ok", "no limit")
     most = f"ulimit -n {hard}" if hard > 0 else "ulimit -n unlimited"
     remedy = f"setup = ['{most}'] in the site's file"
+    if soft == hard:  # ranks raise their own to it
+        remedy = "ask who runs the machine for a higher hard limit"
     shards = max((one.reading.shards or 0 for one in record.answers if one.reading), default=0)
     if shards > soft // 4:
         detail = f"limit {soft}: {soft // 4} of {shards} shards stay open, others open anew"

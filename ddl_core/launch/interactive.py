@@ -101,6 +101,12 @@ class Engines:
         return ranks.run_ranks(run_dir, on_progress, stall_timeout, execute)
 
     def _check(self, spec: RunSpec) -> None:
+        if spec.nsys:
+            raise LaunchError(
+                "nsys = true, but these engines have started without Nsight Systems and it can "
+                "only begin with a process; use ranks.run_ranks or `ddl run` for this run, or "
+                "leave nsys out"
+            )
         for name in FIXED:
             wanted, given = getattr(spec, name), getattr(self._spec, name)
             if wanted != given:

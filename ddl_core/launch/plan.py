@@ -14,8 +14,10 @@ from ddl_core.records.ledger import (
 )
 from ddl_core.records.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_core.records.run import read_record, write_record
-from ddl_core.spec.run import RunSpec
+from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.spec.study import Study
+
+ENOUGH_STEPS = 200  # of a window on GPUs: some 10 s, in which a start of 0.1 s is one per cent
 
 
 def find_study(name: str) -> Study:
@@ -79,6 +81,34 @@ def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
     if data_dir:
         _point_to(directory, data_dir)
     return directory
+
+
+def short_windows(runs: list[RunSpec]) -> str | None:
+    """Say which runs on GPUs have windows too short to tell more than how a loader starts.
+
+    A window is an epoch. Where a run's number of images is not known before it starts, nothing is
+    said of it.
+    """
+    steps = {run.world_size: count for run in runs if (count := _few_steps(run))}
+    if not steps:
+        return None
+    short = sum(_few_steps(run) is not None for run in runs)
+    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in sorted(steps.items()))
+    return (
+        f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
+        f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
+        "of it; more train_images make it longer (docs/method.md)"
+    )
+
+
+def _few_steps(run: RunSpec) -> int | None:
+    """Return the steps of a window where they are too few; None where not, or not known."""
+    whole = run.loader == "synthetic" or run.dataset == "imagenet"
+    images = run.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
+    if run.device != "cuda" or images is None:
+        return None
+    steps = images // run.global_batch_size
+    return steps if steps < ENOUGH_STEPS else None
 
 
 def _point_to(directory: Path, data_dir: Path) -> None:

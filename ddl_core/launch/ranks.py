@@ -25,6 +25,8 @@ from ddl_core.spec.run import RunSpec
 WORKER = "ddl_core.train.worker"
 POLL_S = 0.25
 STALL_TIMEOUT_S = 300.0
+# Until the first step. Longer than what may end it with a better message: a collective's time-out.
+SETUP_TIMEOUT_S = 1200.0
 # A rank may hang at its end after correct training. Nothing of the result is outstanding once the
 # record says completed.
 EXIT_GRACE_S = 20.0
@@ -50,8 +52,9 @@ def run_ranks(
     on_progress
         Called with every new content of ``progress.json``, about once a second.
     stall_timeout
-        Seconds without a new ``progress.json`` after which the run counts as hanging; by default
-        the environment variable ``DDL_STALL_TIMEOUT``, else 300.
+        Seconds without a new ``progress.json`` after which a run that makes steps counts as
+        hanging; by default the environment variable ``DDL_STALL_TIMEOUT``, else 300. Before its
+        first step, and that of its first evaluation: ``DDL_SETUP_TIMEOUT``, else 1200 at least.
     execute
         How the ranks are executed; by default as processes of their own, by the run's launcher.
 
@@ -88,6 +91,12 @@ def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
 def stall_limit_s(default: float) -> float:
     """Return how long ranks may show no progress: ``DDL_STALL_TIMEOUT``, else `default`."""
     return float(os.environ.get("DDL_STALL_TIMEOUT") or default)
+
+
+def setup_limit_s(stall_timeout: float) -> float:
+    """Return how long a stage of set-up may take; never less than steps may by default."""
+    given = os.environ.get("DDL_SETUP_TIMEOUT")
+    return float(given) if given else max(SETUP_TIMEOUT_S, stall_timeout)
 
 
 def _check(record: RunRecord, directory: Path) -> None:
@@ -157,6 +166,7 @@ def watch(
     `ended` is asked several times a second.
     """
     seen, since, progress = _changed(files.progress), time.monotonic(), None
+    setup_timeout = setup_limit_s(stall_timeout)
     grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
@@ -171,8 +181,9 @@ def watch(
         waited = time.monotonic() - since
         if waited > grace and read_record(files.directory).status == "completed":
             return None
-        if waited > stall_timeout:
-            return _stall_text(files, stall_timeout)
+        preparing = progress is None or progress.get("stage") is not None
+        if waited > (setup_timeout if preparing else stall_timeout):
+            return _stall_text(progress, waited, preparing)
     return None
 
 
@@ -184,12 +195,14 @@ def _changed(path: Path) -> int | None:
         return None
 
 
-def _stall_text(files: RunFiles, seconds: float) -> str:
-    progress = read_progress(files.directory)
+def _stall_text(progress: Standing | None, seconds: float, preparing: bool) -> str:
     where = f"in phase {progress['phase']}, epoch {progress['epoch']}" if progress else "at start"
+    if progress and progress.get("stage"):
+        where += f", {progress['stage']}"
+    variable = "DDL_SETUP_TIMEOUT" if preparing else "DDL_STALL_TIMEOUT"
     return (
         f"no progress for {seconds:.0f} s ({where}): the ranks were ended; if such a pause is "
-        "expected, set DDL_STALL_TIMEOUT to more seconds"
+        f"expected, set {variable} to more seconds"
     )
 
 

@@ -13,6 +13,8 @@ Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
 WAITING = "waiting"  # the phase of a rank that stands still while other arms measure
+# What may take minutes: loader processes start, and the first batch; torch.compile; cuDNN's choice.
+FIRST_STEP = "first step"
 
 Publish = Callable[[dict[str, Any]], None]
 
@@ -43,9 +45,13 @@ def describe(progress: Standing | None) -> str:
     if not progress:
         return "starting the ranks"
     plain = {"setup": "setting up", "done": "done", WAITING: "waiting for its turn"}
+    stage = progress.get("stage")
     if progress["phase"] in plain:
-        return plain[progress["phase"]]
+        text = plain[progress["phase"]]
+        return f"{text}: {stage}" if stage else text
     text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
+    if stage:
+        return f"{text}, {stage}"
     if progress["steps"]:
         text += f", step {progress['step']}/{progress['steps']}"
     if rate := progress.get("images_per_s"):
@@ -71,19 +77,30 @@ class Progress:
         self._state: dict[str, Any] = {"phase": "setup", "epoch": 0, "epochs": epochs}
         self._images_per_step = 0
         self._begun = self._written = 0.0
-        self.begin("setup", 0, 0)
+        self._ahead = {"train", "eval"}  # phases whose first step has not been made
+        self.set_up("joining the other ranks")
+
+    def set_up(self, stage: str) -> None:
+        """Tell what is being prepared before the first epoch."""
+        self._enter("setup", 0, 0, stage)
 
     def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
-        """Enter a phase: ``setup``, ``train``, ``eval``, ``waiting`` or ``done``."""
-        self._state |= {"phase": phase, "epoch": epoch}
+        """Enter a phase: ``train``, ``eval``, ``waiting`` or ``done``."""
+        self._enter(phase, epoch, images_per_step, FIRST_STEP if phase in self._ahead else None)
+
+    def _enter(self, phase: str, epoch: int, images_per_step: int, stage: str | None) -> None:
+        self._state |= {"phase": phase, "epoch": epoch, "stage": stage}
         self._images_per_step = images_per_step
         self._begun = time.monotonic()
         self._write(0, 0, None)
 
     def step(self, done: int, steps: int) -> None:
         """Tell that `done` of `steps` steps of this phase are done; cheap to call every step."""
-        if not self._wanted or time.monotonic() - self._written < INTERVAL_S:
+        first = self._state["phase"] in self._ahead
+        if not self._wanted or (not first and time.monotonic() - self._written < INTERVAL_S):
             return
+        self._ahead.discard(self._state["phase"])
+        self._state["stage"] = None
         rate = done * self._images_per_step / (time.monotonic() - self._begun)
         self._write(done, steps, rate)
 
@@ -102,6 +119,7 @@ class Progress:
             "time_utc": now(),
         }
         if self._path is not None:
-            write_atomically(self._path, json.dumps(self._state) + "\n")
+            # Not synced: all ranks would wait for the disk with rank 0, once a second.
+            write_atomically(self._path, json.dumps(self._state) + "\n", sync=False)
         if self._publish is not None:
             self._publish(self._state)

@@ -47,8 +47,8 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         raise
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content`, so that it is never seen half written.
+def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+    """Replace `path` by `content`, so that it is never seen half written; `sync` as `replacing`.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        with replacing(path, sync=sync) as file:
             file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ddl_core.errors import DDLError
-from ddl_core.processes import die_with_parent
+from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.records.environment import told
 from ddl_core.records.paths import RunFiles, locate
 from ddl_core.records.progress import WAITING, Progress, Publish
@@ -54,6 +54,7 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
         log.error("usage: python -m ddl_core.train.worker RUN_DIR")
         return 2
     die_with_parent()
+    allow_open_files()
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:
@@ -94,13 +95,17 @@ class Run:
 
     def _train(self) -> None:
         """Train from where a stop has left; a function of its own, to hold nothing at teardown."""
-        train_loader, eval_loader = self._loader("train"), self._loader("eval")
+        self.progress.set_up("listing the images")
+        train_loader = self._loader("train")
+        eval_loader = self._loader("eval") if self.spec.eval_every else None
+        self.progress.set_up("building the network and sending its weights")
         trainee = self._trainee()
         profiler = self._profiler(len(train_loader) // self.spec.accumulation)
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
         start = weights_sha256(trainee.network)
         check_agreement(self.strategy, start, "same initial weights")
-        self._describe(train_loader, eval_loader.images, self.strategy.describe())
+        eval_images = eval_loader.images if eval_loader else None
+        self._describe(train_loader, eval_images, self.strategy.describe())
         warm_from = first_epoch + self._cold_epochs(train_loader)
         if self.spec.nsys:
             warm_from = self.spec.epochs  # none: a profiler takes time of its own
@@ -115,6 +120,7 @@ class Run:
 
     def _load(self) -> None:
         """Only fetch the batches of each epoch, from the first one again after a stop."""
+        self.progress.set_up("listing the images")
         loader = self._loader("train")
         self._describe(loader, None, None)
         cold = self._cold_epochs(loader)
@@ -204,10 +210,10 @@ class Run:
         profiler.write(self.files, epoch)
 
     def _evaluate_and_save(
-        self, trainee: Trainee, eval_loader: Loader, epoch: int, cold: bool
+        self, trainee: Trainee, eval_loader: Loader | None, epoch: int, cold: bool
     ) -> None:
         spec, group = self.spec, self.strategy
-        if _due(spec.eval_every, epoch, spec.epochs):
+        if eval_loader and _due(spec.eval_every, epoch, spec.epochs):
             device.reset_peak_memory(group.device)
             self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
             outcome = evaluate(trainee, eval_loader, self.progress.step)

@@ -262,3 +262,16 @@ def test_the_list_of_imagenet_is_small(tmp_path):
     assert records.name(len(records) - 1) == "train-01023-of-01024 record 1250"
     assert held < 40 * len(records)
     assert peak < 60e6
+
+
+@pytest.mark.parametrize("limit", [12, 4096, resource.RLIM_INFINITY])
+def test_each_shard_is_opened_once_where_the_limit_allows(finished_records, monkeypatch, limit):
+    """A quarter of 12 files is enough for 3 shards; of the 8 in the test above it is not."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    records = list_records(finished_records, "train")
+    opened = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or real(path, *how))
+    for index in (0, 31, 12, 1, 30, 13, 11, 2, 29):
+        records.read(index)
+    assert sorted(path.name for path in opened) == list(records.shards)

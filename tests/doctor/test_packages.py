@@ -15,6 +15,7 @@ from ddl_core.doctor.machine import ask, examine_packages
     [
         ("print('noise'); say('1.2', 'with Gloo')", "ok", "1.2, with Gloo"),
         ("import a_package_that_is_not_there", "warn", "a_package_that_is_not_there"),
+        ("say('1.2', 'sees no GPU'); remedy('another torch')", "warn", "sees no GPU"),
         ("import os; os.abort()", "warn", "exit code -6"),
         ("import time; time.sleep(60)", "warn", "over 1 s"),
         ("print('said nothing')", "warn", "exit code 0"),

@@ -101,6 +101,9 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     before = engine_pids(engines)
     with pytest.raises(LaunchError, match="gpus_per_node = 1, but these engines were started"):
         engines.run(plan("other", strategy="single", gpus_per_node=1))
+    with pytest.raises(LaunchError, match=r"nsys = true, but these engines.*use ranks.run_ranks"):
+        engines.run(plan("recorded", nsys=True))
+    assert read_record(plan("recorded", nsys=True)).status == "planned"
     run_dir = plan("broken", loader="native", dataset="nowhere")
     with pytest.raises(DataError, match="nowhere"):
         engines.run(run_dir)

@@ -1,3 +1,5 @@
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -15,8 +17,9 @@ from ddl_core.records.ledger import entry, exclusive
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
-from ddl_core.records.storage import now
+from ddl_core.records.storage import now, write_atomically
 from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies.group import COLLECTIVE_TIMEOUT
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, rank_process, wait_for
 
@@ -255,3 +258,84 @@ def test_a_new_attempt_closes_the_one_that_was_cut_off(monkeypatch: pytest.Monke
     assert first.error.kind == "Interrupted"
     assert second.error is not None
     assert second.error.kind == "NotStarted"
+
+
+class Watched:
+    """Lets `ranks.watch` look at a run whose clock is the test's, ten seconds a look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, told: dict[int, str]) -> None:
+        self.looks, self.told = 0, told
+        self.files = RunFiles(planned())
+        self.spec = read_record(self.files.directory).spec
+        monkeypatch.delenv("DDL_SETUP_TIMEOUT", raising=False)
+        monkeypatch.setattr(ranks.time, "monotonic", lambda: 10.0 * self.looks)
+        monkeypatch.setattr(ranks.time, "sleep", lambda seconds: None)
+
+    def ended(self) -> bool:
+        if state := self.told.get(self.looks):
+            write_atomically(self.files.progress, state)
+            os.utime(self.files.progress, ns=(self.looks, self.looks))  # not the same for two
+        self.looks += 1
+        return self.looks > 500
+
+    def watch(self) -> str | None:
+        return ranks.watch(self.spec, self.ended, self.files, None, stall_timeout=60)
+
+
+SETTING_UP = '{"phase": "setup", "epoch": 0, "stage": "listing the images"}'
+COMPILING = '{"phase": "train", "epoch": 0, "stage": "first step"}'
+STEPPING = '{"phase": "train", "epoch": 0, "stage": null}'
+
+
+def test_a_set_up_longer_than_the_stall_limit_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 100 looks are 1000 s: of imports, of listing, and of the first batch.
+    steps = {look: STEPPING.replace("0", str(look)) for look in range(300, 501, 5)}
+    run = Watched(monkeypatch, {100: SETTING_UP, 200: COMPILING, **steps})
+    assert run.watch() is None
+    assert run.looks > 500
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds", "words"),
+    [
+        ({}, 1200, r"at start\).*set DDL_SETUP_TIMEOUT"),
+        ({2: SETTING_UP}, 1200, "phase setup, epoch 0, listing the images.*DDL_SETUP_TIMEOUT"),
+        ({2: COMPILING}, 1200, "phase train, epoch 0, first step.*set DDL_SETUP_TIMEOUT"),
+        ({2: COMPILING, 9: STEPPING}, 60, "phase train, epoch 0\\).*set DDL_STALL_TIMEOUT"),
+    ],
+)
+def test_a_hang_ends_in_set_up_and_between_steps(
+    monkeypatch: pytest.MonkeyPatch, told: dict[int, str], seconds: int, words: str
+) -> None:
+    run = Watched(monkeypatch, told)
+    text = run.watch()
+    assert text is not None
+    assert re.search(words, text)
+    last = max(told, default=0)
+    assert seconds / 10 <= run.looks - last <= seconds / 10 + 4
+
+
+def test_the_patience_with_set_up_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DDL_SETUP_TIMEOUT", raising=False)
+    assert ranks.setup_limit_s(300) == 1200
+    assert ranks.setup_limit_s(5000) == 5000  # who is patient with steps is so with set-up
+    monkeypatch.setenv("DDL_SETUP_TIMEOUT", "30")
+    assert ranks.setup_limit_s(300) == 30
+
+
+def test_a_collective_gives_up_before_the_set_up_does() -> None:
+    """Its message says which one; that of the watch only that nothing happens."""
+    assert COLLECTIVE_TIMEOUT.total_seconds() < ranks.SETUP_TIMEOUT_S
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_first_batch_later_than_the_stall_limit_does_not_end_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "WORKER", "tests.launch.late_worker")
+    told: list[str | None] = []
+    # Its first batch comes after seven seconds.
+    record = run_ranks(planned(), lambda state: told.append(state["stage"]), stall_timeout=5)
+    assert record.status == "completed"
+    assert "first step" in told

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from ddl_core.errors import SpecError
+from ddl_core.launch.plan import short_windows
 from ddl_core.records.paths import PAPER, STUDIES
 from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
@@ -154,3 +155,37 @@ def test_a_reference_that_is_not_one_arm_is_refused(reference: dict, words: str)
 def test_a_reference_with_an_unknown_field_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"turns\.reference: unknown field 'batch'"):
         Study.model_validate(turns(batch=3))
+
+
+@needs_all
+@pytest.mark.parametrize("name", ["one_gpu", "one_gpu_loaders"])
+def test_windows_on_one_gpu_are_long_and_its_batch_is_large(name: str) -> None:
+    runs = runs_of(name)
+    assert short_windows(runs) is None
+    assert {run.local_batch_size for run in runs} == {256}
+    assert {run.loader_workers for run in runs} == {14}
+    assert {run.compile for run in runs if run.work == "train"} == {False, True}
+    # Decoding alone takes as long either way.
+    assert not any(run.compile for run in runs if run.work == "load")
+
+
+def test_short_windows_of_a_plan_are_told() -> None:
+    text = short_windows(runs_of("juwels_booster"))
+    assert text is not None
+    # 1,281,167 images in batches of 64 a GPU: 5004 steps on 4, 19 on 1024.
+    assert "(156 on 128 ranks, 78 on 256 ranks, 39 on 512 ranks, 19 on 1024 ranks)" in text
+    assert "in 324 of 729 runs" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"train_images": 12_799}, "199 on 1 ranks"),
+        ({"train_images": 12_800}, None),
+        ({"train_images": 12_799, "device": "cpu"}, None),  # there a step takes long enough
+        ({"train_images": None}, None),  # nobody knows how many there are
+    ],
+)
+def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | None) -> None:
+    text = short_windows([RunSpec(**{"device": "cuda", **fields})])
+    assert text is None if told is None else told in (text or "")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,3 +237,14 @@ def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -
     assert run_ranks(directory).status == "completed"
     error = RunFiles(directory).error
     assert not error.exists(), error.read_text()
+
+
+def test_without_evaluation_the_validation_set_is_not_listed(images, tmp_path):
+    data = Path(shutil.copytree(images, tmp_path / "data"))
+    (data / "val" / "unknown_to_training").mkdir()
+    directory = planned(tmp_path / "run", data, model="tiny", epochs=2, eval_every=0)
+    record = run_ranks(directory)
+    assert record.data is not None
+    assert (record.data.train_images, record.data.eval_images) == (37, None)
+    with pytest.raises(LaunchError, match="unknown_to_training"):
+        run_ranks(planned(tmp_path / "evaluated", data, model="tiny", epochs=2))

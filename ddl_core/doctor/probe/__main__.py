@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
-from ddl_core.processes import die_with_parent
+from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.records.probe import Answer, read_probe, write_answer
 from ddl_core.train import device as accelerator
 from ddl_core.train.strategies.group import ProcessGroup, Rank
@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
         log.error("usage: python -m ddl_core.doctor.probe PROBE_DIR")
         return 2
     die_with_parent()
+    allow_open_files()  # as the ranks of a run do
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:

@@ -1,9 +1,11 @@
 """Loaders that finish one image at a time in processes of torch's DataLoader."""
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,11 +76,17 @@ class Samples(Dataset[Sample]):
             return None
 
 
+# Evaluation more seldom than this, in epochs, need not keep its processes in memory meanwhile.
+SELDOM = 5
+RANK = "ddl_core.train.worker"
+
+
 class ProcessLoader(FileLoader):
     """A loader whose subclass names its `Samples`.
 
     On a GPU the loader's processes come from a fork server: a forked copy of a process that talks
-    to InfiniBand may corrupt its memory. On the CPU they are forked, which starts faster.
+    to InfiniBand may corrupt its memory. It imports torch once for all of them. On the CPU they are
+    forked, which starts faster.
     """
 
     samples: ClassVar[type[Samples]]
@@ -96,15 +104,15 @@ class ProcessLoader(FileLoader):
         self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         workers = spec.loader_workers
         method = start_method(spec, device)
+        often = split == "train" or 0 < spec.eval_every < SELDOM
         self._loader = DataLoader(
             self.make_samples(),
             batch_sampler=self._plan,
             num_workers=workers,
             prefetch_factor=spec.loader_prefetch if workers else None,
             pin_memory=spec.pin_memory and device.type == "cuda",
-            # Evaluation is rare: its workers need not sit in memory during training.
-            persistent_workers=spec.persistent_workers and split == "train" and workers > 0,
-            multiprocessing_context=method,
+            persistent_workers=spec.persistent_workers and often and workers > 0,
+            multiprocessing_context=_context(method, type(self).__module__),
             # Of a fork server's children this process is not the parent.
             worker_init_fn=partial(_leave_with, os.getpid() if method == "fork" else None),
         )
@@ -138,6 +146,16 @@ def start_method(spec: RunSpec, device: torch.device) -> str | None:
     if spec.loader_workers == 0:
         return None
     return "forkserver" if device.type == "cuda" else "fork"
+
+
+def _context(method: str | None, module: str) -> BaseContext | None:
+    """Return what starts processes; a fork server has imported `module`, and torch with it."""
+    if method is None:
+        return None
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([module, RANK])  # each child runs the rank's module anew
+    return context
 
 
 def _leave_with(rank: int | None, _worker: int) -> None:

@@ -102,19 +102,36 @@ def _limited(found: int, limit: int | None, split: Split) -> int:
 class Batches:
     """Which images one rank loads, batch by batch; iterating begins the epoch last set.
 
-    A batch is a list of (epoch, number): a loader process that lives on cannot know the epoch.
+    The epoch's order is drawn when it is set, before the clock starts. A batch is a list of (epoch,
+    number): a loader process that lives on cannot know the epoch.
     """
 
     def __init__(
         self, spec: RunSpec, split: Split, images: int, rank: int, world_size: int
     ) -> None:
-        self.epoch = 0
         self._spec, self._split = spec, split
         self._images, self._rank, self._world_size = images, rank, world_size
         if split == "train":
             self._count = steps_per_epoch(spec, images) * spec.accumulation
         else:
             self._count = count_eval_batches(spec, images, rank, world_size)
+        self._epoch = 0
+        self._next: Iterator[Indices] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating begins."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._epoch = number
+        self._next = self._drawn()
+
+    def _drawn(self) -> Iterator[Indices]:
+        if self._split == "train":
+            return train_batches(self._spec, self._images, self._epoch, self._rank)
+        return eval_batches(self._spec, self._images, self._rank, self._world_size)
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
@@ -122,12 +139,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the batches of the epoch."""
-        if self._split == "train":
-            batches = train_batches(self._spec, self._images, self.epoch, self._rank)
-        else:
-            batches = eval_batches(self._spec, self._images, self._rank, self._world_size)
+        batches, self._next = self._next or self._drawn(), None
+        epoch = self._epoch
         for indices in batches:
-            yield [(self.epoch, index) for index in indices.tolist()]
+            yield [(epoch, index) for index in indices.tolist()]
 
 
 class FileLoader:

@@ -258,7 +258,8 @@ def _import_deepspeed(device: torch.device) -> ModuleType:
     )
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if device.type == "cpu":  # that operation's home; on a GPU to look for any probes them all
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Calls inside DeepSpeed that torch 2.13 has renamed.
     renamed = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_core.errors import LaunchError
+from ddl_core.records import gpus
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Reduction
 
@@ -58,11 +59,14 @@ class Rank:
         Raises
         ------
         LaunchError
-            If CUDA is asked for and not there.
+            If CUDA is asked for and not there; or if torch sees no GPU where the driver lists one.
         """
-        if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        if wanted == "cpu":
             return torch.device("cpu")
         if not torch.cuda.is_available():
+            _refuse_unseen()
+            if wanted == "auto":
+                return torch.device("cpu")
             raise LaunchError(
                 "device 'cuda' was asked for, but torch sees no CUDA device; "
                 "use device 'cpu' or 'auto', or a CUDA build of torch on a machine with a GPU"
@@ -71,6 +75,13 @@ class Rank:
         device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
+
+
+def _refuse_unseen() -> None:
+    """Do not train on the CPU, unsaid, what a newer driver or another torch would on a GPU."""
+    cuda = torch.version.cuda
+    if why := gpus.unseen(cuda):
+        raise LaunchError(f"{why}; {gpus.remedy(cuda)}; or choose device 'cpu'")
 
 
 class ProcessGroup:
@@ -85,10 +96,12 @@ class ProcessGroup:
             # A laptop's host name often resolves to an address that is not there at the moment.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         on_gpu = self.device.type == "cuda"
+        # DeepSpeed clones the group, and of one rank alone NCCL fails to split a bound one.
+        bound = on_gpu and self.world_size > 1
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
             timeout=COLLECTIVE_TIMEOUT,
-            device_id=self.device if on_gpu else None,
+            device_id=self.device if bound else None,
         )
 
     def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:

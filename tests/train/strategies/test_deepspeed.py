@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.deepspeed import configuration
+from ddl_core.train.strategies.deepspeed import _import_deepspeed, configuration
 from ddl_core.train.strategies.single import Single
 from tests.closeness import assert_far, assert_near, falls
 from tests.train.strategies.deepspeed_ranks import (
@@ -51,6 +52,28 @@ def test_the_configuration_follows_from_the_run_alone():
     assert sharded["zero_allow_untested_optimizer"] is True
     assert sharded["torch_autocast"]["dtype"] == "bfloat16"
     assert sharded["torch_autocast"]["lower_precision_safe_modules"] == []
+
+
+class Operations:
+    """Of a DeepSpeed that counts how often it was asked to try them all out."""
+
+    def __init__(self) -> None:
+        self.probed, self.compatible = 0, {"deepspeed_shm_comm": True}
+
+    @property
+    def __compatible_ops__(self) -> dict[str, bool]:
+        self.probed += 1
+        return self.compatible
+
+
+@pytest.mark.parametrize(("device", "probed"), [("cuda", 0), ("cpu", 1)])
+def test_operations_are_tried_out_only_where_one_is_switched_off(monkeypatch, device, probed):
+    """On a GPU that starts a compiler for each of them, on every rank."""
+    operations = Operations()
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=operations))
+    _import_deepspeed(torch.device(device))
+    assert operations.probed == probed
+    assert operations.compatible == {"deepspeed_shm_comm": device != "cpu"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Where a rank computes, and what its group is bound to."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddl_core.doctor import machine
+from ddl_core.errors import LaunchError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies import group
+from ddl_core.train.strategies.group import ProcessGroup, Rank
+
+ALONE = Rank(rank=0, local_rank=0, world_size=1)
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver tool that lists one GPU, first on PATH, and a torch that sees none."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '550.54.15, NVIDIA A100-SXM4-40GB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return tool
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+@pytest.mark.parametrize(("cuda", "built"), [("13.0", "for CUDA 13.0"), (None, "for the CPU")])
+def test_a_driver_that_is_too_old_for_torch_is_named(
+    nvidia_smi, monkeypatch, wanted, cuda, built
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(LaunchError) as raised:
+        ALONE.device(wanted)
+    for words in ("NVIDIA A100", "550.54.15", built, "whl/cu126", "device 'cpu'"):
+        assert words in str(raised.value)
+
+
+def test_the_cpu_is_used_where_it_is_asked_for_or_gpus_are_hidden(nvidia_smi, monkeypatch) -> None:
+    assert ALONE.device("cpu").type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert ALONE.device("auto").type == "cpu"
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
+def test_a_driver_tool_that_lists_nothing_is_no_gpu(nvidia_smi, script) -> None:
+    nvidia_smi.write_text(f"#!/bin/sh\n{script}\n")
+    assert ALONE.device("auto").type == "cpu"
+    with pytest.raises(LaunchError, match="sees no CUDA device"):
+        ALONE.device("cuda")
+
+
+@pytest.mark.slow
+def test_the_doctor_says_the_same(nvidia_smi) -> None:
+    if torch.version.cuda and torch.cuda.device_count():
+        pytest.skip("this torch sees a GPU")
+    found = machine.ask("torch")
+    assert found.state == "bad"
+    assert "NVIDIA A100" in found.detail
+    assert "550.54.15" in found.detail
+    assert "whl/cu126" in found.remedy
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_group_is_bound_to_a_gpu_only_if_it_has_others(monkeypatch, ranks: int) -> None:
+    """NCCL cannot split the bound communicator of one rank, as DeepSpeed does."""
+    asked = {}
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(Rank, "device", lambda place, wanted: torch.device("cuda", 0))
+    monkeypatch.setattr(
+        group.dist, "init_process_group", lambda backend, **how: asked.update(how, name=backend)
+    )
+    ProcessGroup(RunSpec(strategy="ddp", gpus_per_node=ranks))
+    assert asked["name"] == "nccl"
+    assert asked["device_id"] == (torch.device("cuda", 0) if ranks > 1 else None)
