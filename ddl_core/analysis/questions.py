@@ -58,8 +58,9 @@ class Question:
 # Where measured at two sizes, the synthetic loader stands beside the others: it shows what is left
 # without any data path.
 _NATIVE = [("native", "turbo", "synthetic")]
-_DALI = [("dali_cpu",), ("dali_gpu",)]
-_ALL = [("native", "turbo", "dali_cpu", "dali_gpu", "synthetic")]
+_CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
+_DALI = [_CPU, _GPU]
+_ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
 
 QUESTIONS = {
     "ratios": Question(

@@ -61,7 +61,7 @@ def loader_command(
     folder = data_dir or results().dataset("sample")
     arms = [
         (loader, form)
-        for loader in loaders or [name for name in READERS if name != "dali_gpu"]
+        for loader in loaders or [name for name in READERS if not name.endswith("_gpu")]
         for form in formats or ("folder",)
     ]
     found = []

@@ -239,6 +239,10 @@ class RecordList:
         shard, number = self._locate(index)
         return f"{self.shards[shard]} record {number}"
 
+    def places(self, shard: int) -> Places:
+        """Return offset and size of each record of a shard, the first of them number 0."""
+        return self._places[self._starts[shard] : self._starts[shard + 1]]
+
     def fingerprint(self) -> str:
         """Return the SHA-256 over shard names, offsets and sizes, but not over contents."""
         digest = hashlib.sha256("\0".join((*self.shards, "")).encode())

@@ -194,5 +194,5 @@ def _dali() -> Finding:
     ]
     if found:
         return Finding("dali", "ok", f"{found[0].detail} ({found[0].subject})")
-    detail = "not installed; loaders dali_cpu and dali_gpu need it"
+    detail = "not installed; all loaders named dali need it"
     return Finding("dali", "warn", detail, REMEDY)

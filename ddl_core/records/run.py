@@ -149,6 +149,9 @@ class EpochRecord(Strict):
     steps: int = Field(description="optimiser steps (train) or batches of the busiest rank (eval)")
     samples: int = Field(description="images really consumed, all ranks")
     corrupt_images: int = Field(description="of these, unreadable and replaced")
+    rescued_images: int | None = Field(
+        None, description="of these, decoded by Pillow because DALI failed; null without DALI"
+    )
     wall_s: float = Field(description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(

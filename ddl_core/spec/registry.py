@@ -96,6 +96,20 @@ LOADERS = {
         line=(0, (5, 2, 1, 2)),
         fill="right",
     ),
+    "dali_reader_cpu": Entry(
+        "ddl_core.train.loaders.dali_reader:DaliReaderCPU",
+        "DALI reader (CPU)",
+        _DALI,
+        variables=("DALI_",),
+        line=(0, (9, 2, 3, 2)),
+    ),
+    "dali_reader_gpu": Entry(
+        "ddl_core.train.loaders.dali_reader:DaliReaderGPU",
+        "DALI reader (GPU)",
+        _DALI,
+        variables=("DALI_",),
+        line=(0, (9, 2, 3, 2, 1, 2)),
+    ),
     "synthetic": Entry(
         "ddl_core.train.loaders.synthetic:Synthetic", line=(0, (1, 1.5)), fill="bottom"
     ),

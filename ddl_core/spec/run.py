@@ -157,9 +157,10 @@ class RunSpec(BaseModel):
             raise ValueError("loader 'synthetic' reads no files; leave data_format out")
         if self.loader == "synthetic" and self.work == "load":
             raise ValueError("loader 'synthetic' is never waited for; work = 'load' needs another")
-        if self.loader == "dali_gpu" and self.device == "cpu":
+        if self.loader in ("dali_gpu", "dali_reader_gpu") and self.device == "cpu":
             raise ValueError(
-                "loader 'dali_gpu' decodes on a GPU, but device = 'cpu'; use loader 'dali_cpu'"
+                f"loader {self.loader!r} decodes on a GPU, but device = 'cpu'; use loader "
+                f"{self.loader.replace('gpu', 'cpu')!r}"
             )
         if self.loader.startswith("dali") and self.loader_workers == 0:
             raise ValueError("loader_workers = 0: DALI needs at least one thread")

@@ -32,6 +32,8 @@ CLOSELY_WATCHED_STEPS = 3
 
 # A run goes on with a few unreadable images, but not with a broken data set.
 MAX_CORRUPT_SHARE = 0.01
+# Nor is it one of DALI any more if something else does its work.
+MAX_RESCUED_SHARE = 0.01
 
 
 def check_setup(before: str, after: str) -> None:
@@ -231,28 +233,33 @@ def check_epoch(spec: RunSpec, strategy: Strategy, loader: Loader, epoch: int) -
     Raises
     ------
     FairnessError
-        If they are not those of the epoch's order, each once, without its incomplete last step.
+        If they are not those of the epoch's order, each once, without its incomplete last step; of
+        a loader with an order of its own, if they are not as many, each once.
     """
     if loader.seen is None:
         return None
-    used = steps_per_epoch(spec, loader.images) * spec.global_batch_size
-    expected = epoch_order(spec, loader.images, epoch)[:used]
-    return _check(strategy, loader, loader.seen, np.sort(expected))
+    wanted = steps_per_epoch(spec, loader.images) * spec.global_batch_size
+    used = _used_once(strategy, loader, loader.seen)
+    if not loader.own_order:
+        _check_same(used, np.sort(epoch_order(spec, loader.images, epoch)[:wanted]))
+    elif used.size != wanted:
+        raise broken("each image once", f"{used.size} images were used, {wanted} should have been")
+    return _digest(used)
 
 
 def check_evaluation(strategy: Strategy, loader: Loader) -> str | None:
     """Do the same for an evaluation, which uses every image once. A collective."""
     if loader.seen is None:
         return None
-    return _check(strategy, loader, loader.seen, np.arange(loader.images))
+    used = _used_once(strategy, loader, loader.seen)
+    _check_same(used, np.arange(loader.images))
+    return _digest(used)
 
 
-def _check(
-    strategy: Strategy,
-    loader: Loader,
-    seen: list[npt.NDArray[np.int64]],
-    expected: npt.NDArray[np.int64],
-) -> str:
+def _used_once(
+    strategy: Strategy, loader: Loader, seen: list[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of the images that all ranks used, in ascending order. A collective."""
     own = np.concatenate([np.empty(0, np.int64), *seen])
     counts = torch.from_numpy(np.bincount(own, minlength=loader.images)).int()
     times = strategy.all_reduce(counts.to(strategy.device)).cpu().numpy()
@@ -262,13 +269,19 @@ def _check(
             "each image once",
             f"{twice.size} images were used more than once, the first is number {twice[0]}",
         )
-    used = np.flatnonzero(times)
+    return np.flatnonzero(times)
+
+
+def _check_same(used: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
     if not np.array_equal(used, expected):
         raise broken(
             "same images",
             f"{used.size} images were used, {expected.size} should have been, "
             f"and {np.setxor1d(used, expected).size} are in one set only",
         )
+
+
+def _digest(used: npt.NDArray[np.int64]) -> str:
     return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
 
@@ -293,3 +306,25 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
             f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
             "that a run tolerates; the log names them; check the folder with `ddl data verify DIR`"
         )
+
+
+def count_rescued(strategy: Strategy, loader: Loader, samples: int) -> int | None:
+    """Return how many of `samples` images Pillow decoded for DALI; None without. A collective.
+
+    Raises
+    ------
+    DataError
+        If more than 1 % were: what was measured is then Pillow.
+    """
+    if loader.rescued_images is None:
+        return None
+    own = torch.tensor([loader.rescued_images], device=strategy.device)
+    rescued = int(strategy.all_reduce(own).item())
+    allowed = int(MAX_RESCUED_SHARE * samples)
+    if rescued > allowed:
+        raise DataError(
+            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
+            f"than the {allowed} that a run tolerates; DALI's error is in the log; use another "
+            "loader, or another version of DALI"
+        )
+    return rescued

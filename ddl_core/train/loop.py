@@ -25,6 +25,7 @@ from ddl_core.train.fairness import (
     check_epoch,
     check_evaluation,
     count_corrupt,
+    count_rescued,
     refuse_broken_data,
 )
 from ddl_core.train.optim import set_learning_rate
@@ -105,6 +106,7 @@ class Outcome:
     steps: int
     samples: int
     corrupt_images: int
+    rescued_images: int | None = None
     loss: float | None = None
     top1: float | None = None
     top5: float | None = None
@@ -169,6 +171,7 @@ def train_one_epoch(
         steps=steps,
         samples=images_per_epoch,
         corrupt_images=corrupt,
+        rescued_images=count_rescued(strategy, loader, images_per_epoch),
         loss=loss_total / micro_batches,
         lr=rate,
         ids_sha256=ids,
@@ -211,6 +214,7 @@ def load_one_epoch(
         steps=steps,
         samples=samples,
         corrupt_images=corrupt,
+        rescued_images=count_rescued(strategy, loader, samples),
         ids_sha256=check_epoch(spec, strategy, loader, epoch),
     )
 
@@ -262,6 +266,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
         steps=busiest,
         samples=int(samples),
         corrupt_images=corrupt,
+        rescued_images=count_rescued(strategy, loader, int(samples)),
         loss=loss_sum / samples,
         top1=top1 / samples,
         top5=top5 / samples,

@@ -76,8 +76,15 @@ class Loader(Protocol):
     """SHA-256 that identifies the data; None if it is made up."""
     corrupt_images: int
     """Unreadable images replaced on this rank since `set_epoch`."""
+    rescued_images: int | None
+    """Images that Pillow decoded since `set_epoch` because DALI failed; None without DALI."""
     seen: list[npt.NDArray[np.int64]] | None
     """Numbers of the images yielded since `set_epoch`, 0 to ``images - 1``; None if made up."""
+    own_order: bool
+    """Whether training takes other images than `loaders/order.py` says: as many, each at most once.
+
+    Its views are then its own too. Evaluation is the same for all.
+    """
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch; equal on all ranks when training."""

@@ -26,6 +26,7 @@ class Images:
     """A loader of numbered random images; `order` may spoil which ones."""
 
     classes, fingerprint, corrupt_images = 3, None, 0
+    rescued_images, own_order = None, False
 
     def __init__(self, spec: RunSpec, split: str = "train", order=list, images: int = 23) -> None:
         self.images, self.epoch = images, 0
@@ -198,6 +199,30 @@ def test_statistics_that_change_between_steps_are_noticed():
 def test_a_loader_that_feeds_something_else_is_noticed(order, words):
     with pytest.raises(FairnessError, match=words):
         epochs(order=order)
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (lambda batches: [22 - one for one in batches], None),
+        (
+            lambda batches: [next(batches)] * 10,
+            "each image once.*2 images were used more than once",
+        ),
+        (
+            lambda batches: [one[:1] for one in batches],
+            "each image once.*10 images.*20 should have",
+        ),
+    ],
+    ids=["other images", "one batch again and again", "too few images"],
+)
+def test_a_loader_with_an_order_of_its_own_uses_as_many_images_each_once(order, words, monkeypatch):
+    monkeypatch.setattr(Images, "own_order", True)
+    if words is None:
+        assert epochs(order=order) != epochs()
+    else:
+        with pytest.raises(FairnessError, match=words):
+            epochs(order=order)
 
 
 def test_evaluation_must_see_every_image():

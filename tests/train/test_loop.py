@@ -24,6 +24,8 @@ class ListLoader:
     classes = 3
     fingerprint = None
     seen = None
+    rescued_images = None
+    own_order = False
 
     def __init__(self, batches, corrupt: int = 0) -> None:
         self._batches, self.corrupt_images = batches, corrupt
@@ -173,6 +175,17 @@ def test_a_few_unreadable_images_are_counted_and_many_end_the_run(corrupt, fails
             train_one_epoch(trainee(), loader, 0, ignore)
     else:
         assert train_one_epoch(trainee(), loader, 0, ignore).corrupt_images == corrupt
+
+
+@pytest.mark.parametrize(("rescued", "fails"), [(None, False), (0, False), (1, True)])
+def test_more_than_a_few_images_decoded_by_another_than_dali_end_the_run(rescued, fails):
+    loader = ListLoader(batches(5))
+    loader.rescued_images = rescued
+    if fails:
+        with pytest.raises(DataError, match=r"Pillow decoded 1 of 20 images instead.*than the 0"):
+            train_one_epoch(trainee(), loader, 0, ignore)
+    else:
+        assert train_one_epoch(trainee(), loader, 0, ignore).rescued_images == rescued
 
 
 def learning(**fields) -> list[float]:

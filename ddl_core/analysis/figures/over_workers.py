@@ -140,8 +140,9 @@ def _panels(
     """
     panels = {}
     for group in loaders:
-        label = ", ".join(style.loader_name(name) for name in group) if len(loaders) > 1 else ""
         here = ours[ours["loader"].isin(group)]
+        shown = [name for name in group if name == group[0] or (here["loader"] == name).any()]
+        label = ", ".join(map(style.loader_name, shown)) if len(loaders) > 1 else ""
         covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
         stated = theirs[np.array(covered, dtype=bool)]
         most = here[here["n"] > 0].groupby("panel")["world_size"].max()

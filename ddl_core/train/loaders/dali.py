@@ -1,5 +1,6 @@
 """NVIDIA DALI: decoding and resizing in a pipeline of its own threads, or on the GPU."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,8 @@ from ddl_core.train.loaders.image import MEAN, STD
 from ddl_core.train.loaders.order import Indices
 from ddl_core.train.protocols import Split
 
+log = logging.getLogger(__name__)
+
 DECODED: dict[str, Any] = {"output_type": types.RGB}
 if int(dali.__version__.split(".")[0]) >= 2:  # turns images by their EXIF data, as no other loader
     DECODED["adjust_orientation"] = False
@@ -35,6 +38,8 @@ class Dali(FileLoader):
     """
 
     decoder: ClassVar[str]
+    rescued_images: int = 0
+    seed = 0  # nothing is drawn in the pipeline: views come with the images
 
     def __init__(
         self,
@@ -47,10 +52,19 @@ class Dali(FileLoader):
     ) -> None:
         super().__init__(spec, data_dir, split, rank, world_size, device)
         if self.decoder == "mixed" and device.type != "cuda":
-            raise SpecError("loader 'dali_gpu' needs a GPU, and this rank has none; use 'dali_cpu'")
+            instead = spec.loader.replace("gpu", "cpu")
+            raise SpecError(
+                f"loader {spec.loader!r} needs a GPU, and this rank has none; use {instead!r}"
+            )
         self._feed = Feed(spec, self._files, self._plan, split == "train")
         self._pipeline: Pipeline | None = None
         self._batch = torch.empty(0)
+        self._failed = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation."""
+        super().set_epoch(epoch)
+        self.rescued_images = 0
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
         self._feed.begin()
@@ -67,11 +81,13 @@ class Dali(FileLoader):
                 if done + 1 == failed_at:
                     raise DataError(f"DALI fails on images that Pillow can read: {error}") from None
                 failed_at = done + 1
+                self._tell(error)
                 self._feed.go_back()
                 pipeline = self._build()
                 continue
             done += 1
             items = self._feed.delivered()
+            self.rescued_images += sum(item.rescued for item in items)
             if done == len(self) and self._spec.persistent_workers and self._split == "train":
                 self._pipeline = pipeline
             yield (
@@ -81,8 +97,18 @@ class Dali(FileLoader):
                 sum(item.corrupt for item in items),
             )
 
+    def _tell(self, error: RuntimeError) -> None:
+        """Log the first failure: a decoder that always fails says the same of every batch."""
+        if not self._failed:
+            self._failed = True
+            log.warning("DALI failed on images, which Pillow decodes instead: %s", error)
+
     def _fetch(self, pipeline: Pipeline) -> Tensor:
-        output = pipeline.run()[0].as_tensor()
+        return self._pixels(pipeline.run()[0])
+
+    def _pixels(self, decoded: Any) -> Tensor:
+        """Return a batch of DALI's as a tensor on the device."""
+        output = decoded.as_tensor()
         shape = torch.Size(output.shape())
         if self._device.type == "cuda":
             images = torch.empty(shape, dtype=torch.float32, device=self._device)
@@ -101,15 +127,15 @@ class Dali(FileLoader):
             num_threads=spec.loader_workers,
             device_id=self._device.index or 0 if self._device.type == "cuda" else None,
             prefetch_queue_depth=spec.loader_prefetch,
-            seed=0,  # nothing is drawn in the pipeline: views come with the images
+            seed=self.seed,
         )
         with pipeline:
-            images = self._training() if self._split == "train" else self._evaluation()
-            pipeline.set_outputs(images)
+            outputs = self._training() if self._split == "train" else self._evaluation()
+            pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
 
-    def _training(self) -> Any:
+    def _training(self) -> tuple[Any, ...]:
         size = self._spec.image_size
         files, corner, extent, mirror = fn.external_source(
             source=self._feed,
@@ -117,13 +143,17 @@ class Dali(FileLoader):
             dtype=[types.UINT8, types.INT32, types.INT32, types.INT32],
             ndim=[1, 1, 1, 1],
         )
-        images = fn.decoders.image_slice(
+        images = self._decoded_part(files, corner, extent)
+        images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
+        return (self._normalised(images, mirror=fn.squeeze(mirror, axes=[0])),)
+
+    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
+        """Return a part of each image; what lies below it need not be decoded."""
+        return fn.decoders.image_slice(
             files, corner, extent, device=self.decoder, **DECODED, **PIXELS
         )
-        images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
-        return self._normalised(images, mirror=fn.squeeze(mirror, axes=[0]))
 
-    def _evaluation(self) -> Any:
+    def _evaluation(self) -> tuple[Any, ...]:
         size = self._spec.image_size
         files, resized, corner = fn.external_source(
             source=self._feed,
@@ -133,8 +163,9 @@ class Dali(FileLoader):
         )
         images = fn.decoders.image(files, device=self.decoder, **DECODED)
         images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
-        images = fn.slice(images, corner, [size, size], **PIXELS)
-        return self._normalised(images)
+        # By name: a constant among the inputs would lie on the GPU, to be waited for in each batch.
+        images = fn.slice(images, start=corner, shape=[size, size], axis_names="HW")
+        return (self._normalised(images),)
 
     def _normalised(self, images: Any, **mirror: Any) -> Any:
         return fn.crop_mirror_normalize(
@@ -157,3 +188,9 @@ class DaliGPU(Dali):
     """Decode (partly) and resize on the GPU."""
 
     decoder = "mixed"
+
+    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
+        # Not decoded as a part: nvImageCodec 0.9.0 crashes or fails there (its issue 55), and the
+        # JPEG units of a GPU decode whole images only.
+        images = fn.decoders.image(files, device=self.decoder, **DECODED)
+        return fn.slice(images, start=corner, shape=extent, axis_names="HW")

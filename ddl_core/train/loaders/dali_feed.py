@@ -35,13 +35,17 @@ Array = npt.NDArray[np.generic]
 
 
 class Item(NamedTuple):
-    """One image: what the pipeline gets, and what is kept back."""
+    """One image: what the pipeline gets, and what is kept back.
+
+    `rescued`: Pillow decoded it because DALI had failed, not because DALI is known to be unable to.
+    """
 
     content: Array
     geometry: tuple[tuple[int, ...], ...]
     label: int
     number: int
-    corrupt: bool
+    corrupt: bool = False
+    rescued: bool = False
 
 
 class Feed:
@@ -59,13 +63,11 @@ class Feed:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
         self._batches: Iterator[list[tuple[int, int]]] = iter(())
         self._ahead: deque[list[Future[list[Item]]]] = deque()
-        self._careful: deque[list[tuple[int, int]]] = deque()
         self.taken: deque[list[Item]] = deque()
 
     def begin(self) -> None:
         """Begin the plan's epoch."""
         self._forget()
-        self._careful.clear()
         self._batches = iter(self._plan)
 
     def __call__(self) -> list[list[Array] | Array]:
@@ -84,16 +86,11 @@ class Feed:
         return self.taken.popleft()
 
     def go_back(self) -> None:
-        """Have the batches that the pipeline lost decoded by Pillow, and fed again."""
+        """Have the batches that the pipeline lost decoded by Pillow and fed again, first of all."""
         epoch = self._plan.epoch
-        lost = [[(epoch, item.number) for item in items] for items in self.taken]
-        waiting = [
-            [(epoch, item.number) for part in parts for item in part.result()]
-            for parts in self._ahead
-        ]
-        self._forget()
-        # Before what an earlier failure has left to do.
-        self._careful.extendleft(reversed([*lost, *waiting]))
+        while self.taken:
+            lost = [(epoch, item.number) for item in self.taken.pop()]
+            self._ahead.appendleft(self._submitted(lost, careful=True))
 
     def _forget(self) -> None:
         for parts in self._ahead:
@@ -103,19 +100,20 @@ class Feed:
         self.taken.clear()
 
     def _submit(self) -> bool:
-        """Start reading the next batch, in as many parts as there are threads."""
-        careful = bool(self._careful)
-        batch = self._careful.popleft() if careful else next(self._batches, None)
+        """Start reading the next batch, if there is one."""
+        batch = next(self._batches, None)
         if batch is None:
             return False
-        size = -(-len(batch) // self._threads)
-        self._ahead.append(
-            [
-                self._pool.submit(self._read, batch[start : start + size], careful)
-                for start in range(0, len(batch), size)
-            ]
-        )
+        self._ahead.append(self._submitted(batch, careful=False))
         return True
+
+    def _submitted(self, batch: list[tuple[int, int]], careful: bool) -> list[Future[list[Item]]]:
+        """Start reading a batch, in as many parts as there are threads."""
+        size = -(-len(batch) // self._threads)
+        return [
+            self._pool.submit(self._read, batch[start : start + size], careful)
+            for start in range(0, len(batch), size)
+        ]
 
     def _read(self, places: list[tuple[int, int]], careful: bool) -> list[Item]:
         return [self._item(epoch, number, careful) for epoch, number in places]
@@ -123,12 +121,16 @@ class Feed:
     def _item(self, epoch: int, number: int, careful: bool) -> Item:
         content, label = self._files.read(number)
         try:
-            content, height, width = _raw(content) if careful else _decodable(content)
+            given, height, width = _decodable(content)
+            rescued = careful and given is content
+            if rescued:
+                given, height, width = _raw(content)
         except UNREADABLE as error:
             self._name(self._files.name(number), error)
-            return Item(_bytes(BLANK), self._geometry(epoch, number, 1, 1), label, number, True)
+            blank = self._geometry(epoch, number, 1, 1)
+            return Item(_bytes(BLANK), blank, label, number, corrupt=True)
         geometry = self._geometry(epoch, number, height, width)
-        return Item(_bytes(content), geometry, label, number, False)
+        return Item(_bytes(given), geometry, label, number, rescued=rescued)
 
     def _geometry(
         self, epoch: int, number: int, height: int, width: int

@@ -82,6 +82,10 @@ class Images:
         """Return the SHA-256 that identifies the split's files."""
         return self._all.fingerprint()
 
+    def chosen(self) -> tuple[EncodedImages, Indices]:
+        """Return the split's listing, and the index into it of each number, in ascending order."""
+        return self._all, self._chosen
+
 
 def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedImages:
     if spec.data_format == "tfrecord":
@@ -151,6 +155,9 @@ class FileLoader:
     Subclasses add `_batches`, which yields images (n, 3, size, size) and labels (n,) on the device,
     the images' numbers, and how many of them were unreadable.
     """
+
+    rescued_images: int | None = None
+    own_order = False
 
     def __init__(
         self,

@@ -35,7 +35,9 @@ class Synthetic:
 
     fingerprint = None
     corrupt_images = 0
+    rescued_images = None
     seen = None
+    own_order = False
 
     def __init__(
         self,

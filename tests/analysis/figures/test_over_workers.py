@@ -255,6 +255,15 @@ def test_a_figure_with_a_run_is_large_and_claims_no_lack(
     assert figure.get_figwidth() == style.WIDTH
 
 
+def test_both_kinds_of_dali_share_a_panel_that_names_them(tree: Tree, make_run: MakeRun) -> None:
+    for loader, nodes in itertools.product(("dali_cpu", "dali_reader_cpu"), (1, 2)):
+        make_run(30 / nodes, strategy="ddp", loader=loader, nodes=nodes, model="resnet50")
+    table = points("efficiency_dali", runs_table(tree.runs))
+    (panel,) = table.loc[table["source"] == "measured", "panel"].unique()
+    assert panel.startswith("DALI (CPU), DALI reader (CPU) \N{MIDDLE DOT} ")
+    assert not table["panel"].str.startswith("DALI (GPU), ").any()
+
+
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
     both_formats_and_halves(make_run)
     figure = QUESTIONS["efficiency_by_loader"].draw(

@@ -35,6 +35,13 @@ def test_dali_covers_both_of_its_modes() -> None:
     assert not covers("dali", "native")
 
 
+def test_dali_of_the_paper_had_readers_of_its_own() -> None:
+    assert covers("dali", "dali_reader_gpu")
+    assert covers("dali_gpu", "dali_reader_gpu")
+    assert not covers("dali_cpu", "dali_reader_gpu")
+    assert not covers("dali_reader_cpu", "dali_cpu")
+
+
 def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
     table = over_workers.efficiency_points(
         arm_table(empty_table()), paper, NATIVE, models=["resnet50"]

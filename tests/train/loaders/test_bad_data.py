@@ -122,6 +122,7 @@ def test_an_unusual_file_is_shown_alike_by_all_paths(kind, changed, data):
             loader = open_loader(path, folder, data_format=form, **ALL)
             got = images_of(loader)
             assert loader.corrupt_images == 0, (path, form)
+            assert not loader.rescued_images, (path, form)
             for number, (image, label) in want.items():
                 assert got[number][1] == label
                 assert (got[number][0] - image).abs().mean() < 0.02, (path, form, number)
@@ -169,6 +170,7 @@ def test_dali_that_fails_on_a_batch_gets_it_from_pillow(data, monkeypatch):
     monkeypatch.setattr(dali_feed, "_decodable", damaged)
     got = images_of(loader)
     assert loader.corrupt_images == 0
+    assert loader.rescued_images >= 16
     assert got.keys() == want.keys()
     for number, (image, _) in want.items():
         assert (got[number][0] - image).abs().mean() < 0.02

@@ -84,6 +84,20 @@ def test_two_ranks_train_on_every_path(loader, data_format, data, native, tmp_pa
         assert falls([row.loss for row in wanted])
 
 
+@with_dali
+@pytest.mark.parametrize("data_format", ["folder", "tfrecord"])
+def test_two_ranks_train_with_the_readers_of_dali(data_format, data, native, tmp_path):
+    done = run(tmp_path / "run", data, loader="dali_reader_cpu", data_format=data_format)
+    rows, others = rows_of(done), rows_of(native)
+    assert [(row.steps, row.samples) for row in rows] == [(3, 48), (3, 48)]
+    assert {row.ids_sha256 for row in rows}.isdisjoint(row.ids_sha256 for row in others)
+    assert [row.rescued_images for row in rows] == [0, 0]
+    ours, theirs = (
+        [row for row in read_epochs(one) if row.phase == "eval"] for one in (done, native)
+    )
+    assert [row.ids_sha256 for row in ours] == [row.ids_sha256 for row in theirs]
+
+
 @pytest.mark.numeric
 def test_crops_one_pixel_off_are_seen_in_the_training(data, native, tmp_path):
     shifted = run(tmp_path / "run", data, loader="turbo_crop_shifted")

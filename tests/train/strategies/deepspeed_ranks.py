@@ -25,6 +25,7 @@ class Batches:
     """Micro-batches of one rank: number m of step s belongs to virtual worker rank * a + m."""
 
     classes, fingerprint, corrupt_images, seen = 3, None, 0, None
+    rescued_images, own_order = None, False
 
     def __init__(self, rank: int, workers: int, accumulation: int) -> None:
         self.images = STEPS * workers * BATCH
