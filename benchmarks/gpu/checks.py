@@ -55,6 +55,8 @@ class Batches:
 
     fingerprint = None
     corrupt_images = 0
+    rescued_images = None
+    own_order = False
     seen = None
 
     def __init__(self, spec: RunSpec, device: torch.device, pause: Callable[[], None]) -> None:
