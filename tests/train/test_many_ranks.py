@@ -124,6 +124,6 @@ def test_images_of_imagenet_are_checked_in_one_collective_of_4_bytes_each(join) 
     everybody = torch.zeros(images, dtype=torch.int32)
     everybody[torch.from_numpy(epoch_order(spec, images, 3)[: 19 * 64 * 1024])] = 1
     rank.answer = lambda counts: everybody
-    loader = SimpleNamespace(images=images, seen=[np.array(own)])
+    loader = SimpleNamespace(images=images, seen=[np.array(own)], own_order=False)
     assert check_epoch(spec, rank, loader, 3)
     assert rank.bytes == [4 * images]

@@ -1,6 +1,7 @@
 """How loader processes are started, and how long they live."""
 
 import os
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ class Parents(Dataset[bool]):
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_fork_server_imports_torch_once_for_all() -> None:
+    _forkserver._stop()  # a process has one, and another test's may be there
     context = dataloader._context("forkserver", "ddl_core.train.loaders.native")
     loader = DataLoader(Parents(), num_workers=1, multiprocessing_context=context)
     assert [bool(told) for told in loader] == [True]

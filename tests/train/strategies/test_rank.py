@@ -56,7 +56,7 @@ def test_a_driver_tool_that_lists_nothing_is_no_gpu(nvidia_smi, script) -> None:
 def test_the_doctor_says_the_same(nvidia_smi) -> None:
     if torch.version.cuda and torch.cuda.device_count():
         pytest.skip("this torch sees a GPU")
-    found = machine.ask("torch")
+    found = machine.ask("torch", required=True)
     assert found.state == "bad"
     assert "NVIDIA A100" in found.detail
     assert "550.54.15" in found.detail
