@@ -75,6 +75,7 @@ class ForkServer:
         """End it, and with it the ranks that are left."""
         with processes.undisturbed():
             processes.end_all(self._token)
+            self._process.kill()  # just started, it may not have carried its token yet
             self._process.wait()
             self._folder.cleanup()
 

@@ -139,3 +139,12 @@ def test_a_closed_server_leaves_nothing(ask) -> None:
     server.close()
     assert processes.carrying(server._token) == []
     assert not Path(server.address).parent.exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_is_closed_that_does_not_carry_its_token_yet(monkeypatch) -> None:
+    """Between its start and its own first instruction it is not to be found by it."""
+    monkeypatch.setattr(processes, "end_all", lambda token: None)
+    server = ForkServer(os.environ)
+    server.close()
+    assert server._process.poll() is not None
