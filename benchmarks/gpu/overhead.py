@@ -1,12 +1,11 @@
 """The loop's throughput on a device against a bare torch loop with the same arithmetic."""
 
-import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from benchmarks.turns import Took, in_turns, ratio, say
+from benchmarks.turns import Took, in_turns, ratio, say, timed
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.device import configure
@@ -72,10 +71,7 @@ def _bare(trainee: Trainee, loader: Synthetic) -> Callable[[], None]:
 def _until_idle(work: Callable[[], object]) -> Took:
     """Return what a work took until the device was done with it."""
     _wait()
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    _wait()
-    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+    return timed(lambda: (work(), _wait()))
 
 
 def _wait() -> None:
