@@ -97,7 +97,7 @@ def short_windows(runs: list[RunSpec]) -> str | None:
     return (
         f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
         f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
-        "of it; more train_images make it longer (docs/method.md)"
+        f"of it; window_steps: {ENOUGH_STEPS} in the study makes it longer (docs/method.md)"
     )
 
 
@@ -107,7 +107,7 @@ def _few_steps(run: RunSpec) -> int | None:
     images = run.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
     if run.device != "cuda" or images is None:
         return None
-    steps = images // run.global_batch_size
+    steps = images * run.passes(images) // run.global_batch_size
     return steps if steps < ENOUGH_STEPS else None
 
 

@@ -91,6 +91,13 @@ class RunSpec(BaseModel):
     eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
     checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
     warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
+    window_steps: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="optimiser steps that an epoch has at least: it takes the training images as "
+        "often as that needs (0: once)",
+    )
     profile_steps: int = Field(
         0,
         ge=0,
@@ -138,6 +145,12 @@ class RunSpec(BaseModel):
             )
         self._check_loader()
         self._check_profile()
+        if self.window_steps and self.eval_every:
+            raise ValueError(
+                f"window_steps = {self.window_steps} may make an epoch several passes over the "
+                f"images, and accuracy is told by pass, but eval_every = {self.eval_every}; set it "
+                "to 0, or leave window_steps out"
+            )
         if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
             raise ValueError(
                 f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
@@ -196,6 +209,10 @@ class RunSpec(BaseModel):
     def global_batch_size(self) -> int:
         """Images per optimiser step."""
         return self.virtual_workers * self.local_batch_size
+
+    def passes(self, images: int) -> int:
+        """Return how often an epoch takes each of `images` training images."""
+        return max(1, -(-self.window_steps * self.global_batch_size // images))
 
     @property
     def run_id(self) -> str:

@@ -146,7 +146,9 @@ def another(name: str) -> Any:
 
 
 def arm_of(field: str) -> Changes:
-    """Return the strategy whose setting this is."""
+    """Return the strategy whose setting this is, or what else the setting needs."""
+    if field == "window_steps":
+        return {"eval_every": 0}
     owner = field.split("_")[0]
     return {"strategy": owner} if owner in STRATEGIES else {}
 

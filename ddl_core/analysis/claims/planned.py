@@ -81,5 +81,5 @@ def _serves(part: Part, run: RunSpec) -> bool:
     if run.accumulation > 1 or run.data_format != FORMATS.get(run.loader):
         return False
     if kind == "runtime":
-        return run.dataset == "imagenet" and run.epochs == EPOCHS
+        return run.dataset == "imagenet" and run.epochs == EPOCHS and not run.window_steps
     return kind != "kernel time" or run.profile_steps > 0 or run.nsys

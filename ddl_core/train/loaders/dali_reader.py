@@ -47,6 +47,7 @@ class Files:
     def __init__(self, images: Images) -> None:
         listing, chosen = images.chosen()
         assert isinstance(listing, ImageList)
+        chosen = np.tile(chosen, images.passes)
         self._root = str(listing.root)
         self._names = [listing.name(index) for index in chosen.tolist()]
         self._labels = listing.labels[chosen].astype(np.int64)
@@ -75,6 +76,8 @@ class Records:
         places = [listing.places(shard) for shard in range(len(self._paths))]
         if len(chosen) < len(listing):
             places = self._write_indices(places, chosen)
+        self._take_again(images.passes)
+        places *= images.passes
         sizes = [int(own[-1].sum()) if len(own) else 0 for own in places]
         starts = np.concatenate(([0], np.cumsum(sizes)))[:-1].tolist()
         # Where each file begins, and each record, in all files behind one another.
@@ -82,6 +85,14 @@ class Records:
         self._offsets = np.concatenate(
             [start + own[:, 0] for start, own in zip(starts, places, strict=True)]
         )
+
+    def _take_again(self, passes: int) -> None:
+        """Name each file as often as an epoch takes it, so that DALI says which time it was."""
+        named = [Path(path) for path in self._paths]
+        self._paths = [
+            f"{path.parent}{'/.' * again}/{path.name}" for again in range(passes) for path in named
+        ]
+        self._indices *= passes
 
     def _write_indices(
         self, places: list[npt.NDArray[np.int64]], chosen: Indices

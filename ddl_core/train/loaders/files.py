@@ -29,6 +29,9 @@ FOLDERS = {"train": "train", "eval": "val"}
 class Images:
     """The images of one split that a run uses, numbered from 0.
 
+    Where an epoch takes each several times, the numbers go on: for order, views and checks these
+    are images of their own.
+
     Raises
     ------
     DataError
@@ -53,10 +56,14 @@ class Images:
         self._classes = spec.classes
         limit = spec.train_images if split == "train" else spec.eval_images
         self._chosen = spread(_limited(len(self._all), limit, split), len(self._all))
+        self.passes = spec.passes(len(self._chosen)) if split == "train" else 1
 
     def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._chosen)
+        """Return how many there are, each as often as an epoch takes it."""
+        return len(self._chosen) * self.passes
+
+    def _index(self, number: int) -> int:
+        return int(self._chosen[number % len(self._chosen)])
 
     def read(self, number: int) -> tuple[bytes, int]:
         """Return the content of an image file, and its label.
@@ -66,7 +73,7 @@ class Images:
         DataError
             If it has gone, or its label is not one of the run's classes.
         """
-        content, label = self._all.read(int(self._chosen[number]))
+        content, label = self._all.read(self._index(number))
         if label >= self._classes:
             raise DataError(
                 f"{self.name(number)} has label {label} (from 0), but the run has classes = "
@@ -76,7 +83,7 @@ class Images:
 
     def name(self, number: int) -> str:
         """Return what to call an image in a message."""
-        return self._all.name(int(self._chosen[number]))
+        return self._all.name(self._index(number))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 that identifies the split's files."""

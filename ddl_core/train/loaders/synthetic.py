@@ -52,6 +52,7 @@ class Synthetic:
         self._spec, self._split, self._device = spec, split, device
         if split == "train":
             self.images = spec.train_images or IMAGENET_TRAIN_IMAGES
+            self.images *= spec.passes(self.images)
             self._batches = steps_per_epoch(spec, self.images) * spec.accumulation
         else:
             self.images = spec.eval_images or IMAGENET_EVAL_IMAGES
