@@ -23,7 +23,7 @@ case "$*" in
     *torch_facts.py) printf '%s\\n' ${STUB_FACTS:-2.13.0+cpu none none none none} ;;
     *"pip "*" wheel "*)
         echo wheel ${DDL_HOROVOD_NO_CUDA:+no-cuda} >>"$STUB_LOG"
-        env | grep -E '^(CUDA|HOROVOD_(CUDA|NCCL))' >"$STUB_LOG.env"
+        env | grep -E '^(CUDA|LIBRARY_PATH|HOROVOD_(CUDA|NCCL))' >"$STUB_LOG.env"
         [ -z "${STUB_FAILS:-}" ] || exit 1
         for last; do :; done
         touch "$last/horovod-0.28.1-stub.whl" ;;
@@ -207,6 +207,26 @@ def test_nccl_is_torchs_own(checkout: Path, gpu: dict[str, Any], named: str) -> 
     }
     assert (links / "include" / "nccl.h").read_text() == "nccl.h"
     assert (links / "lib" / "libnccl.so").read_text() == "libnccl.so.2"
+
+
+def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> None:
+    """They have no lib64 and no libcudart.so, for which the linker asks."""
+    wheels = Path(gpu["CUDA_HOME"])
+    for part in ("include", "nvvm", "lib"):
+        (wheels / part).mkdir()
+    for name in ("libcudart.so.13", "libcudadevrt.a"):
+        (wheels / "lib" / name).write_text(name)
+    done = call(checkout, "make", "horovod", **gpu)
+    assert done.returncode == 0, done.stdout
+    settings = read_settings(checkout)
+    joined = Path(settings["HOROVOD_CUDA_HOME"])
+    assert joined != wheels
+    assert settings["CUDA_HOME"] == str(joined)
+    assert settings["CUDACXX"] == f"{joined}/bin/nvcc"
+    assert sorted(path.name for path in joined.iterdir()) == ["bin", "include", "lib64", "nvvm"]
+    assert (joined / "lib64" / "libcudart.so").read_text() == "libcudart.so.13"
+    assert (joined / "lib64" / "libcudadevrt.a").exists()
+    assert settings["LIBRARY_PATH"].split(":")[0] == str(joined / "lib64")
 
 
 def test_another_toolkit_nccl_or_torch_is_another_build(

@@ -5,7 +5,8 @@
 # is never done twice. Set these variables for more than the default (collectives by Gloo alone):
 #   HOROVOD_WITH_MPI=1            MPI too; mpicxx must be found
 #   HOROVOD_GPU_OPERATIONS=NCCL   NCCL for tensors on the GPU: torch's own, or HOROVOD_NCCL_HOME's;
-#                                 with nvcc from PATH, HOROVOD_CUDA_HOME, CUDA_HOME or /usr/local/cuda
+#                                 with nvcc from PATH, HOROVOD_CUDA_HOME, CUDA_HOME, NVIDIA's wheels in
+#                                 the environment, or /usr/local/cuda
 #   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
 set -euo pipefail
 

@@ -10,11 +10,12 @@ find_cuda() {
     if [ -n "$home" ]; then
         nvcc=$home/bin/nvcc
     else
-        nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+        nvcc=$(command -v nvcc || from_wheels "$wanted" || echo /usr/local/cuda/bin/nvcc)
     fi
     [ -x "$nvcc" ] ||
         fail "there is no $nvcc, and compiling for a GPU needs NVIDIA's CUDA toolkit $wanted" \
-            "install it, or load the cluster's CUDA module, or name it: HOROVOD_CUDA_HOME=/path"
+            "install it, or load the cluster's CUDA module, or name it: HOROVOD_CUDA_HOME=/path" \
+            "for CUDA 13 also: $python -m pip install -r requirements/horovod/cuda13.txt"
     toolkit=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     [ "${toolkit%%.*}" = "$wanted" ] ||
         fail "$nvcc is of CUDA $toolkit, and torch $torch of CUDA $torch_cuda" \
@@ -23,9 +24,33 @@ find_cuda() {
             "(docs/installing_horovod.md)"
     toolkit="$toolkit $("$nvcc" --version | sha256sum)"
     export HOROVOD_CUDA_HOME=${nvcc%/bin/nvcc}
+    [ -e "$HOROVOD_CUDA_HOME/lib64" ] || join_wheels "$wanted"
     # What else of CUDA looks for it: torch, Horovod's list of architectures, CMake.
     export CUDA_HOME=$HOROVOD_CUDA_HOME CUDA_PATH=$HOROVOD_CUDA_HOME CUDACXX=$nvcc
     export PATH="${nvcc%/nvcc}:$PATH"
+}
+
+# Print the compiler of NVIDIA's wheels, if the environment has them.
+from_wheels() {
+    local nvcc
+    nvcc=$(ask 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu$1/bin/nvcc
+    [ -x "$nvcc" ] && echo "$nvcc"
+}
+
+# NVIDIA's wheels are a toolkit, too, but for the linker's names: with links they are a whole one.
+# nvcc looks beside the place where it really is, the linker also where LIBRARY_PATH says.
+join_wheels() {
+    local wheels=$HOROVOD_CUDA_HOME links part
+    [ -e "$wheels/lib/libcudart.so.$1" ] || return 0
+    links=$cache/cuda-$(sha256sum <<<"$wheels $toolkit" | cut -c 1-12)
+    mkdir -p "$links/lib64"
+    for part in bin include nvvm; do
+        ln -sfn "$wheels/$part" "$links/$part"
+    done
+    ln -sf "$wheels"/lib/lib* "$links/lib64/"
+    ln -sfn "$wheels/lib/libcudart.so.$1" "$links/lib64/libcudart.so"
+    export LIBRARY_PATH="$links/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}" HOROVOD_CUDA_HOME=$links
+    nvcc=$links/bin/nvcc
 }
 
 # torch's own, unless another is named: then all frameworks use the same NCCL. Its wheel has no
