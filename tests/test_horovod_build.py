@@ -145,7 +145,11 @@ def toolkit(checkout: Path, release: str) -> Path:
     home = checkout / f"cuda-{release}"
     nvcc = home / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.9'\n")
+    nvcc.write_text(
+        "#!/bin/sh\n"
+        f'case $1 in --dryrun) echo "#\\$ TOP={home}/bin/.." >&2 ;; *) '
+        f"echo 'Cuda compilation tools, release {release}, V{release}.9' ;; esac\n"
+    )
     nvcc.chmod(0o755)
     return home
 
@@ -207,6 +211,22 @@ def test_nccl_is_torchs_own(checkout: Path, gpu: dict[str, Any], named: str) -> 
     }
     assert (links / "include" / "nccl.h").read_text() == "nccl.h"
     assert (links / "lib" / "libnccl.so").read_text() == "libnccl.so.2"
+
+
+def test_a_script_that_calls_the_compiler_is_not_taken_for_it(
+    checkout: Path, gpu: dict[str, Any]
+) -> None:
+    home = Path(gpu.pop("CUDA_HOME"))
+    script = checkout / "elsewhere" / "bin" / "nvcc"
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec {home}/bin/nvcc "$@"\n')
+    script.chmod(0o755)
+    gpu["PATH"] = f"{script.parent}:{os.environ['PATH']}"
+    done = call(checkout, "make", "horovod", **gpu)
+    assert done.returncode == 0, done.stdout
+    settings = read_settings(checkout)
+    assert settings["HOROVOD_CUDA_HOME"] == str(home)
+    assert settings["CUDACXX"] == f"{home}/bin/nvcc"
 
 
 def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> None:

@@ -23,7 +23,10 @@ find_cuda() {
             "or load such a module, or install a torch for CUDA ${toolkit%%.*}" \
             "(docs/installing_horovod.md)"
     toolkit="$toolkit $("$nvcc" --version | sha256sum)"
-    export HOROVOD_CUDA_HOME=${nvcc%/bin/nvcc}
+    # A script or a link of that name may lie elsewhere: the compiler itself says where it belongs.
+    home=$("$nvcc" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
+    home=$(realpath -q "$home" || echo "${nvcc%/bin/nvcc}") nvcc=$home/bin/nvcc
+    export HOROVOD_CUDA_HOME=$home
     [ -e "$HOROVOD_CUDA_HOME/lib64" ] || join_wheels "$wanted"
     # What else of CUDA looks for it: torch, Horovod's list of architectures, CMake.
     export CUDA_HOME=$HOROVOD_CUDA_HOME CUDA_PATH=$HOROVOD_CUDA_HOME CUDACXX=$nvcc
