@@ -43,7 +43,7 @@ _WORDS = {
     "deepspeed_zero_stage": "ZeRO stage",
     "deepspeed_overlap_comm": "overlap",
 }
-_UNITS = {"mb": "MiB", "ms": "ms"}  # by how a field's name ends
+_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms"}  # by how a field's name ends
 _DEFAULT = "default settings"
 
 
@@ -67,6 +67,19 @@ def labels(
     return [", ".join(_parts(row, names)) for row in rows]
 
 
+def named(runs: Iterable[RunSpec]) -> dict[str, str]:
+    """Return by `run_id` the name of each run of a list, and what it does not tell in brackets."""
+    specs = list(runs)
+    told = zip(specs, labels(specs, IN_RUN_ID), strict=True)
+    return {spec.run_id: spec.run_id + (f" ({label})" if label else "") for spec, label in told}
+
+
+def as_asked(run: RunSpec) -> str:
+    """Return in words what the end of a run's name is a hash of: all that is not at its default."""
+    fields = run.model_dump(exclude_defaults=True)
+    return ", ".join(phrase(name, fields[name]) for name in fields if name not in IN_RUN_ID)
+
+
 def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
     """Return the fields of `RunSpec` in which rows differ, in its order.
 
@@ -76,8 +89,9 @@ def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) ->
     for name in RunSpec.model_fields:
         if name in without or not rows or name not in rows[0]:
             continue
-        owner = _owner(name)
-        if len({row[name] for row in rows if owner in (None, row.get("strategy"))}) > 1:
+        own = owner(name)
+        values = {row[name] for row in rows if own in (None, row.get("strategy"))}
+        if len(values) > 1:
             found.append(name)
     return found
 
@@ -95,28 +109,28 @@ def phrase(field: str, value: Any) -> str:
 
 
 def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
-    own = [name for name in names if _owner(name) == row.get("strategy", "")]
+    own = [name for name in names if owner(name) == row.get("strategy", "")]
     told = own
     if len(own) > 1:
         told = [name for name in own if row[name] != RunSpec.model_fields[name].default]
     parts = []
     for name in names:
-        if name in told or not _owner(name):
+        if name in told or not owner(name):
             parts.append(phrase(name, row[name]))
         elif own and not told and name == own[0]:
             parts.append(_DEFAULT)
     return parts
 
 
-def _owner(field: str) -> str | None:
+def owner(field: str) -> str | None:
     """Return the strategy whose setting a field is."""
-    owner, more, _ = field.partition("_")
-    return owner if more and owner in STRATEGIES else None
+    name, more, _ = field.partition("_")
+    return name if more and name in STRATEGIES else None
 
 
 def _word(field: str) -> tuple[str, str]:
     """Return what stands before and after a value."""
-    own = field.removeprefix(f"{_owner(field)}_")
+    own = field.removeprefix(f"{owner(field)}_")
     stem, _, ending = own.rpartition("_")
     unit = f" {_UNITS[ending]}" if stem and ending in _UNITS else ""
     return _WORDS.get(field, (stem if unit else own).replace("_", " ")), unit
