@@ -14,15 +14,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from ddl_core.analysis.arms import ORIGIN_TYPES, asks_for_accuracy, commits, with_settings
+from ddl_core.analysis.arms import (
+    ORIGIN_TYPES,
+    asks_for_accuracy,
+    commits,
+    told_apart,
+    with_settings,
+)
 from ddl_core.analysis.paper import SYSTEM, Paper
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.spec.labels import REPEATS
 
 # Share of the best mean V of a study that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
 
-ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
+ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr", "label"]
+SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
 POINTS = {
     "panel": "string",
     "source": "string",
@@ -91,14 +99,27 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
     table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)
     table["commit"] = commits(table)
-    rates = table.groupby(["study", "optimizer", "schedule"])["base_lr"].transform("nunique")
-    names = [
-        style.way_name(optimizer, schedule) + (f", rate {rate:g}" if several > 1 else "")
-        for optimizer, schedule, rate, several in zip(
-            table["optimizer"], table["schedule"], table["base_lr"], rates, strict=True
-        )
+    return table.assign(label=pd.array(_labels(table), dtype="string"))
+
+
+def _labels(table: pd.DataFrame) -> list[str]:
+    """Return what each arm is called: how it learns, and what else sets it apart from those.
+
+    Arms of several batch sizes have one label, and are one line. Where a batch is made in several
+    ways, of more ranks or of more micro-batches, each way is told.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for _, runs in table.groupby(["study", "optimizer", "schedule"]):
+        apart = told_apart(runs, (*REPEATS, *SHAPE))
+        shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
+        if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
+            apart = told_apart(runs, REPEATS)
+        found.loc[runs.index] = apart
+    names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
+    return [
+        style.way_name(optimizer, schedule) + (f", {apart}" if apart else "") + differs
+        for optimizer, schedule, apart, differs in names
     ]
-    return table.assign(label=pd.array(names, dtype="string"))
 
 
 def batch_size_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
@@ -138,7 +159,6 @@ def _arm(key: dict[str, Any], part: pd.DataFrame) -> dict[str, Any]:
         "panel": f"{style.dataset_name(key['dataset'])}, "
         f"{style.model_name(key['model'])}: {key['study']}",
         "source": "measured",
-        "label": first["label"],
         "updates": pd.NA if pd.isna(per_epoch) else int(per_epoch) // batch * key["epochs"],
         "n": len(good),
         "diverged": int(lost.sum()),
