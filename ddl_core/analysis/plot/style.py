@@ -38,12 +38,7 @@ FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 MODEL_COLOURS = {name: entry.colour for name, entry in MODELS.items() if entry.colour}
 MODEL_MARKERS = {name: entry.marker for name, entry in MODELS.items() if entry.marker}
 
-SCHEDULE_NAMES = {
-    "step": "step",
-    "cosine": "cosine",
-    "exponential": "exponential",
-    "constant": "constant rate",
-}
+SCHEDULE_NAMES = NAMES["schedule"]
 SCHEDULE_COLOURS = {
     "step": "#0072B2",
     "cosine": "#E69F00",
@@ -269,12 +264,12 @@ def dataset_name(dataset: str) -> str:
 
 def schedule_name(schedule: str) -> str:
     """Return what people call a schedule."""
-    return SCHEDULE_NAMES.get(schedule, schedule)
+    return phrase("schedule", schedule)
 
 
 def way_name(optimizer: str, schedule: str) -> str:
     """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{OPTIMIZER_NAMES.get(optimizer, optimizer)}, {schedule_name(schedule)}"
+    return f"{phrase("optimizer", optimizer)}, {schedule_name(schedule)}"
 
 
 def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
