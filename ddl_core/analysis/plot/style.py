@@ -269,7 +269,7 @@ def schedule_name(schedule: str) -> str:
 
 def way_name(optimizer: str, schedule: str) -> str:
     """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{phrase("optimizer", optimizer)}, {schedule_name(schedule)}"
+    return f"{phrase('optimizer', optimizer)}, {schedule_name(schedule)}"
 
 
 def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
