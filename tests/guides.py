@@ -1,4 +1,4 @@
-"""Follow the pages on adding something, to the letter: their files written, their entries entered."""
+"""Follow the pages on adding something: their files written, their entries entered."""
 
 import re
 import shutil
@@ -7,10 +7,20 @@ from pathlib import Path
 from ddl_core.records.paths import PROJECT
 
 PAGES = ("adding_a_framework.md", "adding_a_loader.md")
-_FILE = re.compile(r"`((?:ddl_core|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S)
+_FILE = re.compile(
+    r"`((?:ddl_core|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S
+)
 _ENTRY = re.compile(r"In `(\w+)` of `(ddl_core/[\w/]+\.py)`:\n\n```\n(.*?)```", re.S)
 # What the project needs to be used.
-_PARTS = ("ddl_core", "data/paper", "data/published", "notebooks", "slurm", "studies", "pyproject.toml")
+_PARTS = (
+    "ddl_core",
+    "data/paper",
+    "data/published",
+    "notebooks",
+    "slurm",
+    "studies",
+    "pyproject.toml",
+)
 
 
 def followed(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The pages on adding a framework, a loader, a network and a machine say the truth: to the letter."""
+"""The pages on adding a framework, a loader, a network and a machine tell the truth."""
 
 import os
 import re

@@ -24,7 +24,7 @@ ARM = ["strategy", "loader", "data_format", "model"]
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
-# All other fields, and every field that RunSpec may get later, divide settings: nothing is pooled by
+# All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
 # oversight, and nothing because somebody was sure that speed does not depend on it.
 _APART = {*ARM, "nodes", "gpus_per_node", *REPEATS}
 _WORK = [name for name in RunSpec.model_fields if name not in _APART]
@@ -231,7 +231,9 @@ def _told(name: str, value: Any) -> str:
     strategy = owner(name)
     if strategy and value == field.default:
         return ""
-    return f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    return (
+        f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    )
 
 
 def _hardware(row: dict) -> str:
@@ -262,7 +264,7 @@ def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
 
 
 def told_apart(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
-    """Return what sets each run apart in its study, `without` what is told beside it; see `labels`."""
+    """Return what sets each run apart in its study, `without` what is told elsewhere: `labels`."""
     found = pd.Series("", index=runs.index, dtype="string")
     for _, study in runs.groupby("study"):
         fields = study[list(RunSpec.model_fields)].astype(object)

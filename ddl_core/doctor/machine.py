@@ -200,7 +200,7 @@ def _of_names(kind: str) -> list[Finding]:
 
 
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
-    subject = commonprefix(names).rstrip("_") or packages[0]
+    subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
     for package in packages:
         if (one := installed(package, False)).state == "ok":
             return Finding(subject, "ok", f"{one.detail} ({package})")

@@ -53,9 +53,7 @@ _UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms"}  # by how a field's name ends
 _DEFAULT = "default settings"
 
 
-def labels(
-    runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()
-) -> list[str]:
+def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
     """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
 
     Labels of two runs are equal only if the runs differ in nothing but `without`. A setting of a

@@ -1,4 +1,4 @@
-"""Runs that differ in any field of `RunSpec` are never one row of a table, one point of a figure."""
+"""Runs that differ in any field of `RunSpec` are never one row of a table, or one point."""
 
 import math
 from typing import Any
@@ -58,7 +58,9 @@ def test_no_accuracy_is_a_mean_of_both(field: str, tree: Tree, make_run: MakeRun
     other = "schedule" if field == "optimizer" else "optimizer"
     values = ("cosine", "constant") if other == "schedule" else ("sgd", "lars")
     pairs = [two(field, **{other: value}) for value in values]
-    for top1, spec in zip((0.1, 0.2, 0.3, 0.4), (run for pair in pairs for run in pair), strict=True):
+    for top1, spec in zip(
+        (0.1, 0.2, 0.3, 0.4), (run for pair in pairs for run in pair), strict=True
+    ):
         make_run(rows=evaluated(top1), **spec.model_dump())
     runs = runs_table(tree.runs)
     points = accuracy.batch_size_points(runs, PAPER)
