@@ -20,7 +20,7 @@ from tests.pictures import write_pictures
 STUDY = """
 name: new
 question: Does a name that is new stand in every list and figure?
-base: {gpus_per_node: 1, image_size: 96, local_batch_size: 16, epochs: 3, train_images: 320}
+base: {gpus_per_node: 2, image_size: 96, local_batch_size: 16, epochs: 3, train_images: 320}
 axes: {strategy: [ddp, manual], loader: [native, halfway], model: [resnet50, lenet]}
 repeats: 1
 """
