@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from ddl_core.analysis.figures import (
     accuracy,
     by_arm,
+    comparison,
     kernel_shares,
     loader_bound,
     over_workers,
@@ -67,6 +68,11 @@ QUESTIONS = {
         lambda tables: ratios.points(tables.runs, tables.windows),
         ratios.draw,
         needs="a study whose arms take turns",
+    ),
+    "comparison": Question(
+        lambda tables: comparison.points(tables.runs, tables.windows),
+        comparison.draw,
+        needs="a study that trained two arms",
     ),
     "throughput_vs_workers": Question(
         lambda tables: over_workers.throughput_points(tables.arms, tables.paper),

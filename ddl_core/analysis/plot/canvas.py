@@ -34,7 +34,9 @@ THEME: Any = {  # matplotlib's own type lists every key
 P = ParamSpec("P")
 
 _CAPTION_LINE = style.CAPTION_POINTS * 1.35 / 72
+_TITLE_POINTS = 9.5
 _TITLE = 0.32
+_TITLE_LINE = 0.16  # a second one, and each after it
 _NOTE = 0.2  # the line below the title that says whose numbers these are
 _LEGEND_ROW = 0.18
 _LEGEND_COLUMN = 1.8  # inches
@@ -86,7 +88,7 @@ def frame(
     Parameters
     ----------
     title
-        The question, one line.
+        The question.
     panels
         Names of the panels.
     heights
@@ -112,7 +114,9 @@ def frame(
     name_lines = max(name.count("\n") + 1 for name in names)
     lines = wrapped(" ".join(caption), page - 2 * _MARGIN, style.CAPTION_POINTS)
     legend_rows = math.ceil(len(legend) / _legend_columns(page))
-    above = _MARGIN + _TITLE + (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
+    asked = wrapped(title, page - 2 * _MARGIN, _TITLE_POINTS, "normal" if note else "bold")
+    above = _MARGIN + _TITLE + (len(asked) - 1) * _TITLE_LINE
+    above += (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
     over = _ABOVE_AXES + _PANEL_LINE * name_lines
     below = 2 * _MARGIN + len(lines) * _CAPTION_LINE
     total = above + below + sum(heights) + len(heights) * (over + _BELOW_AXES)
@@ -131,7 +135,7 @@ def frame(
             if note:
                 _pale(axes[-1])
         top = bottom - _BELOW_AXES
-    _texts(figure, title, note, legend, lines)
+    _texts(figure, asked, note, legend, lines)
     return figure, axes
 
 
@@ -153,12 +157,12 @@ def _names(panels: Sequence[str], width: float) -> list[str]:
     ]
 
 
-def wrapped(text: str, width: float, size: float) -> list[str]:
+def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
     """Break `text` into lines that fit `width` inches at `size` points."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and style.text_points(longer, size) > width * 72:
+        if lines[-1] and style.text_points(longer, size, weight) > width * 72:
             lines.append(word)
         else:
             lines[-1] = longer
@@ -166,12 +170,14 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def _texts(
-    figure: Figure, title: str, note: str, legend: Sequence[Artist], lines: Sequence[str]
+    figure: Figure, title: Sequence[str], note: str, legend: Sequence[Artist], lines: Sequence[str]
 ) -> None:
     page, total = figure.get_size_inches()
     left, top = _MARGIN / page, total - _MARGIN
     look: dict[str, Any] = {"color": style.PALE_INK} if note else {"weight": "bold"}
-    figure.text(left, top / total, title, va="top", size=9.5, **look)
+    look |= {"parse_math": False}  # a study may ask for dollars
+    figure.text(left, top / total, "\n".join(title), va="top", size=_TITLE_POINTS, **look)
+    top -= (len(title) - 1) * _TITLE_LINE
     if note:
         figure.text(left, (top - _NOTE) / total, note, va="top", size=8.5, weight="bold")
         top -= _NOTE

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 _TICK_POINTS = 26.0  # what a number of workers needs below the axis
+_FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
+_MOST_TICKS = 12
 
 
 def worker_axis(ax: Axes, workers: Iterable[float]) -> None:
@@ -22,6 +24,21 @@ def worker_axis(ax: Axes, workers: Iterable[float]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("workers G")
+
+
+def value_axis(ax: Axes, values: Iterable[float], label: str) -> None:
+    """Scale x for a setting, a tick at each of its values: by powers of two where these go far."""
+    places = sorted({float(value) for value in values})
+    positive = [place for place in places if place > 0]
+    if positive and positive[-1] >= _FAR * positive[0]:
+        if places[0] > 0:
+            ax.set_xscale("log", base=2)
+        else:
+            ax.set_xscale("symlog", base=2, linthresh=positive[0])
+    ax.xaxis.set_major_locator(FixedLocator(places, nbins=_MOST_TICKS))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel(label)
 
 
 def rate_axis(ax: Axes, values: pd.Series) -> None:
