@@ -14,7 +14,8 @@ from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.configuration import ALONE, UNKNOWN, differing
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.turns import Turns, Windows
-from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, owner, phrase
+from ddl_core.spec.registry import title
 from ddl_core.spec.run import RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]
@@ -22,27 +23,10 @@ ARM = ["strategy", "loader", "data_format", "model"]
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
-# Fields that change neither the work of a training step nor its speed. All others, and every field
-# that RunSpec may get later, divide settings: runs are never pooled by oversight.
-_FREE = {
-    *ARM,
-    "nodes",
-    "gpus_per_node",
-    "device",
-    "eval_images",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "base_lr",
-    "warmup_epochs",
-    "label_smoothing",
-    "eval_every",
-    "checkpoint_every",
-    "warmup_steps",
-    "seed",
-    "repeat",
-}
-_WORK = [name for name in RunSpec.model_fields if name not in _FREE]
+# All other fields, and every field that RunSpec may get later, divide settings: nothing is pooled by
+# oversight, and nothing because somebody was sure that speed does not depend on it.
+_APART = {*ARM, "nodes", "gpus_per_node", *REPEATS}
+_WORK = [name for name in RunSpec.model_fields if name not in _APART]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib"]
 _MACHINE += ["software", "environment", "threads", "switches"]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
@@ -60,8 +44,23 @@ _TEXTS = ["software", "environment", "threads", "switches", "cores_shared"]
 # The same again for the two halves of a training: everything divides them but what is listed here.
 # A loader does not know what is done with its batches. How many images an epoch has may differ:
 # loading is faster than training, and needs more images for a window as long.
-_OF_STRATEGY = {name for name in _WORK if name.split("_")[0] in STRATEGIES}
+_OF_STRATEGY = {name for name in _WORK if owner(name)}
+# Neither half depends on how well is learnt, nor on what is done beside the steps that count.
+_NOT_OF_SPEED = {
+    "device",
+    "eval_images",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "base_lr",
+    "warmup_epochs",
+    "label_smoothing",
+    "eval_every",
+    "checkpoint_every",
+    "warmup_steps",
+}
 _NOT_OF_LOADING = {
+    *_NOT_OF_SPEED,
     *_OF_STRATEGY,
     "work",
     "train_images",
@@ -75,6 +74,7 @@ _NOT_OF_LOADING = {
 }
 # Training on data that are free does not depend on how data would be read.
 _NOT_OF_TRAINING = {
+    *_NOT_OF_SPEED,
     "dataset",
     "train_images",
     "loader_workers",
@@ -202,12 +202,24 @@ def _name(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> st
     parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
-    parts += [f"{name}={row[name]}" for name in varying]
+    parts += [text for name in varying if (text := _told(name, row[name]))]
     items = {name: told.get(row[name]) for name, told in texts.items() if not pd.isna(row[name])}
     parts += [f"{name} {text}" for name, text in items.items() if text]
     missing = [name for name, told in texts.items() if told and pd.isna(row[name])]
     parts += [f"unknown {', '.join(missing)}"] if missing else []
     return f"{row['study']}: {', '.join(parts)}{row['variant']}"
+
+
+def _told(name: str, value: Any) -> str:
+    """Return a column in words: "" for a setting of one strategy that is as it comes."""
+    field = RunSpec.model_fields.get(name)
+    value = None if pd.isna(value) else value
+    if field is None:
+        return f"unknown {name}" if value is None else phrase(name, value)
+    strategy = owner(name)
+    if strategy and value == field.default:
+        return ""
+    return f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
 
 
 def _hardware(row: dict) -> str:
@@ -235,6 +247,16 @@ def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     measured = (runs["status"] == "completed") & runs[VALUE].notna()
     table = with_settings(runs.assign(lost=lost, value=runs[VALUE].mask(lost))[measured | lost])
     return table.assign(commit=commits(table)).astype({"lost": bool})
+
+
+def told_apart(runs: pd.DataFrame) -> pd.Series:
+    """Return what sets each run apart in its study and its name does not tell, see `labels`."""
+    found = pd.Series("", index=runs.index, dtype="string")
+    for _, study in runs.groupby("study"):
+        fields = study[list(RunSpec.model_fields)].astype(object)
+        rows = fields.where(fields.notna(), None).to_dict("records")
+        found.loc[study.index] = labels(rows, IN_RUN_ID)
+    return found
 
 
 def commits(runs: pd.DataFrame) -> pd.Series:
