@@ -16,10 +16,10 @@ from matplotlib.patches import Patch
 from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.estimates import ALPHA, MARGIN, Estimate
+from ddl_core.analysis.figures import study_arms
 from ddl_core.analysis.figures.over_workers import stack
 from ddl_core.analysis.figures.ratios import WORDS
-from ddl_core.analysis.figures.study_arms import KEY, PLACE, left_out, place_texts, told_apart
-from ddl_core.analysis.plot import captions, fields, marks, scales, style
+from ddl_core.analysis.plot import captions, marks, scales, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_core.analysis.plot.rows import best_rows, ranked_rows
 from ddl_core.analysis.plot.scales import three_digits
@@ -63,9 +63,8 @@ _BAND = f"within {100 * MARGIN:g} % of the base"
 
 
 class _Arm(NamedTuple):
-    """Runs that agree in every field: the first of them, and what they reached."""
+    """Runs that agree in every field, and what they reached."""
 
-    first: pd.Series
     lost: int
     commit: str
     runs: np.ndarray
@@ -104,56 +103,55 @@ def points(
     named = set() if windows is None else set(windows["reference"].dropna())
     tables = [pd.DataFrame(columns=list(COMPARISON))]
     for study, own in made.groupby("study"):
-        groups = own.groupby(PLACE, dropna=False, sort=False)
-        panels = [_arms(panel, taken, named) for _, panel in groups]
-        if sum(map(len, panels)) < 2:
-            continue
-        rest = left_out(runs[runs["study"] == study], own)
-        places = place_texts(pd.DataFrame([arms[0].first for arms in panels]))
-        for arms, place in zip(panels, places, strict=True):
-            table = _panel(arms, taken)
-            title = ": ".join(filter(None, [str(study), place or table["common"].iloc[0]]))
-            tables.append(table.assign(panel=title, left_out=rest))
-    return stack([table.assign(question=question) for table in tables], COMPARISON)
-
-
-def _arms(table: pd.DataFrame, taken: Turns, references: set[str]) -> list[_Arm]:
-    """Return the arms of runs made in one place."""
-    arms = []
-    for _, runs in table.groupby(KEY, dropna=False):
-        known = runs[runs["value"].notna()]
-        arms.append(
-            _Arm(
-                runs.iloc[0],
-                int(runs["lost"].sum()),
-                ";".join(sorted(set(known["commit"]))),
-                known["value"].to_numpy(dtype=float),
-                taken.of(runs["study"].iloc[0], known["run_id"]),
-                bool(set(runs["run_id"]) & references),
+        arms = own.groupby(study_arms.KEY, dropna=False, sort=False).ngroup()
+        firsts = own[~arms.duplicated()]
+        if len(firsts) > 1:
+            about = own.assign(
+                label=arms.map(dict(enumerate(study_arms.names(firsts)))),
+                common=study_arms.common(firsts),
+                unsaid=study_arms.unsaid(firsts),
+                left_out=study_arms.left_out(runs[runs["study"] == study], own),
+                question=question,
             )
-        )
-    return arms
+            tables += _panels(about, taken, named)
+    return stack(tables, COMPARISON)
 
 
-def _panel(arms: Sequence[_Arm], taken: Turns) -> pd.DataFrame:
-    """Return the rows of arms that were made in one place, best first."""
-    firsts = pd.DataFrame([arm.first for arm in arms]).reset_index(drop=True)
-    varied = fields.differing(firsts)
-    names = told_apart(firsts, fields.labels(firsts, varied))
-    base = _base(arms, varied)
-    rows = [
-        arm.first.to_dict() | _reached(arm) | {"label": name}
-        for arm, name in zip(arms, names, strict=True)
-    ]
-    table = pd.DataFrame(rows).assign(
-        base=names[base],
-        base_rule=REFERENCE if arms[base].is_reference else FEWEST,
-        common=fields.common(firsts, varied),
-        unsaid=fields.unsaid(firsts, varied),
-        **_axis(firsts, varied),
-        **_ratios(arms, base, taken),
-    )
+def _panels(study: pd.DataFrame, taken: Turns, references: set[str]) -> list[pd.DataFrame]:
+    """Return the rows of a study's arms, a table for each place that they were made in."""
+    texts = study_arms.place_texts(study.drop_duplicates(study_arms.PLACE))
+    places = study.groupby(study_arms.PLACE, dropna=False, sort=False)
+    tables = []
+    for text, (_, runs) in zip(texts, places, strict=True):
+        table = _panel(runs, taken, references)
+        name, common = table[["study", "common"]].iloc[0]
+        tables.append(table.assign(panel=": ".join(filter(None, [name, text or common]))))
+    return tables
+
+
+def _panel(runs: pd.DataFrame, taken: Turns, references: set[str]) -> pd.DataFrame:
+    """Return a row for each arm of runs that were made in one place, best first."""
+    groups = [group for _, group in runs.groupby(study_arms.KEY, dropna=False)]
+    arms = [_arm(group, taken, references) for group in groups]
+    firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
+    names = study_arms.told_apart(firsts, firsts["label"])
+    base = _base(arms, firsts)
+    reached = pd.DataFrame([_reached(arm) for arm in arms])
+    about = {"label": names, "base": names[base], **_axis(firsts), **_ratios(arms, base, taken)}
+    about["base_rule"] = REFERENCE if arms[base].is_reference else FEWEST
+    table = firsts.drop(columns=list(reached), errors="ignore").join(reached).assign(**about)
     return table.sort_values(["value", "label"], ascending=[False, True])
+
+
+def _arm(runs: pd.DataFrame, taken: Turns, references: set[str]) -> _Arm:
+    known = runs[runs["value"].notna()]
+    return _Arm(
+        int(runs["lost"].sum()),
+        ";".join(sorted(set(known["commit"]))),
+        known["value"].to_numpy(dtype=float),
+        taken.of(runs["study"].iloc[0], known["run_id"]),
+        bool(set(runs["run_id"]) & references),
+    )
 
 
 def _reached(arm: _Arm) -> dict[str, Any]:
@@ -169,21 +167,15 @@ def _reached(arm: _Arm) -> dict[str, Any]:
     }
 
 
-def _base(arms: Sequence[_Arm], varied: Sequence[str]) -> int:
+def _base(arms: Sequence[_Arm], firsts: pd.DataFrame) -> int:
     """Return the place of the arm that all are compared with."""
-    strategies = style.strategies(arm.first["strategy"] for arm in arms)
-    loaders = style.loaders(arm.first["loader"] for arm in arms)
+    specs = study_arms.specs(firsts)
+    strategies, loaders = style.strategies(firsts["strategy"]), style.loaders(firsts["loader"])
 
     def turn(place: int) -> tuple[Any, ...]:
-        arm = arms[place]
-        return (
-            not arm.is_reference,
-            not len(arm.runs),
-            fields.changes(arm.first, varied),
-            strategies.index(arm.first["strategy"]),
-            loaders.index(arm.first["loader"]),
-            place,
-        )
+        arm, spec = arms[place], specs[place]
+        order = strategies.index(spec["strategy"]), loaders.index(spec["loader"])
+        return (not arm.is_reference, not len(arm.runs), study_arms.changes(spec), *order, place)
 
     return min(range(len(arms)), key=turn)
 
@@ -207,20 +199,19 @@ def _ratio(arm: _Arm, base: _Arm, taken: Turns) -> Estimate:
     return paired or estimates.unpaired_ratio(arm.runs, base.runs)
 
 
-def _axis(firsts: pd.DataFrame, varied: Sequence[str]) -> dict[str, Any]:
+def _axis(firsts: pd.DataFrame) -> dict[str, Any]:
     """Return the columns axis, at and line: empty where the arms are no curves over one number.
 
     It is the number with most values, where the other fields make few lines of two or more.
     """
-    numbers = [field for field in varied if fields.is_number(field)]
+    numbers = filter(study_arms.is_number, study_arms.varied(firsts))
     for field in sorted(numbers, key=lambda name: -firsts[name].nunique()):
-        others = [name for name in varied if name != field]
-        line = pd.Series(fields.labels(firsts, others), index=firsts.index)
+        line = study_arms.names(firsts, without=[field])
         alone = firsts.assign(line=line).drop_duplicates(["line", field])
         lengths = alone["line"].value_counts()
         enough = lengths.min() > 1 and lengths.max() >= _LEAST_PLACES
         if enough and len(alone) == len(firsts) and len(lengths) <= _MOST_CURVES:
-            return {"axis": field, "at": firsts[field].to_list(), "line": line.to_list()}
+            return {"axis": field, "at": firsts[field].to_list(), "line": line}
     return {"axis": None, "at": None, "line": None}
 
 
@@ -263,7 +254,7 @@ def _curves(points: pd.DataFrame) -> Figure:
         right=[0.6] * len(panels),
     )
     for ax, (_, table) in zip(axes, drawn.groupby("panel", sort=False), strict=True):
-        scales.value_axis(ax, table["at"], fields.axis_label(table["axis"].iloc[0]))
+        scales.value_axis(ax, table["at"], study_arms.axis_label(table["axis"].iloc[0]))
         ax.set_ylim(*_ends(table))
         ax.set_ylabel("throughput (images/s)")
         marks.lines(ax, table, "at", "line", looks, markersize=5)

@@ -4,7 +4,9 @@ Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
 """
 
 import io
+import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -22,6 +24,7 @@ from ddl_core.errors import RecordError
 from ddl_core.records.storage import write_atomically
 
 MOST_PANELS = 6
+_BETWEEN = "(: |, |" + style.SEPARATOR + ")"  # the items of a panel's name
 STATED_ONLY = "No run measured here: only what the paper states."
 
 # seaborn's theme in the sizes of a page, and what differs from it.
@@ -90,7 +93,7 @@ def frame(
     title
         The question.
     panels
-        Names of the panels.
+        Names of the panels: what all have in common goes to the caption, see `short_titles`.
     heights
         Inches of each row of axes; with as many rows as panels they stand one below the other,
         else in two columns, where a last panel without a neighbour takes both.
@@ -110,9 +113,11 @@ def frame(
     page = style.STATED_WIDTH if note else style.WIDTH
     cell = (page - 2 * _MARGIN) / columns
     free = list(right) or [0.0] * len(panels)
-    names = _names(panels, cell - left)
+    titles, shared = short_titles(panels)
+    names = _names(titles, cell - left)
     name_lines = max(name.count("\n") + 1 for name in names)
-    lines = wrapped(" ".join(caption), page - 2 * _MARGIN, style.CAPTION_POINTS)
+    told = [*caption, *([f"All panels measured here: {shared}."] if shared else [])]
+    lines = wrapped(" ".join(told), page - 2 * _MARGIN, style.CAPTION_POINTS)
     legend_rows = math.ceil(len(legend) / _legend_columns(page))
     asked = wrapped(title, page - 2 * _MARGIN, _TITLE_POINTS, "normal" if note else "bold")
     above = _MARGIN + _TITLE + (len(asked) - 1) * _TITLE_LINE
@@ -146,6 +151,26 @@ def _legend_columns(page: float) -> int:
 def _pale(ax: Axes) -> None:
     ax.spines[:].set_color(style.PALE)
     ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
+
+
+def short_titles(panels: Sequence[str]) -> tuple[list[str], str]:
+    """Return what the names of panels do not have in common, and what they do.
+
+    Names are lists as ``"laptop: 32 px, batch 16"``. One without a colon is of something else, such
+    as the paper's own: it stays as it is. So does one that would have no word left.
+    """
+    lists = [re.split(_BETWEEN, name) for name in panels]
+    ours = [items[::2] for name, items in zip(panels, lists, strict=True) if ": " in name]
+    if len(ours) < 2:
+        return list(panels), ""
+    shared = [item for item in ours[0] if all(item in items for items in ours)]
+    titles = []
+    for name, items in zip(panels, lists, strict=True):
+        between = ["", *items[1::2]]
+        kept = [pair for pair in zip(between, items[::2], strict=True) if pair[1] not in shared]
+        short = "".join(itertools.chain(*kept)).removeprefix(kept[0][0]) if kept else ""
+        titles.append(short if short and ": " in name else name)
+    return titles, ", ".join(dict.fromkeys(shared))
 
 
 def _names(panels: Sequence[str], width: float) -> list[str]:
