@@ -219,7 +219,9 @@ def _told(name: str, value: Any) -> str:
     strategy = owner(name)
     if strategy and value == field.default:
         return ""
-    return f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    return (
+        f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    )
 
 
 def _hardware(row: dict) -> str:

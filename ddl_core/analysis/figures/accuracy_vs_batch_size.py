@@ -269,5 +269,3 @@ def _measured(ours: pd.DataFrame) -> Sequence[str]:
         *captions.machines(done),
         captions.commits(done),
     ]
-
-

@@ -4,7 +4,7 @@ Where the study is about one number (a bucket's size, a batch), its arms are cur
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,17 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs
-from ddl_core.analysis.estimates import ALPHA, MARGIN, Estimate
-from ddl_core.analysis.figures import study_arms
+from ddl_core.analysis.estimates import ALPHA, MARGIN
+from ddl_core.analysis.figures import against_base, study_arms
+from ddl_core.analysis.figures.against_base import Arm
 from ddl_core.analysis.figures.over_workers import stack
 from ddl_core.analysis.figures.ratios import WORDS
 from ddl_core.analysis.plot import captions, marks, scales, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_core.analysis.plot.rows import best_rows, ranked_rows
 from ddl_core.analysis.plot.scales import three_digits
-from ddl_core.analysis.turns import Turns, Windows
+from ddl_core.analysis.turns import Turns
 
 COMPARISON = {
     "question": "string",
@@ -60,16 +60,6 @@ _LEAST_PLACES = 3  # on an axis
 _MOST_NAMED = 6  # of the arms that found no room
 _BEYOND = 2.0  # an axis goes no further than this from the values for the sake of an interval
 _BAND = f"within {100 * MARGIN:g} % of the base"
-
-
-class _Arm(NamedTuple):
-    """Runs that agree in every field, and what they reached."""
-
-    lost: int
-    commit: str
-    runs: np.ndarray
-    windows: Windows
-    is_reference: bool
 
 
 def points(
@@ -132,42 +122,23 @@ def _panels(study: pd.DataFrame, taken: Turns, references: set[str]) -> list[pd.
 def _panel(runs: pd.DataFrame, taken: Turns, references: set[str]) -> pd.DataFrame:
     """Return a row for each arm of runs that were made in one place, best first."""
     groups = [group for _, group in runs.groupby(study_arms.KEY, dropna=False)]
-    arms = [_arm(group, taken, references) for group in groups]
+    arms = [against_base.arm(group, taken, references) for group in groups]
     firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
     names = study_arms.told_apart(firsts, firsts["label"])
     base = _base(arms, firsts)
-    reached = pd.DataFrame([_reached(arm) for arm in arms])
-    about = {"label": names, "base": names[base], **_axis(firsts), **_ratios(arms, base, taken)}
+    reached = pd.DataFrame([against_base.reached(arm) for arm in arms])
+    about = {
+        "label": names,
+        "base": names[base],
+        **_axis(firsts),
+        **against_base.ratios(arms, base, taken),
+    }
     about["base_rule"] = REFERENCE if arms[base].is_reference else FEWEST
     table = firsts.drop(columns=list(reached), errors="ignore").join(reached).assign(**about)
     return table.sort_values(["value", "label"], ascending=[False, True])
 
 
-def _arm(runs: pd.DataFrame, taken: Turns, references: set[str]) -> _Arm:
-    known = runs[runs["value"].notna()]
-    return _Arm(
-        int(runs["lost"].sum()),
-        ";".join(sorted(set(known["commit"]))),
-        known["value"].to_numpy(dtype=float),
-        taken.of(runs["study"].iloc[0], known["run_id"]),
-        bool(set(runs["run_id"]) & references),
-    )
-
-
-def _reached(arm: _Arm) -> dict[str, Any]:
-    mean = turns.middle(arm.windows, arm.runs)
-    return {
-        "n": len(arm.runs),
-        "windows": sum(number != turns.WHOLE for _, number in arm.windows),
-        "failed": arm.lost,
-        "value": mean.ratio,
-        "low": mean.low,
-        "high": mean.high,
-        "commit": arm.commit,
-    }
-
-
-def _base(arms: Sequence[_Arm], firsts: pd.DataFrame) -> int:
+def _base(arms: Sequence[Arm], firsts: pd.DataFrame) -> int:
     """Return the place of the arm that all are compared with."""
     specs = study_arms.specs(firsts)
     strategies, loaders = style.strategies(firsts["strategy"]), style.loaders(firsts["loader"])
@@ -178,25 +149,6 @@ def _base(arms: Sequence[_Arm], firsts: pd.DataFrame) -> int:
         return (not arm.is_reference, not len(arm.runs), study_arms.changes(spec), *order, place)
 
     return min(range(len(arms)), key=turn)
-
-
-def _ratios(arms: Sequence[_Arm], base: int, taken: Turns) -> dict[str, list[Any]]:
-    """Return the columns of ratios to the base, which is 1 itself and without an interval."""
-    others = [place for place in range(len(arms)) if place != base]
-    found = {place: _ratio(arms[place], arms[base], taken) for place in others}
-    known = [place for place in others if not np.isnan(found[place].low)]
-    words = dict(zip(known, estimates.decisions([found[place] for place in known]), strict=True))
-    columns: dict[str, list[Any]] = {
-        name: [getattr(found[place], part) if place in found else np.nan for place in range(len(arms))]
-        for name, part in (("ratio", "ratio"), ("ratio_low", "low"), ("ratio_high", "high"))
-    }
-    columns["ratio"][base] = 1.0 if len(arms[base].runs) else np.nan
-    return columns | {"decision": [words.get(place) for place in range(len(arms))]}
-
-
-def _ratio(arm: _Arm, base: _Arm, taken: Turns) -> Estimate:
-    paired = taken.ratio(arm.windows, base.windows)
-    return paired or estimates.unpaired_ratio(arm.runs, base.runs)
 
 
 def _axis(firsts: pd.DataFrame) -> dict[str, Any]:
@@ -231,7 +183,7 @@ def _rows(points: pd.DataFrame) -> Figure:
         _title(points),
         drawn,
         [*(marks.handles(style.strategies_named(looks)) if len(looks) > 1 else []), *_band(points)],
-        _caption(points, drawn),
+        _caption(points, drawn, _columns_told(points)),
         {"n": _count, "images/s": _value, "ratio to the base": _ratio_text, "": _decision},
         "throughput (images/s)",
     )
@@ -250,14 +202,15 @@ def _curves(points: pd.DataFrame) -> Figure:
         panels,
         [2.6] * len(panels),
         [*(marks.handles(looks, linestyle="solid") if len(looks) > 1 else []), *_band(points)],
-        _caption(points, drawn),
+        _caption(points, drawn, _fastest(points)),
         right=[0.6] * len(panels),
     )
     for ax, (_, table) in zip(axes, drawn.groupby("panel", sort=False), strict=True):
         scales.value_axis(ax, table["at"], study_arms.axis_label(table["axis"].iloc[0]))
         ax.set_ylim(*_ends(table))
         ax.set_ylabel("throughput (images/s)")
-        marks.lines(ax, table, "at", "line", looks, markersize=5)
+        beside = scales.side_by_side(ax, table["at"], table["line"], list(looks))
+        marks.lines(ax, table.assign(at=beside), "at", "line", looks, markersize=5)
         _draw_base(ax.axhspan, ax.axhline, _base_value(table))
         _ratio_axis(ax, _base_value(table))
     return figure
@@ -339,25 +292,44 @@ def _decision(row: pd.Series) -> str:
     return "" if pd.isna(row["decision"]) else WORDS[row["decision"]]
 
 
-def _caption(points: pd.DataFrame, drawn: pd.DataFrame) -> list[str]:
+def _caption(points: pd.DataFrame, drawn: pd.DataFrame, more: Sequence[str]) -> list[str]:
     if points.empty:
         return ["No study measured here has trained two arms that differ."]
-    decided = points["decision"].notna().any()
-    taken = (points["windows"] > 0).any()
     return [
         *_bases(points),
         *_commons(points),
         *[f"Not named where it has its default: {text}." for text in _told(points, "unsaid")],
-        *captions.runs(points, "the mean and of the ratio"),
-        *(["n: windows, where arms took turns."] if taken else []),
-        *([f"Words: of all arms of a panel as one family (Holm), at {ALPHA:g}; alike: surely "
-           "within the margin; cannot say: neither that nor different."] if decided else []),
+        *captions.runs(points),
+        *more,
         "The axis does not begin at 0" + (
             ", and intervals that reach its end go on." if _cut(drawn) else "."
         ),
         *[f"Not drawn: {text}." for text in _told(points, "left_out")],
         *_no_room(points.drop(drawn.index)),
     ]  # fmt: skip
+
+
+def _columns_told(points: pd.DataFrame) -> list[str]:
+    """Return the sentences on the columns of numbers beside the rows."""
+    taken = (points["windows"] > 0).any()
+    known, decided = points["ratio_low"].notna().any(), points["decision"].notna().any()
+    return [
+        *(["In brackets: that of the ratio."] if known else []),
+        *(["n: windows, where arms took turns."] if taken else []),
+        *([f"Words: of all arms of a panel as one family (Holm), at {ALPHA:g}; alike: surely "
+           "within the margin; cannot say: neither that nor different."] if decided else []),
+    ]  # fmt: skip
+
+
+def _fastest(points: pd.DataFrame) -> list[str]:
+    """Return the sentence on the fastest arm of each panel of curves, and how sure that is."""
+    sentences = []
+    for _, table in points[points["n"] > 0].groupby("panel", sort=False):
+        best = table.iloc[0]
+        if best["label"] != best["base"] and _ratio_text(best):
+            decided = f": {_decision(best)}" if _decision(best) else ""
+            sentences.append(f"Fastest: {best['label']}, {_ratio_text(best)} of the base{decided}.")
+    return sentences
 
 
 def _told(points: pd.DataFrame, column: str) -> list[str]:
@@ -370,11 +342,11 @@ def _told(points: pd.DataFrame, column: str) -> list[str]:
 def _bases(points: pd.DataFrame) -> list[str]:
     """Return the sentence on the base of each panel, and why it is that arm."""
     panels = points.drop_duplicates("panel")
-    several = panels["base"].nunique() > 1
+    several, where = len(panels) > 1, "study" if panels["study"].is_unique else "panel"
     sentences = []
     for rule, part in panels.groupby("base_rule", sort=False):
         named = [
-            f"{row['base']} ({row['panel']})" if several else row["base"]
+            f"{row[where]}: {row['base']}" if several else row["base"]
             for row in part.to_dict("records")
         ]
         sentences.append(f"Base: {'; '.join(dict.fromkeys(named))} ({rule}).")
@@ -402,9 +374,7 @@ def _no_room(rest: pd.DataFrame) -> list[str]:
     """Return the sentence that names the arms that found no room."""
     if rest.empty:
         return []
-    named = [
-        f"{row['label']} ({_value(row)})" for _, row in rest.head(_MOST_NAMED).iterrows()
-    ]
+    named = [f"{row['label']} ({_value(row)})" for _, row in rest.head(_MOST_NAMED).iterrows()]
     more = len(rest) - len(named)
     and_more = [f"{more} more"] if more else []
     return [

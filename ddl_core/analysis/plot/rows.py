@@ -1,6 +1,6 @@
 """Figures with a row per arm: their order, their names, their axes, what is told beside them.
 
-Bars cut into shares: a bar for each arm, a panel for each setting. Ranked rows: what is best on top,
+Bars cut into shares: a bar for each arm, a panel for each setting. Ranked rows: the best on top,
 with columns of numbers beside it.
 """
 
@@ -29,7 +29,7 @@ BAR = 0.66  # of a row
 _LINE_INCHES = 0.21
 _GAP_INCHES = 0.12
 _MORE_INCHES = 0.13  # of a second line of a name
-_NAME_INCHES = 2.4
+_NAME_INCHES = 2.9
 _COLUMN_POINTS = 9.0  # between columns of texts
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _ARM = ["strategy", "world_size", "loader", "data_format", "hardware"]
