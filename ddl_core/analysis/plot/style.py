@@ -282,9 +282,9 @@ def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[s
     }
 
 
-def text_points(text: str, size: float) -> float:
+def text_points(text: str, size: float, weight: str = "normal") -> float:
     """Return the printed width of one line of text in points."""
-    font = FontProperties(family=PAGE["font.family"], size=size)
+    font = FontProperties(family=PAGE["font.family"], size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
