@@ -88,7 +88,7 @@ def _base_type(annotation: Any) -> Any:
 
 
 def show_entries(entries: list[Entry]) -> str:
-    """Return one line per run: state, name, what sets it apart, and the first line of the reason."""
+    """Return a line per run: state, name, what sets it apart, and the reason's first line."""
     lines, names = [], named(item.spec for item in entries)
     for item in entries:
         reason = f"  {item.reason.splitlines()[0]}" if item.reason else ""

@@ -102,7 +102,9 @@ def _show_plan(plan: "Submissions") -> None:
             click.echo(f"{name}: {len(job.entries)} runs in {clock(job.limit_s)}, in this order:")
             click.echo("".join(f"  {names[item.spec.run_id]}\n" for item in job.entries), nl=False)
         if job.after:
-            click.echo(f"{name} waits for {', '.join(names[item.spec.run_id] for item in job.after)}")
+            click.echo(
+                f"{name} waits for {', '.join(names[item.spec.run_id] for item in job.after)}"
+            )
     for item in plan.left_out:
         click.echo(
             f"not submitted: {names[item.spec.run_id]}: the smallest runs of its arm have failed; "

@@ -122,9 +122,7 @@ def live(entries: list[Entry]) -> list[str]:
     ]
 
 
-def _one_by_one(
-    todo: list[Entry], launcher: Local, shown: Screen, names: dict[str, str]
-) -> None:
+def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: dict[str, str]) -> None:
     for done, item in enumerate(todo):
         name = names.get(item.spec.run_id, item.spec.run_id)  # of a study in turns: one beyond
         try:

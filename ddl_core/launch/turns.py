@@ -149,9 +149,7 @@ def _now(item: Entry) -> Entry:
 class Block:
     """Arms that are alive together, the first of them the one that the others are compared with."""
 
-    def __init__(
-        self, launcher: Local, shown: Screen, done: float, names: dict[str, str]
-    ) -> None:
+    def __init__(self, launcher: Local, shown: Screen, done: float, names: dict[str, str]) -> None:
         self._launcher, self._shown, self._names = launcher, shown, names
         self._done = done  # epochs of blocks before
         self._shown_at = 0.0

@@ -26,20 +26,26 @@ NAMES = {
     "data_format": {"folder": "folders", "tfrecord": "TFRecord"},
     "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
     "precision": {},
+    "schedule": {
+        "step": "step",
+        "cosine": "cosine",
+        "exponential": "exponential",
+        "constant": "constant rate",
+    },
 }
 # Where a field's own name, without underscores, says it worse.
 _WORDS = {
     "gpus_per_node": "ranks per node",
     "local_batch_size": "batch",
-    "base_lr": "rate",
+    "base_lr": "learning rate",
     "crop_min_area": "smallest crop",
     "train_images": "training images",
     "eval_images": "evaluation images",
-    "cpu_threads": "threads",
-    "compile": "compilation",
+    "cpu_threads": "compute threads",
+    "compile": "torch.compile",
     "decay_norm_bias": "decay of norm and bias",
-    "loader_workers": "loader processes",
-    "loader_prefetch": "batches ahead",
+    "loader_prefetch": "prefetched batches",
+    "pin_memory": "pinned memory",
     "deepspeed_zero_stage": "ZeRO stage",
     "deepspeed_overlap_comm": "overlap",
 }
@@ -47,10 +53,8 @@ _UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms"}  # by how a field's name ends
 _DEFAULT = "default settings"
 
 
-def labels(
-    runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()
-) -> list[str]:
-    """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pin memory"``.
+def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
+    """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
 
     Labels of two runs are equal only if the runs differ in nothing but `without`. A setting of a
     strategy is told of its own runs; where several of one strategy vary, of those that change it.
@@ -103,9 +107,11 @@ def phrase(field: str, value: Any) -> str:
     if field in NAMES:
         return NAMES[field].get(value, str(value))
     word, unit = _word(field)
+    if value is None:
+        return f"all {word}"  # a number of images without a limit
     if isinstance(value, bool):
         return word if value else f"no {word}"
-    return f"{word} {_text(value)}{unit}"
+    return f"no {word}" if value == "none" else f"{word} {_text(value)}{unit}"
 
 
 def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
@@ -138,8 +144,6 @@ def _word(field: str) -> tuple[str, str]:
 
 def _text(value: Any) -> str:
     """Return a number as short as it can be, without losing a digit."""
-    if value is None:
-        return "all"  # a number of images without a limit
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)

@@ -37,10 +37,11 @@ def test_every_run_of_every_study_has_a_label_of_its_own(study: str) -> None:
 def test_labels_name_only_what_varies() -> None:
     specs = [RunSpec(local_batch_size=size, base_lr=rate) for size in (16, 64) for rate in (0.1, 1)]
     assert labels(specs) == [
-        "batch 16, rate 0.1", "batch 16, rate 1", "batch 64, rate 0.1", "batch 64, rate 1",
+        "batch 16, learning rate 0.1", "batch 16, learning rate 1",
+        "batch 64, learning rate 0.1", "batch 64, learning rate 1",
     ]  # fmt: skip
     assert labels([*specs, specs[0].model_copy(update={"repeat": 1})], REPEATS) == [
-        *labels(specs), "batch 16, rate 0.1",
+        *labels(specs), "batch 16, learning rate 0.1",
     ]  # fmt: skip
     assert labels(specs[:1]) == [""]
     assert labels([]) == []
@@ -64,15 +65,15 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
     ("field", "value", "words"),
     [
         ("channels_last", True, "channels last"),
-        ("pin_memory", False, "no pin memory"),
+        ("pin_memory", False, "no pinned memory"),
         ("loader", "dali_gpu", "DALI (GPU)"),
         ("model", "unheard_of", "unheard_of"),
         ("data_format", "folder", "folders"),
         ("dataset", "flowers", "flowers"),
         ("precision", "bf16", "bf16"),
-        ("train_images", None, "training images all"),
+        ("train_images", None, "all training images"),
         ("train_images", 1_281_167, "training images 1281167"),
-        ("base_lr", 0.1234567891, "rate 0.1234567891"),
+        ("base_lr", 0.1234567891, "learning rate 0.1234567891"),
         ("horovod_cycle_ms", 3.5, "cycle 3.5 ms"),
         ("deepspeed_zero_stage", 2, "ZeRO stage 2"),
     ],
