@@ -1,7 +1,9 @@
 """Runs that differ in any field of `RunSpec` are never one row of a table, or one point."""
 
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ddl_core.analysis.arms import KEYS, arm_table, told_apart, with_settings
@@ -65,7 +67,7 @@ def test_no_accuracy_is_a_mean_of_both(field: str, tree: Tree, make_run: MakeRun
     ours = points[points["source"] == "measured"]
     expected = 2 if field == "work" else 4  # what only loads has no accuracy
     assert ours["n"].tolist() == [1] * expected
-    assert not ours.duplicated(["panel", "label", "global_batch_size"]).any()
+    assert not ours.duplicated(["study", "label", "global_batch_size"]).any()
     curves = learning_curves.points(runs)
     assert (curves["value"] == curves["mean"]).all()
     assert all(len(arm.reached["top1"]) <= 1 for arm in claims.arms(runs))
@@ -111,5 +113,10 @@ def test_a_batch_that_is_made_in_two_ways_is_two_arms(tree: Tree, make_run: Make
             make_run(rows=evaluated(top1), schedule=schedule, **shape)
     points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
     ours = points[points["source"] == "measured"]
-    assert ours["label"].nunique() == 4
+    assert set(ours["label"]) == {
+        f"SGD, {way}, batch {batch}, accumulation {accumulation}"
+        for way in ("step", "cosine")
+        for batch, accumulation in ((16, 2), (32, 1))
+    }
     assert ours["value"].tolist() == pytest.approx([0.1, 0.3, 0.1, 0.3])
+    assert not math.isnan(pd.Series(accuracy_vs_batch_size.lost(points)["lost"]).max())

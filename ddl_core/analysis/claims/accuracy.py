@@ -31,9 +31,10 @@ MARGIN = math.expm1(POINT)  # the same on the scale of `estimates`
 QUANTITIES = ("top1", "top1_early", "top1_late")
 EARLY = 20 / 90  # of a training: the epochs in which the curves of Fig. 9 are called alike
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop (A01, A02)
-_SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
 _SAME = ["study", "hardware", "differs"]
-_SAME += [name for name in RunSpec.model_fields if name not in (*REPEATS, *_SHAPE, "schedule")]
+_SAME += [
+    name for name in RunSpec.model_fields if name not in (*REPEATS, *figure.SHAPE, "schedule")
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ def arms(runs: pd.DataFrame) -> list[Arm]:
     made = figure.made(runs)
     made = made[made["optimizer"] == "sgd"]
     made = made.assign(
-        alike=made.groupby(_SAME, dropna=False).ngroup(), shape=made.groupby(_SHAPE).ngroup()
+        alike=made.groupby(_SAME, dropna=False).ngroup(), shape=made.groupby(figure.SHAPE).ngroup()
     )
     keys = ["alike", "schedule", "global_batch_size", "shape"]
     return [_arm(part) for _, part in made.groupby(keys, sort=True)]

@@ -8,14 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from ddl_core.analysis.arms import asks_for_accuracy, commits, with_settings
-from ddl_core.analysis.figures import study_arms
+from ddl_core.analysis.arms import asks_for_accuracy, commits, told_apart, with_settings
 from ddl_core.analysis.plot import marks, style
-from ddl_core.spec.labels import REPEATS, labels
+from ddl_core.spec.labels import REPEATS
 
-# What stands in a panel's name, in a way's, or on the axis of batches.
-_TOLD = ["dataset", "model", "optimizer", "schedule", "nodes", "gpus_per_node",
-         "local_batch_size", "accumulation"]  # fmt: skip
+SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
 _CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 
@@ -23,46 +20,33 @@ _CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "m
 def made(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of accuracy studies that were made to their end, good or bad.
 
-    Added: ``label`` (what the arm is called: two arms of a study with one batch never share it),
-    ``commit``, and the columns of `with_settings`.
+    Added: ``label`` (what the arm is called), ``commit``, and the columns of `with_settings`.
     """
     ended = runs["status"].isin(["completed", "failed"])
     table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)
     table["commit"] = commits(table)
-    table["label"] = pd.Series("", index=table.index, dtype="string")
-    for _, way in table.groupby(["study", "optimizer", "schedule"]):
-        table.loc[way.index, "label"] = _way_labels(way)
-    for _, study in table.groupby("study"):
-        table.loc[study.index, "label"] += _places(study)
-    for _, same in table.groupby(["study", "dataset", "model", "label", "global_batch_size"]):
-        arms, firsts = _numbered(same)
-        names = study_arms.told_apart(firsts, firsts["label"])
-        table.loc[same.index, "label"] = arms.map(dict(enumerate(names)))
-    return table
+    return table.assign(label=pd.array(_labels(table), dtype="string"))
 
 
-def _numbered(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
-    """Return the number of each run's arm, and the first run of each arm, in their order."""
-    arms = runs.groupby(study_arms.KEY, dropna=False, sort=False).ngroup()
-    return arms, runs[~arms.duplicated()]
+def _labels(table: pd.DataFrame) -> list[str]:
+    """Return what each arm is called: how it learns, and what else sets it apart from those.
 
-
-def _way_labels(way: pd.DataFrame) -> pd.Series:
-    """Return the name of a way to learn with what else its runs differ in, e.g. their rates."""
-    arms, firsts = _numbered(way)
-    more = labels(study_arms.specs(firsts), (*REPEATS, *_TOLD))
-    name = style.way_name(way["optimizer"].iloc[0], way["schedule"].iloc[0])
-    names = [", ".join(filter(None, [name, text])) for text in more]
-    return arms.map(dict(enumerate(names))).astype("string")
-
-
-def _places(study: pd.DataFrame) -> pd.Series:
-    """Return where each run was made, as the end of its label; nothing if all are of one place."""
-    places = study.groupby(study_arms.PLACE, dropna=False, sort=False).ngroup()
-    texts = study_arms.place_texts(study[~places.duplicated()])
-    ends = {number: f", {text}" if text else "" for number, text in enumerate(texts)}
-    return places.map(ends).astype("string")
+    Arms of several batch sizes have one label, and are one line. Where a batch is made in several
+    ways, of more ranks or of more micro-batches, each way is told.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for _, runs in table.groupby(["study", "optimizer", "schedule"]):
+        apart = told_apart(runs, (*REPEATS, *SHAPE))
+        shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
+        if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
+            apart = told_apart(runs, REPEATS)
+        found.loc[runs.index] = apart
+    names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
+    return [
+        style.way_name(optimizer, schedule) + (f", {apart}" if apart else "") + differs
+        for optimizer, schedule, apart, differs in names
+    ]
 
 
 def numbers(cell: Any) -> np.ndarray:

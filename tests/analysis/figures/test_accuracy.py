@@ -12,10 +12,7 @@ from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
-from ddl_core.spec.labels import REPEATS
-from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
-from tests.fields import changed
 
 PAPER = read_paper()
 STUDY: dict[str, Any] = {
@@ -178,29 +175,6 @@ def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
     last = points.groupby("schedule")["value"].last()
     assert last["step"] == pytest.approx(0.0256)
     assert last["exponential"] == pytest.approx(25.6 * 0.95**89)
-
-
-# What an accuracy study has in the name of a panel, of a way to learn, or on its axis.
-NAMED = ("work", "dataset", "model", "optimizer", "schedule", "nodes", "gpus_per_node",
-         "local_batch_size", "accumulation")  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "field", [name for name in RunSpec.model_fields if name not in (*REPEATS, *NAMED)]
-)
-def test_nothing_is_pooled_over_a_field(tree: Tree, make_run: MakeRun, field: str) -> None:
-    for number, spec in enumerate(changed(field)):
-        for schedule in ("step", "cosine"):
-            fields = spec.model_dump() | {"schedule": schedule}
-            make_run(study="accuracy_tiny", rows=rows([0.1, 0.2 + 0.1 * number]), **fields)
-    table = runs_table(tree.runs)
-    points = accuracy_vs_batch_size.points(table, PAPER)
-    ours = points[points["source"] == "measured"]
-    assert ours["n"].tolist() == [1] * 4
-    assert ours["label"].nunique() == 4
-    curves = learning_curves.points(table)
-    assert curves.groupby("run_id")["label"].nunique().tolist() == [1] * 4
-    assert (curves["mean"] == curves["value"]).all()
 
 
 def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:

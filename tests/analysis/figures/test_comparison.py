@@ -77,12 +77,12 @@ def test_the_other_field_makes_the_lines(tree: Tree, make_run: MakeRun) -> None:
     table = points(tree)
     assert set(table["axis"]) == {"ddp_bucket_mb"}
     assert table.groupby("line")["at"].agg(sorted).to_dict() == {
-        "compression none": [1, 25, 100],
+        "no compression": [1, 25, 100],
         "compression fp16": [1, 25, 100],
     }
     figure = drawn(table)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend[:2] == ["compression fp16", "compression none"]
+    assert legend[:2] == ["compression fp16", "no compression"]
 
 
 def test_choices_are_no_axis(tree: Tree, make_run: MakeRun) -> None:
@@ -127,7 +127,7 @@ def test_forty_arms_of_four_fields_are_all_there(tree: Tree, make_run: MakeRun) 
     assert len(table) == arms == 40
     figure = drawn(table)
     assert rows(figure) == table["label"].tolist()
-    assert rows(figure)[0] == "threads 1, batch 4, fp32, no channels last"
+    assert rows(figure)[0] == "compute threads 1, batch 4, fp32, no channels last"
     assert "No room" not in caption(figure)
     assert "fp32" not in table["panel"].iloc[0]
 
@@ -140,7 +140,7 @@ def test_arms_without_room_are_named_and_the_base_stays(tree: Tree, make_run: Ma
     shown = rows(figure)
     assert len(table) == 81
     assert len(shown) == 58
-    assert shown[-1] == "batches ahead 2"
+    assert shown[-1] == "prefetched batches 2"
     rest = [name for name in table["label"] if name not in shown]
     assert f"No room for {len(rest)} arms, see the CSV (images/s): {rest[0]} (" in caption(figure)
     assert f"{len(rest) - 6} more." in caption(figure)
