@@ -5,6 +5,7 @@ loaders read different ones and stand in one panel. A setting is everything that
 name and speed depends on: runs of two settings never share a median or a line.
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.configuration import ALONE, UNKNOWN, differing
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.turns import Turns, Windows
-from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, owner, phrase
+from ddl_core.spec.registry import title
 from ddl_core.spec.run import RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]
@@ -22,27 +24,10 @@ ARM = ["strategy", "loader", "data_format", "model"]
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
-# Fields that change neither the work of a training step nor its speed. All others, and every field
-# that RunSpec may get later, divide settings: runs are never pooled by oversight.
-_FREE = {
-    *ARM,
-    "nodes",
-    "gpus_per_node",
-    "device",
-    "eval_images",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "base_lr",
-    "warmup_epochs",
-    "label_smoothing",
-    "eval_every",
-    "checkpoint_every",
-    "warmup_steps",
-    "seed",
-    "repeat",
-}
-_WORK = [name for name in RunSpec.model_fields if name not in _FREE]
+# All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
+# oversight, and nothing because somebody was sure that speed does not depend on it.
+_APART = {*ARM, "nodes", "gpus_per_node", *REPEATS}
+_WORK = [name for name in RunSpec.model_fields if name not in _APART]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib"]
 _MACHINE += ["software", "environment", "threads", "switches"]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
@@ -60,8 +45,23 @@ _TEXTS = ["software", "environment", "threads", "switches", "cores_shared"]
 # The same again for the two halves of a training: everything divides them but what is listed here.
 # A loader does not know what is done with its batches. How many images an epoch has may differ:
 # loading is faster than training, and needs more images for a window as long.
-_OF_STRATEGY = {name for name in _WORK if name.split("_")[0] in STRATEGIES}
+_OF_STRATEGY = {name for name in _WORK if owner(name)}
+# Neither half depends on how well is learnt, nor on what is done beside the steps that count.
+_NOT_OF_SPEED = {
+    "device",
+    "eval_images",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "base_lr",
+    "warmup_epochs",
+    "label_smoothing",
+    "eval_every",
+    "checkpoint_every",
+    "warmup_steps",
+}
 _NOT_OF_LOADING = {
+    *_NOT_OF_SPEED,
     *_OF_STRATEGY,
     "work",
     "train_images",
@@ -75,6 +75,7 @@ _NOT_OF_LOADING = {
 }
 # Training on data that are free does not depend on how data would be read.
 _NOT_OF_TRAINING = {
+    *_NOT_OF_SPEED,
     "dataset",
     "train_images",
     "loader_workers",
@@ -116,8 +117,9 @@ COLUMNS = [
 
 
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `runs` with the columns setting (a short text), hardware and on_cpu.
+    """Return `runs` with the columns setting (a short text), differs, hardware and on_cpu.
 
+    A setting ends with what differs in its machine and software from others of its study.
     A run that failed before it knew its machine gets that of its study, if the study has only one.
     """
     table = runs.copy()
@@ -128,15 +130,20 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
     placed["variant"] = _variants(placed)
     numbers = placed.groupby([*_KEY, *_SPREAD, "variant"], dropna=False, sort=False).ngroup()
-    names: dict[int, str] = {}
+    works: dict[int, str] = {}
+    places: dict[int, str] = {}
     for _, study in placed.groupby("study"):
         settings = study.assign(number=numbers).drop_duplicates("number")
         varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
         varying += [name for name in _HIDDEN if _several(settings, name)]
+        asked = [name for name in varying if name in RunSpec.model_fields]
+        found = [name for name in varying if name not in asked]
         texts = {name: differing(settings[name]) for name in _TEXTS}
         for row in settings.to_dict("records"):
-            names[row["number"]] = _name(row, varying, texts)
-    return table.assign(setting=numbers.map(names).astype("string"))
+            works[row["number"]] = _work(row, asked)
+            places[row["number"]] = _place(row, found, texts)
+    differs = numbers.map(places).astype("string")
+    return table.assign(setting=numbers.map(works).astype("string") + differs, differs=differs)
 
 
 def _several(settings: pd.DataFrame, name: str) -> bool:
@@ -198,16 +205,35 @@ def _fill_machine(table: pd.DataFrame) -> None:
     table.loc[unknown & known, "cores_shared"] = ALONE
 
 
-def _name(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
+def _work(row: dict, varying: list[str]) -> str:
     parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
-    parts += [f"{name}={row[name]}" for name in varying]
+    parts += [text for name in varying if (text := _told(name, row[name]))]
+    return f"{row['study']}: {', '.join(parts)}"
+
+
+def _place(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
+    parts = [_told(name, row[name]) for name in varying]
     items = {name: told.get(row[name]) for name, told in texts.items() if not pd.isna(row[name])}
     parts += [f"{name} {text}" for name, text in items.items() if text]
     missing = [name for name, told in texts.items() if told and pd.isna(row[name])]
     parts += [f"unknown {', '.join(missing)}"] if missing else []
-    return f"{row['study']}: {', '.join(parts)}{row['variant']}"
+    return "".join(f", {part}" for part in parts) + row["variant"]
+
+
+def _told(name: str, value: Any) -> str:
+    """Return a column in words: "" for a setting of one strategy that is as it comes."""
+    field = RunSpec.model_fields.get(name)
+    value = None if pd.isna(value) else value
+    if field is None:
+        return f"unknown {name}" if value is None else phrase(name, value)
+    strategy = owner(name)
+    if strategy and value == field.default:
+        return ""
+    return (
+        f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    )
 
 
 def _hardware(row: dict) -> str:
@@ -235,6 +261,16 @@ def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     measured = (runs["status"] == "completed") & runs[VALUE].notna()
     table = with_settings(runs.assign(lost=lost, value=runs[VALUE].mask(lost))[measured | lost])
     return table.assign(commit=commits(table)).astype({"lost": bool})
+
+
+def told_apart(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
+    """Return what sets each run apart in its study, `without` what is told elsewhere: `labels`."""
+    found = pd.Series("", index=runs.index, dtype="string")
+    for _, study in runs.groupby("study"):
+        fields = study[list(RunSpec.model_fields)].astype(object)
+        rows = fields.where(fields.notna(), None).to_dict("records")
+        found.loc[study.index] = labels(rows, without)
+    return found
 
 
 def commits(runs: pd.DataFrame) -> pd.Series:

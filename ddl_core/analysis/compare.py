@@ -1,5 +1,6 @@
 """What a study says of its arms, in words: what the figure ``ratios`` shows."""
 
+from ddl_core.analysis.arms import made_runs
 from ddl_core.analysis.figures import ratios
 from ddl_core.analysis.tables import runs_table, windows_table
 from ddl_core.errors import RecordError
@@ -22,7 +23,8 @@ def compare(study: Study, tree: Tree) -> str:
         )
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = runs[runs["study"] == study.name]
-    lines = ratios.sentences(ratios.points(own, windows[windows["study"] == study.name]))
+    points = ratios.points(own, windows[windows["study"] == study.name])
+    lines = ratios.sentences(points, made_runs(own)["setting"].nunique() > 1)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no windows in {tree.runs}; "

@@ -7,9 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.figures import (
-    accuracy,
+    accuracy_vs_batch_size,
     by_arm,
+    comparison,
     kernel_shares,
+    learning_curves,
     loader_bound,
     over_workers,
     ratios,
@@ -68,6 +70,11 @@ QUESTIONS = {
         ratios.draw,
         needs="a study whose arms take turns",
     ),
+    "comparison": Question(
+        lambda tables: comparison.points(tables.runs, tables.windows),
+        comparison.draw,
+        needs="a study that trained two arms",
+    ),
     "throughput_vs_workers": Question(
         lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
         over_workers.draw_throughput,
@@ -115,12 +122,12 @@ QUESTIONS = {
     ),
     "schedules": Question(lambda tables: schedules.points(tables.paper), schedules.draw),
     "accuracy_vs_batch_size": Question(
-        lambda tables: accuracy.batch_size_points(tables.runs, tables.paper),
-        accuracy.draw_batch_size,
+        lambda tables: accuracy_vs_batch_size.points(tables.runs, tables.paper),
+        accuracy_vs_batch_size.draw,
     ),
     "learning_curves": Question(
-        lambda tables: accuracy.curve_points(tables.runs),
-        accuracy.draw_curves,
+        lambda tables: learning_curves.points(tables.runs),
+        learning_curves.draw,
         needs="a study of schedules or optimisers",
     ),
 }

@@ -1,5 +1,6 @@
 """One run by itself: its epochs as a table, loss and throughput as a figure."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from ddl_core.analysis.metrics import WORLD_G_PER_KWH, joules_per_image, kg_co2e, kwh
 from ddl_core.analysis.plot import style
 from ddl_core.records.run import RunRecord, read_epochs, read_record
+from ddl_core.spec.labels import as_asked
 
 COLUMNS = {
     "epoch": "epoch",
@@ -27,6 +29,7 @@ COLUMNS = {
     "lr": "learning rate",
     "energy_j": "energy (J)",
 }
+_TITLE_LETTERS = 120  # of a line as wide as the figure
 
 
 def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
@@ -101,8 +104,13 @@ def run_figure(run_dir: Path | str) -> Figure:
         for axes in (loss, speed):
             axes.set_xlabel("epoch (hollow: cold, not counted)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.suptitle(read_record(Path(run_dir)).run_id, fontsize=style.CAPTION_POINTS)
+        figure.suptitle(_title(read_record(Path(run_dir))), fontsize=style.CAPTION_POINTS)
     return figure
+
+
+def _title(record: RunRecord) -> str:
+    """Return the name of a run and, below, what makes it another than all others."""
+    return "\n".join([record.run_id, *textwrap.wrap(as_asked(record.spec), _TITLE_LETTERS)])
 
 
 def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str) -> None:

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from ddl_core.records.agreement import alarm
 from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import Tree, results
+from ddl_core.spec.labels import named
 from ddl_core.spec.registry import REGISTRIES
 from ddl_core.spec.run import RunSpec
 
@@ -87,12 +88,12 @@ def _base_type(annotation: Any) -> Any:
 
 
 def show_entries(entries: list[Entry]) -> str:
-    """Return one line per run: state, name, class of failure and the first line of the reason."""
-    lines = []
+    """Return a line per run: state, name, what sets it apart, and the reason's first line."""
+    lines, names = [], named(item.spec for item in entries)
     for item in entries:
         reason = f"  {item.reason.splitlines()[0]}" if item.reason else ""
         reason = f"  [{item.category}]{reason}" if item.category else reason
-        lines.append(f"{item.state:<12}{item.spec.run_id}{reason}")
+        lines.append(f"{item.state:<12}{names[item.spec.run_id]}{reason}")
     return "\n".join(lines)
 
 

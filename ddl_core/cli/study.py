@@ -20,6 +20,7 @@ from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.records.agreement import statements
 from ddl_core.records.ledger import Entry, State, counts, ledger, remedies
 from ddl_core.records.paths import RunFiles, committed
+from ddl_core.spec.labels import named
 
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
@@ -47,12 +48,13 @@ def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool
     from ddl_core.launch.slurm import reconcile as core
 
     asked, tree = find_study(name), tree_of(root)
-    found = core.jobs_of(ledger(asked, tree), run_ids)
+    entries = ledger(asked, tree)
+    found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
     if not dry_run:
         core.cancel(found)
     for item in found:
         done = "would cancel" if dry_run else "cancelled"
-        click.echo(f"{done}  {item.spec.run_id}  {item.reason}")
+        click.echo(f"{done}  {names[item.spec.run_id]}  {item.reason}")
     if not found:
         click.echo("none of these runs has a job in SLURM's queue")
 

@@ -9,6 +9,7 @@ from ddl_core.cli.options import data_option, dry_run_option, results_option, tr
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.spec.labels import named
 
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
@@ -84,25 +85,29 @@ def submit(
         _warn_of_data(plan.jobs, tree, data_dir)
         return
     submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=_show_plan)
+    names = named(asked.expand())
     for item, job_id in submitted:
-        click.echo(f"{job_id}  {item.spec.run_id}")
+        click.echo(f"{job_id}  {names.get(item.spec.run_id, item.spec.run_id)}")
 
 
 def _show_plan(plan: "Submissions") -> None:
     from ddl_core.launch.slurm.site import clock
     from ddl_core.launch.slurm.submit import show_costs
 
+    names = named(item.spec for item in plan.entries)
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
         name = job.name.removeprefix("ddl-")
         if len(job.entries) > 1:
             click.echo(f"{name}: {len(job.entries)} runs in {clock(job.limit_s)}, in this order:")
-            click.echo("".join(f"  {item.spec.run_id}\n" for item in job.entries), nl=False)
+            click.echo("".join(f"  {names[item.spec.run_id]}\n" for item in job.entries), nl=False)
         if job.after:
-            click.echo(f"{name} waits for {', '.join(item.spec.run_id for item in job.after)}")
+            click.echo(
+                f"{name} waits for {', '.join(names[item.spec.run_id] for item in job.after)}"
+            )
     for item in plan.left_out:
         click.echo(
-            f"not submitted: {item.spec.run_id}: the smallest runs of its arm have failed; "
+            f"not submitted: {names[item.spec.run_id]}: the smallest runs of its arm have failed; "
             "try them again with --retry-failed, or leave --small-first out"
         )
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from os.path import commonprefix
 from pathlib import Path
 
 import psutil
@@ -148,7 +149,8 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
         Finding("python", "ok", platform.python_version()),
         *asked,
         *(installed(name, name in needed) for name in INSTALLED),
-        _dali(),
+        *_of_names("loader"),
+        *_of_names("model"),
     ]
 
 
@@ -188,11 +190,19 @@ def installed(name: str, required: bool) -> Finding:
         return Finding(name, "bad" if required else "warn", "not installed", REMEDY)
 
 
-def _dali() -> Finding:
-    found = [
-        one for name in registry.packages("loader") if (one := installed(name, False)).state == "ok"
-    ]
-    if found:
-        return Finding("dali", "ok", f"{found[0].detail} ({found[0].subject})")
-    detail = "not installed; all loaders named dali need it"
-    return Finding("dali", "warn", detail, REMEDY)
+def _of_names(kind: str) -> list[Finding]:
+    """Return a finding per set of packages of which the same loaders, or networks, need one."""
+    users: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in registry.REGISTRIES[kind].items():
+        if entry.packages:
+            users.setdefault(entry.packages, []).append(name)
+    return [_one_of(kind, names, packages) for packages, names in users.items()]
+
+
+def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
+    subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
+    for package in packages:
+        if (one := installed(package, False)).state == "ok":
+            return Finding(subject, "ok", f"{one.detail} ({package})")
+    needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
+    return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)

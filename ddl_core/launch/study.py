@@ -16,6 +16,7 @@ from ddl_core.records import agreement
 from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import describe, read_progress
+from ddl_core.spec.labels import named
 from ddl_core.spec.study import Study
 
 
@@ -88,7 +89,7 @@ def _run_all(
         if turns:
             run_in_turns(study, todo, tree, data_dir, launcher, shown)
         else:
-            _one_by_one(todo, launcher, shown)
+            _one_by_one(todo, launcher, shown, named(study.expand()))
     finally:
         shown.close()
 
@@ -106,25 +107,28 @@ def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
 def summary(entries: list[Entry]) -> str:
     """Return the counts, each bad end with its reason's first line, the remedies, the agreement."""
     failed = [item for item in entries if item.state in ("failed", "interrupted", "unreadable")]
-    lines = [f"  {item.spec.run_id}: {item.reason.splitlines()[0]}" for item in failed]
+    names = named(item.spec for item in entries)
+    lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
     return "\n".join([counts(entries), *lines, *remedies(failed), *agreement.statements(entries)])
 
 
 def live(entries: list[Entry]) -> list[str]:
     """Return a line on each run that is at work now."""
+    names = named(item.spec for item in entries)
     return [
-        f"{item.spec.run_id}: {describe(read_progress(item.directory))}"
+        f"{names[item.spec.run_id]}: {describe(read_progress(item.directory))}"
         for item in entries
         if item.state == "running"
     ]
 
 
-def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen) -> None:
+def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: dict[str, str]) -> None:
     for done, item in enumerate(todo):
+        name = names.get(item.spec.run_id, item.spec.run_id)  # of a study in turns: one beyond
         try:
             job = launcher.submit(item.directory)
             show_until_ended(job, shown, done)
             job.wait()
-            shown.say(f"completed  {item.spec.run_id}")
+            shown.say(f"completed  {name}")
         except DDLError as error:
-            shown.say(f"failed     {item.spec.run_id}: {error}")
+            shown.say(f"failed     {name}: {error}")

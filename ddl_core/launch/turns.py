@@ -33,6 +33,7 @@ from ddl_core.records.ledger import Entry, entry, plan_one
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import fraction, read_progress
 from ddl_core.records.run import Turn
+from ddl_core.spec.labels import named
 from ddl_core.spec.study import Study
 
 POLL_S = 0.02
@@ -123,14 +124,14 @@ def run_in_turns(
     Every block has a run of the reference arm: its own, or one beyond the study's repeats.
     """
     assert study.turns is not None
-    done = 0
+    done, names = 0, named(study.expand())
     for repeat in sorted({item.spec.repeat for item in todo}):
         left = [_now(item) for item in todo if item.spec.repeat == repeat]
         while left := [item for item in left if item.state != "completed"]:
             own = [item for item in left if study.turns.is_reference(item.spec)]
             first = own or [_further_reference(study, tree, data_dir)]
             block = [*first, *(item for item in left if item not in own)]
-            left = Block(launcher, shown, done).run(block)
+            left = Block(launcher, shown, done, names).run(block)
             done += sum(item.spec.epochs for item in block if item not in left)
 
 
@@ -148,8 +149,8 @@ def _now(item: Entry) -> Entry:
 class Block:
     """Arms that are alive together, the first of them the one that the others are compared with."""
 
-    def __init__(self, launcher: Local, shown: Screen, done: float) -> None:
-        self._launcher, self._shown = launcher, shown
+    def __init__(self, launcher: Local, shown: Screen, done: float, names: dict[str, str]) -> None:
+        self._launcher, self._shown, self._names = launcher, shown, names
         self._done = done  # epochs of blocks before
         self._shown_at = 0.0
         self._arms: dict[str, Arm] = {}
@@ -194,7 +195,7 @@ class Block:
             try:
                 job = self._launcher.submit(item.directory)
             except DDLError as error:
-                self._shown.say(f"failed     {item.spec.run_id}: {error}")
+                self._shown.say(f"failed     {self._name(item)}: {error}")
                 continue
             arm = self._arms[str(job.run_dir)] = Arm(item, job)
             self._where = f"starting {item.spec.run_id}"
@@ -211,6 +212,10 @@ class Block:
         while not (arm.stands or arm.job.ended):
             desk.hear(self._arms)
             self._show(arm)
+
+    def _name(self, item: Entry) -> str:
+        """Return what a run is called; one beyond the study's repeats has its bare name."""
+        return self._names.get(item.spec.run_id, item.spec.run_id)
 
     def _alive(self) -> list[Arm]:
         return [arm for arm in self._arms.values() if not arm.job.ended]
@@ -235,9 +240,9 @@ class Block:
         arm.told = True
         try:
             arm.job.wait()
-            self._shown.say(f"completed  {arm.entry.spec.run_id}")
+            self._shown.say(f"completed  {self._name(arm.entry)}")
         except DDLError as error:
-            self._shown.say(f"failed     {arm.entry.spec.run_id}: {error}")
+            self._shown.say(f"failed     {self._name(arm.entry)}: {error}")
 
     @contextmanager
     def _ended_together(self) -> Iterator[None]:

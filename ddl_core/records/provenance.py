@@ -51,7 +51,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    names = [*PACKAGES, *registry.packages("strategy"), *registry.packages("loader")]
+    names = [*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))]
     return {name: version for name in names if (version := _version(name))}
 
 

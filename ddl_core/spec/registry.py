@@ -21,7 +21,7 @@ class Entry:
     code
         ``"module:attribute"``, imported by the ranks of a run that asks for it.
     title
-        What figures call it; empty: its name.
+        What figures and lists call it, and nothing else; empty: its name.
     packages
         Distributions of which it needs one: records hold their versions, the doctor looks for them.
     variables
@@ -139,6 +139,12 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "loader": LOADERS,
     "model": MODELS,
 }
+
+
+def title(kind: str, name: str) -> str:
+    """Return what people call a name; one that is not registered is called by itself."""
+    entry = REGISTRIES[kind].get(name)
+    return entry.title if entry and entry.title else name
 
 
 def check_name(kind: str, name: str) -> str:

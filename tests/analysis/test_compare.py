@@ -94,3 +94,12 @@ def test_compare_says_it_in_words(tree: Tree, make_run: MakeRun) -> None:
     first, second = compare(study(), tree).splitlines()
     assert first.startswith("images a second against PyTorch-DDP, native, 1 worker")
     assert second.startswith("  Horovod, native, 1 worker: 1.00 [0.92, 1.09], cannot say;")
+
+
+def test_compare_says_in_which_setting(tree: Tree, make_run: MakeRun) -> None:
+    """An arm that differs from the reference in a bucket's size alone would have its name."""
+    turned(make_run, DDP, [10.0, 11.0, 12.0])
+    turned(make_run, {**DDP, "ddp_bucket_mb": 10}, [20.0, 22.0, 24.0], place=1)
+    first, second = compare(study(), tree).splitlines()
+    assert first.startswith("laptop: 96 px, batch 16, fp32, PyTorch-DDP bucket 10 MiB, ResNet50: ")
+    assert second.startswith("  PyTorch-DDP, native, 1 worker: 0.50 [")

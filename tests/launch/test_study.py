@@ -76,7 +76,7 @@ def test_a_failed_run_does_not_stop_the_others(
     assert "rank 0 was killed" in text
     assert summary(entries).splitlines() == [
         "3 runs: 2 completed, 1 failed",
-        f"  {entries[1].spec.run_id}: Killed: rank 0 was killed",
+        f"  {entries[1].spec.run_id} (classes 7): Killed: rank 0 was killed",
         remedy("killed"),
     ]
 

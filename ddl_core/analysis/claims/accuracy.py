@@ -22,6 +22,8 @@ from ddl_core.analysis.claims.statements import EPOCHS, LOCAL_BATCH, Part
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.figures import accuracy as figure
 from ddl_core.analysis.plot import style
+from ddl_core.spec.labels import REPEATS
+from ddl_core.spec.run import RunSpec
 
 POINT = 0.01
 MARGIN = math.expm1(POINT)  # the same on the scale of `estimates`
@@ -29,7 +31,10 @@ MARGIN = math.expm1(POINT)  # the same on the scale of `estimates`
 QUANTITIES = ("top1", "top1_early", "top1_late")
 EARLY = 20 / 90  # of a training: the epochs in which the curves of Fig. 9 are called alike
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop (A01, A02)
-_SAME = ["study", "dataset", "model", "epochs", "optimizer", "base_lr", "hardware"]
+_SAME = ["study", "hardware", "differs"]
+_SAME += [
+    name for name in RunSpec.model_fields if name not in (*REPEATS, *figure.SHAPE, "schedule")
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +55,10 @@ def arms(runs: pd.DataFrame) -> list[Arm]:
     """Return the arms of all accuracy studies that learnt by plain SGD, as the paper's did."""
     made = figure.made(runs)
     made = made[made["optimizer"] == "sgd"]
-    keys = [*_SAME, "schedule", "global_batch_size"]
+    made = made.assign(
+        alike=made.groupby(_SAME, dropna=False).ngroup(), shape=made.groupby(figure.SHAPE).ngroup()
+    )
+    keys = ["alike", "schedule", "global_batch_size", "shape"]
     return [_arm(part) for _, part in made.groupby(keys, sort=True)]
 
 
@@ -132,12 +140,12 @@ def _alike(part: Part, found: Sequence[Arm]) -> Iterator[tuple[Arm, Arm]]:
 
 def _pairs(part: Part, found: Sequence[Arm]) -> Iterator[tuple[Arm, Arm]]:
     """Return the pairs of arms that differ in what is compared alone, all with known ends."""
-    free = "global_batch_size" if part.compared == "schedule" else "schedule"
+    free = "shape" if part.compared == "schedule" else "schedule"
     for one, other in itertools.product(found, found):
         sides = part.compared != "schedule" or (
             (one.about["schedule"], other.about["schedule"]) == (part.left, part.right)
         )
-        same = all(one.about[name] == other.about[name] for name in [*_SAME, free])
+        same = all(one.about[name] == other.about[name] for name in ("alike", free))
         known = all(len(arm.reached[part.quantity]) for arm in (one, other))
         if one is not other and sides and same and known:
             yield one, other

@@ -155,17 +155,20 @@ WORDS = {
 }
 
 
-def sentences(points: pd.DataFrame) -> list[str]:
+def sentences(points: pd.DataFrame, settings: bool = False) -> list[str]:
     """Return what `points` say of each arm, a line each, below a line on what it is compared with.
+
+    That line also tells the setting, where there are several panels or `settings` says so.
 
     E.g. ``Horovod, native, 2 workers: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
     """
-    lines = []
+    lines, several = [], settings or points["panel"].nunique() > 1
     for name, panel in points.groupby("panel", sort=False):
         pairs = panel.loc[panel["n"] > 0, "n"]
         counted = captions.counted("n", pairs) if len(pairs) else "none"
-        against = str(name).split(SEPARATOR)[-1]
-        lines.append(f"images a second {against}, pairs of windows: {counted}")
+        *setting, against = str(name).split(SEPARATOR)
+        about = f"{', '.join(setting)}: " if several else ""
+        lines.append(f"{about}images a second {against}, pairs of windows: {counted}")
         formats = style.formats_differ(panel)
         for _, arm in panel.groupby([*ARM, "world_size"], sort=False):
             told = dict(zip(arm["clock"], arm.to_dict("records"), strict=True))

@@ -4,7 +4,9 @@ Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
 """
 
 import io
+import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -22,6 +24,7 @@ from ddl_core.errors import RecordError
 from ddl_core.records.storage import write_atomically
 
 MOST_PANELS = 6
+_BETWEEN = "(: |, |" + style.SEPARATOR + ")"  # the items of a panel's name
 STATED_ONLY = "No run measured here: only what the paper states."
 
 # seaborn's theme in the sizes of a page, and what differs from it.
@@ -34,7 +37,9 @@ THEME: Any = {  # matplotlib's own type lists every key
 P = ParamSpec("P")
 
 _CAPTION_LINE = style.CAPTION_POINTS * 1.35 / 72
+_TITLE_POINTS = 9.5
 _TITLE = 0.32
+_TITLE_LINE = 0.16  # a second one, and each after it
 _NOTE = 0.2  # the line below the title that says whose numbers these are
 _LEGEND_ROW = 0.18
 _LEGEND_COLUMN = 1.8  # inches
@@ -86,9 +91,9 @@ def frame(
     Parameters
     ----------
     title
-        The question, one line.
+        The question.
     panels
-        Names of the panels.
+        Names of the panels: what all have in common goes to the caption, see `short_titles`.
     heights
         Inches of each row of axes; with as many rows as panels they stand one below the other,
         else in two columns, where a last panel without a neighbour takes both.
@@ -108,11 +113,15 @@ def frame(
     page = style.STATED_WIDTH if note else style.WIDTH
     cell = (page - 2 * _MARGIN) / columns
     free = list(right) or [0.0] * len(panels)
-    names = _names(panels, cell - left)
+    titles, shared = short_titles(panels)
+    names = _names(titles, cell - left)
     name_lines = max(name.count("\n") + 1 for name in names)
-    lines = wrapped(" ".join(caption), page - 2 * _MARGIN, style.CAPTION_POINTS)
+    told = [*caption, *([f"All panels measured here: {shared}."] if shared else [])]
+    lines = wrapped(" ".join(told), page - 2 * _MARGIN, style.CAPTION_POINTS)
     legend_rows = math.ceil(len(legend) / _legend_columns(page))
-    above = _MARGIN + _TITLE + (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
+    asked = wrapped(title, page - 2 * _MARGIN, _TITLE_POINTS, "normal" if note else "bold")
+    above = _MARGIN + _TITLE + (len(asked) - 1) * _TITLE_LINE
+    above += (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
     over = _ABOVE_AXES + _PANEL_LINE * name_lines
     below = 2 * _MARGIN + len(lines) * _CAPTION_LINE
     total = above + below + sum(heights) + len(heights) * (over + _BELOW_AXES)
@@ -131,7 +140,7 @@ def frame(
             if note:
                 _pale(axes[-1])
         top = bottom - _BELOW_AXES
-    _texts(figure, title, note, legend, lines)
+    _texts(figure, asked, note, legend, lines)
     return figure, axes
 
 
@@ -144,6 +153,26 @@ def _pale(ax: Axes) -> None:
     ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
 
 
+def short_titles(panels: Sequence[str]) -> tuple[list[str], str]:
+    """Return what the names of panels do not have in common, and what they do.
+
+    Names are lists as ``"laptop: 32 px, batch 16"``. One without a colon is of something else, such
+    as the paper's own: it stays as it is. So does one that would have no word left.
+    """
+    lists = [re.split(_BETWEEN, name) for name in panels]
+    ours = [items[::2] for name, items in zip(panels, lists, strict=True) if ": " in name]
+    if len(ours) < 2:
+        return list(panels), ""
+    shared = [item for item in ours[0] if all(item in items for items in ours)]
+    titles = []
+    for name, items in zip(panels, lists, strict=True):
+        between = ["", *items[1::2]]
+        kept = [pair for pair in zip(between, items[::2], strict=True) if pair[1] not in shared]
+        short = "".join(itertools.chain(*kept)).removeprefix(kept[0][0]) if kept else ""
+        titles.append(short if short and ": " in name else name)
+    return titles, ", ".join(dict.fromkeys(shared))
+
+
 def _names(panels: Sequence[str], width: float) -> list[str]:
     letters = [f"({chr(ord('a') + number)}) " for number in range(len(panels))]
     size = THEME["axes.titlesize"]
@@ -153,12 +182,12 @@ def _names(panels: Sequence[str], width: float) -> list[str]:
     ]
 
 
-def wrapped(text: str, width: float, size: float) -> list[str]:
+def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
     """Break `text` into lines that fit `width` inches at `size` points."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and style.text_points(longer, size) > width * 72:
+        if lines[-1] and style.text_points(longer, size, weight) > width * 72:
             lines.append(word)
         else:
             lines[-1] = longer
@@ -166,12 +195,14 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def _texts(
-    figure: Figure, title: str, note: str, legend: Sequence[Artist], lines: Sequence[str]
+    figure: Figure, title: Sequence[str], note: str, legend: Sequence[Artist], lines: Sequence[str]
 ) -> None:
     page, total = figure.get_size_inches()
     left, top = _MARGIN / page, total - _MARGIN
     look: dict[str, Any] = {"color": style.PALE_INK} if note else {"weight": "bold"}
-    figure.text(left, top / total, title, va="top", size=9.5, **look)
+    look |= {"parse_math": False}  # a study may ask for dollars
+    figure.text(left, top / total, "\n".join(title), va="top", size=_TITLE_POINTS, **look)
+    top -= (len(title) - 1) * _TITLE_LINE
     if note:
         figure.text(left, (top - _NOTE) / total, note, va="top", size=8.5, weight="bold")
         top -= _NOTE

@@ -1,9 +1,10 @@
 """Figures with a row per arm: their order, their names, their axes, what is told beside them.
 
-Bars cut into shares: a bar for each arm, a panel for each setting.
+Bars cut into shares: a bar for each arm, a panel for each setting. Ranked rows: the best on top,
+with columns of numbers beside it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,18 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ddl_core.analysis.plot import captions, labels, style
-from ddl_core.analysis.plot.canvas import THEME, drawn_panels, frame, styled
+from ddl_core.analysis.plot.canvas import THEME, drawn_panels, frame, styled, wrapped
 from ddl_core.analysis.plot.scales import three_digits
 
 MOST_LINES = 48  # of text in all panels together, with a panel's frame as four: about a page
+MOST_RANKED = 60  # rows in all panels together, with a panel's frame as two: about a page
 BAR = 0.66  # of a row
 
 _LINE_INCHES = 0.21
 _GAP_INCHES = 0.12
+_MORE_INCHES = 0.13  # of a second line of a name
+_NAME_INCHES = 2.9
+_COLUMN_POINTS = 9.0  # between columns of texts
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _ARM = ["strategy", "world_size", "loader", "data_format", "hardware"]
 
@@ -86,6 +91,84 @@ def row_frame(
         for row, text in enumerate(beside):
             labels.write(ax, text, (1, row), (8, 0), coords=ax.get_yaxis_transform())
     return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def best_rows(points: pd.DataFrame, always: pd.Series) -> pd.DataFrame:
+    """Return the rows of each panel that a page has room for: the first ones, and some always.
+
+    Parameters
+    ----------
+    points
+        A row per arm with ``panel``, best first.
+    always
+        Whether a row stands in the figure however many there are: one of each panel.
+    """
+    tables = [points[points["panel"] == name] for name in drawn_panels(points)]
+    most = _most_rows([len(table) for table in tables], MOST_RANKED)
+    others = [(~always[table.index]).cumsum() < most for table in tables]
+    kept = [table[few | always[table.index]] for table, few in zip(tables, others, strict=True)]
+    return pd.concat(kept)
+
+
+def ranked_rows(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    columns: Mapping[str, Callable[[pd.Series], str]],
+    label: str,
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure of rows in the order given, with columns of texts right of the axes.
+
+    Parameters
+    ----------
+    title, legend, caption
+        As `frame` takes them.
+    points
+        A row per arm, with ``panel`` and its name, ``label``. Those returned have a column ``row``.
+    columns
+        The head of each column, and what stands in it beside an arm.
+    label
+        Of the axis.
+    """
+    names = list(points["panel"].unique()) or drawn_panels(points)
+    tables = [points[points["panel"] == name] for name in names]
+    tables = [table.assign(row=np.arange(len(table), dtype=float)) for table in tables]
+    size = THEME["ytick.labelsize"]
+    told = [["\n".join(wrapped(text, _NAME_INCHES, size)) for text in table["label"]]
+            for table in tables]  # fmt: skip
+    most = max((text.count("\n") for panel in told for text in panel), default=0)
+    height = _LINE_INCHES + most * _MORE_INCHES
+    cells = [
+        {head: [text(row) for _, row in table.iterrows()] for head, text in columns.items()}
+        for table in tables
+    ]
+    starts = _column_starts(cells)
+    figure, axes = frame(
+        title,
+        names,
+        [(max(len(table), 2) + 1) * height for table in tables],
+        legend,
+        caption,
+        left=_inches(told, size),
+        right=[starts[-1] / 72] * len(names),
+    )
+    for ax, panel, texts in zip(axes, told, cells, strict=True):
+        _row_axes(ax, panel, label)
+        ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
+        for start, (head, column) in zip(starts, texts.items(), strict=False):
+            for row, text in enumerate([head, *column], start=-1):
+                labels.write(ax, text, (1, row), (start, 0), coords=ax.get_yaxis_transform())
+    return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def _column_starts(panels: Sequence[Mapping[str, Sequence[str]]]) -> list[float]:
+    """Return how far right of the axes each column of texts begins, and where the last ends."""
+    starts = [_COLUMN_POINTS]
+    for head in panels[0]:
+        texts = [head, *(text for panel in panels for text in panel[head])]
+        starts.append(starts[-1] + style.widest(texts, labels.POINTS) + _COLUMN_POINTS)
+    return starts
 
 
 def _numbered(table: pd.DataFrame) -> pd.DataFrame:

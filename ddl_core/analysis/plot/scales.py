@@ -1,6 +1,6 @@
 """The axes that figures share: workers, rates, efficiency."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -8,6 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 _TICK_POINTS = 26.0  # what a number of workers needs below the axis
+_FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
+_MOST_TICKS = 12
+_APART = 0.008  # of the axis, from mark to mark
 
 
 def worker_axis(ax: Axes, workers: Iterable[float]) -> None:
@@ -22,6 +25,42 @@ def worker_axis(ax: Axes, workers: Iterable[float]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("workers G")
+
+
+def value_axis(ax: Axes, values: Iterable[float], label: str) -> None:
+    """Scale x for a setting, a tick at each of its values: by powers of two where these go far."""
+    places = sorted({float(value) for value in values})
+    positive = [place for place in places if place > 0]
+    if positive and positive[-1] >= _FAR * positive[0]:
+        if places[0] > 0:
+            ax.set_xscale("log", base=2)
+        else:
+            ax.set_xscale("symlog", base=2, linthresh=positive[0])
+    ax.xaxis.set_major_locator(FixedLocator(places, nbins=_MOST_TICKS))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel(label)
+
+
+def side_by_side(ax: Axes, places: pd.Series, of: pd.Series, names: Sequence[str]) -> pd.Series:
+    """Return places on x moved a little, so that intervals at one place do not hide each other.
+
+    Parameters
+    ----------
+    ax
+        Its x axis must have its final scale.
+    places, of
+        Where marks are, and which of `names` each is of.
+    names
+        From left to right.
+    """
+    scale = ax.xaxis.get_transform()
+    moved = scale.transform(places.to_numpy(dtype=float))
+    turns = of.map({name: turn for turn, name in enumerate(names)}).to_numpy(dtype=float)
+    step = _APART * np.ptp(moved)
+    return pd.Series(
+        scale.inverted().transform(moved + step * (turns - (len(names) - 1) / 2)), places.index
+    )
 
 
 def rate_axis(ax: Axes, values: pd.Series) -> None:

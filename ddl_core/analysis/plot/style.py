@@ -14,45 +14,31 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
+from ddl_core.spec.labels import NAMES, phrase
+from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, title
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
-# Names, colours, markers, lines and fillings of what is registered stand with their names.
-STRATEGY_NAMES = {name: entry.title or name for name, entry in STRATEGIES.items()}
+# Colours, markers, lines and fillings of what is registered stand with their names.
 STRATEGY_COLOURS = {name: entry.colour for name, entry in STRATEGIES.items() if entry.colour}
 STRATEGY_MARKERS = {name: entry.marker for name, entry in STRATEGIES.items() if entry.marker}
 
 # The paper does not always say whether its DALI decoded on the CPU or on the GPU.
-_LOADERS = {**LOADERS, "dali": replace(LOADERS["dali_cpu"], title="DALI")}
-LOADER_NAMES = {name: entry.title or name for name, entry in _LOADERS.items()}
+_PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
+_LOADERS = {**LOADERS, **_PAPERS}
 LOADER_LINES: dict[str, Any] = {name: entry.line for name, entry in _LOADERS.items() if entry.line}
 # How a measured marker is filled; the rest is white.
 LOADER_FILLS = {name: entry.fill for name, entry in _LOADERS.items() if entry.fill}
 
-FORMAT_NAMES = {"folder": "folders", "tfrecord": "TFRecord"}
+FORMAT_NAMES = NAMES["data_format"]
 # Many small files, few large ones: sizes of marker and line in points.
 FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
 FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
 
-MODEL_NAMES = {name: entry.title or name for name, entry in MODELS.items()}
-
 MODEL_COLOURS = {name: entry.colour for name, entry in MODELS.items() if entry.colour}
 MODEL_MARKERS = {name: entry.marker for name, entry in MODELS.items() if entry.marker}
 
-DATASET_NAMES = {
-    "fashion_mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "imagenet": "ImageNet",
-    "sample": "sample set",
-}
-
-SCHEDULE_NAMES = {
-    "step": "step",
-    "cosine": "cosine",
-    "exponential": "exponential",
-    "constant": "constant rate",
-}
+SCHEDULE_NAMES = NAMES["schedule"]
 SCHEDULE_COLOURS = {
     "step": "#0072B2",
     "cosine": "#E69F00",
@@ -60,7 +46,7 @@ SCHEDULE_COLOURS = {
     "constant": "#000000",
 }
 SCHEDULE_MARKERS = {"step": "o", "cosine": "s", "exponential": "^", "constant": "D"}
-OPTIMIZER_NAMES = {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"}
+OPTIMIZER_NAMES = NAMES["optimizer"]
 # An adaptive optimiser has a colour of its own, whatever its schedule.
 OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
 OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
@@ -172,12 +158,12 @@ def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
 
 def strategies(names: Iterable[str]) -> list[str]:
     """Return strategies in the order of legends and rows."""
-    return listed(names, STRATEGY_NAMES)
+    return listed(names, STRATEGIES)
 
 
 def loaders(names: Iterable[str]) -> list[str]:
     """Return loaders in the order of legends and rows."""
-    return listed(names, LOADER_NAMES)
+    return listed(names, {**LOADERS, **_PAPERS})
 
 
 def formats(names: Iterable[str]) -> list[str]:
@@ -216,7 +202,7 @@ def strategy_looks(column: pd.Series) -> Looks:
 
 def model_looks(column: pd.Series) -> Looks:
     """Return colour and marker of each network of a table, in the order of legends."""
-    names = listed(column.dropna(), MODEL_NAMES)
+    names = listed(column.dropna(), MODELS)
     among = {*MODELS, *names}
     return {
         name: {
@@ -234,7 +220,7 @@ def strategies_named(looks: Looks) -> Looks:
 
 def strategy_name(strategy: str | None) -> str:
     """Return what people call a strategy; None is "not named"."""
-    return STRATEGY_NAMES.get(strategy, strategy) if strategy else UNNAMED
+    return title("strategy", strategy) if strategy else UNNAMED
 
 
 def loader_line(loader: str, among: Iterable[str] = ()) -> Any:
@@ -257,7 +243,7 @@ def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dic
 def loader_name(loader: str, data_format: str = "", formats: bool = False) -> str:
     """Return what people call a loader, with the format it reads if `formats`."""
     told = formats and loader != "synthetic"  # synthetic data have none
-    name = LOADER_NAMES.get(loader, loader)
+    name = _PAPERS[loader].title if loader in _PAPERS else title("loader", loader)
     return f"{name}, {FORMAT_NAMES.get(data_format, data_format)}" if told else name
 
 
@@ -268,22 +254,22 @@ def formats_differ(table: pd.DataFrame) -> bool:
 
 def model_name(model: str) -> str:
     """Return what people call a network."""
-    return MODEL_NAMES.get(model, model)
+    return title("model", model)
 
 
 def dataset_name(dataset: str) -> str:
     """Return what people call a data set."""
-    return DATASET_NAMES.get(dataset, dataset)
+    return phrase("dataset", dataset)
 
 
 def schedule_name(schedule: str) -> str:
     """Return what people call a schedule."""
-    return SCHEDULE_NAMES.get(schedule, schedule)
+    return phrase("schedule", schedule)
 
 
 def way_name(optimizer: str, schedule: str) -> str:
     """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{OPTIMIZER_NAMES.get(optimizer, optimizer)}, {schedule_name(schedule)}"
+    return f"{phrase('optimizer', optimizer)}, {schedule_name(schedule)}"
 
 
 def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
@@ -296,9 +282,9 @@ def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[s
     }
 
 
-def text_points(text: str, size: float) -> float:
+def text_points(text: str, size: float, weight: str = "normal") -> float:
     """Return the printed width of one line of text in points."""
-    font = FontProperties(family=PAGE["font.family"], size=size)
+    font = FontProperties(family=PAGE["font.family"], size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 

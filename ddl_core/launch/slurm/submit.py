@@ -23,6 +23,7 @@ from ddl_core.records.ledger import Entry, exclusive, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
 from ddl_core.records.run import read_record, write_record
 from ddl_core.records.storage import cannot_write, write_atomically
+from ddl_core.spec.labels import REPEATS, labels
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
@@ -118,23 +119,24 @@ def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
 
 
 def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:
-    """Return the cost of each arm (strategy, loader, model), in order of appearance.
+    """Return the cost of each arm, in order of appearance; arms differ in more than their size.
 
     The runs of a block have equal shares in what it costs, and it counts as a job of each arm.
     """
+    told = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
+    own: dict[str, list[Entry]] = {}
+    for item, label in zip(entries, told, strict=True):
+        own.setdefault(label or arm(item.spec), []).append(item)
+    shares: dict[Path, tuple[Submission, float]] = {
+        item.directory: (job, 1 / len(job.entries)) for job in jobs for item in job.entries
+    }
     found = []
-    for name in dict.fromkeys(arm(item.spec) for item in entries):
-        own = [item for item in entries if arm(item.spec) == name]
-        shares = [_share(name, job) for job in jobs]
-        hours = sum(job.node_hours * share for job, share in zip(jobs, shares, strict=True))
-        complete = sum(item.state == "completed" for item in own)
-        found.append(Arm(name, len(own), complete, sum(share > 0 for share in shares), hours))
+    for name, runs in own.items():
+        complete = sum(item.state == "completed" for item in runs)
+        paid = [shares[item.directory] for item in runs if item.directory in shares]
+        hours = sum(job.node_hours * share for job, share in paid)
+        found.append(Arm(name, len(runs), complete, len({id(job) for job, _ in paid}), hours))
     return found
-
-
-def _share(name: str, job: Submission) -> float:
-    """Return how many of a job's runs, of 1, are of an arm."""
-    return sum(arm(item.spec) == name for item in job.entries) / len(job.entries)
 
 
 def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:

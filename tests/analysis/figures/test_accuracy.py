@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import accuracy, schedules
+from ddl_core.analysis.figures import accuracy, accuracy_vs_batch_size, learning_curves, schedules
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
-from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 
 PAPER = read_paper()
 STUDY: dict[str, Any] = {
@@ -61,7 +61,7 @@ def arm(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
 
 
 def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_size_points(runs, PAPER)
+    points = accuracy_vs_batch_size.points(runs, PAPER)
     step = arm(points, "step", 16)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
         (2, 0.81, 0.80, 0.82)
@@ -71,7 +71,7 @@ def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
 
 
 def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_size_points(runs, PAPER)
+    points = accuracy_vs_batch_size.points(runs, PAPER)
     step, exponential = arm(points, "step", 16), arm(points, "exponential", 16)
     assert step["target"] == pytest.approx(0.9 * 0.82)  # cosine's mean is the best
     assert (step["reached"], step["epochs_to_target"], step["seconds_to_target"]) == (2, 2, 40)
@@ -82,7 +82,7 @@ def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> 
 
 
 def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_size_points(runs, PAPER)
+    points = accuracy_vs_batch_size.points(runs, PAPER)
     cosine = arm(points, "cosine", 320)
     assert (cosine["n"], cosine["diverged"], cosine["failed"]) == (0, 2, 0)
     assert math.isnan(cosine["value"])
@@ -90,7 +90,9 @@ def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> No
 
 
 def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
-    table = accuracy.lost(accuracy.batch_size_points(runs, PAPER)).set_index("label")
+    table = accuracy_vs_batch_size.lost(accuracy_vs_batch_size.points(runs, PAPER)).set_index(
+        "label"
+    )
     assert table["lost"].round(6).to_dict() == {
         "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
     }  # fmt: skip
@@ -103,7 +105,7 @@ def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -
 
 
 def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs) -> None:
-    points = accuracy.batch_size_points(runs, PAPER)
+    points = accuracy_vs_batch_size.points(runs, PAPER)
     stated = points[points["source"] == "stated"]
     assert len(stated) == len(PAPER.accuracy)
     assert stated.loc[stated["global_batch_size"] == 65_536, "value"].tolist() == [0.52, 0.41, 0.31]
@@ -116,7 +118,7 @@ def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs
 
 
 def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) -> None:
-    curves = accuracy.curve_points(runs)
+    curves = learning_curves.points(runs)
     assert set(curves["global_batch_size"]) == {16, 320}
     assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
     step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
@@ -173,3 +175,20 @@ def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
     last = points.groupby("schedule")["value"].last()
     assert last["step"] == pytest.approx(0.0256)
     assert last["exponential"] == pytest.approx(25.6 * 0.95**89)
+
+
+def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
+    arms: list[dict[str, Any]] = [
+        {"accumulation": 4},
+        {"local_batch_size": 64},
+        {"accumulation": 4, "repeat": 1, "system": MACHINE | {"cpu_cores": 64}},
+    ]
+    for arm in arms:
+        for schedule in ("step", "cosine"):
+            make_run(rows=rows([0.1, 0.2]), **STUDY | {"schedule": schedule} | arm)
+    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    ours = points[points["source"] == "measured"]
+    assert ours["n"].tolist() == [1] * 6
+    assert ours["label"].nunique() == 6
+    looks = accuracy.looks(ours)
+    assert len({(look["color"], look["marker"]) for look in looks.values()}) == 6

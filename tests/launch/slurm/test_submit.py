@@ -74,8 +74,8 @@ def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) 
     entries, options = ledger(study, results()), Options(time="02:00:00")
     chosen = submit.prepare(entries, GENERIC, options, None, submit.Choice())
     first, second = submit.arms(entries, chosen.jobs)
-    assert first == submit.Arm("ddp synthetic resnet18", 2, 0, 2, 10)
-    assert second == submit.Arm("horovod synthetic resnet18", 2, 1, 1, 2)
+    assert first == submit.Arm("PyTorch-DDP", 2, 0, 2, 10)
+    assert second == submit.Arm("Horovod", 2, 1, 1, 2)
     last = submit.show_costs(entries, chosen.jobs).splitlines()[-1].split()
     assert last == ["total", "4", "1", "3", "12.0"]
 

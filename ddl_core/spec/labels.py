@@ -1,0 +1,150 @@
+"""What sets the runs of a list apart, in plain words: the fields that vary, and nothing else.
+
+Apart from `run`, because it serves whatever lists runs: terminal, notebooks, figures.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from ddl_core.spec.registry import REGISTRIES, STRATEGIES, title
+from ddl_core.spec.run import RunSpec
+
+IN_RUN_ID = ("strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
+"""Fields that the readable part of a run's name tells."""
+REPEATS = ("seed", "repeat")
+"""Fields in which the runs of one arm differ."""
+
+# What people call some values. The fields below, and the registered ones, need no word beside them.
+NAMES = {
+    "work": {"train": "training", "load": "loading alone"},
+    "dataset": {
+        "fashion_mnist": "Fashion-MNIST",
+        "cifar10": "CIFAR-10",
+        "imagenet": "ImageNet",
+        "sample": "sample set",
+    },
+    "data_format": {"folder": "folders", "tfrecord": "TFRecord"},
+    "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
+    "precision": {},
+    "schedule": {
+        "step": "step",
+        "cosine": "cosine",
+        "exponential": "exponential",
+        "constant": "constant rate",
+    },
+}
+# Where a field's own name, without underscores, says it worse.
+_WORDS = {
+    "gpus_per_node": "ranks per node",
+    "local_batch_size": "batch",
+    "base_lr": "learning rate",
+    "crop_min_area": "smallest crop",
+    "train_images": "training images",
+    "eval_images": "evaluation images",
+    "cpu_threads": "compute threads",
+    "compile": "torch.compile",
+    "decay_norm_bias": "decay of norm and bias",
+    "loader_prefetch": "prefetched batches",
+    "pin_memory": "pinned memory",
+    "deepspeed_zero_stage": "ZeRO stage",
+    "deepspeed_overlap_comm": "overlap",
+}
+_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms"}  # by how a field's name ends
+_DEFAULT = "default settings"
+
+
+def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
+    """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
+
+    Labels of two runs are equal only if the runs differ in nothing but `without`. A setting of a
+    strategy is told of its own runs; where several of one strategy vary, of those that change it.
+
+    Parameters
+    ----------
+    runs
+        All runs of the list, or rows with their fields.
+    without
+        Fields that are told elsewhere, or that do not matter, such as `IN_RUN_ID` or `REPEATS`.
+    """
+    rows = [dict(run) for run in runs]
+    names = varying(rows, without)
+    return [", ".join(_parts(row, names)) for row in rows]
+
+
+def named(runs: Iterable[RunSpec]) -> dict[str, str]:
+    """Return by `run_id` the name of each run of a list, and what it does not tell in brackets."""
+    specs = list(runs)
+    told = zip(specs, labels(specs, IN_RUN_ID), strict=True)
+    return {spec.run_id: spec.run_id + (f" ({label})" if label else "") for spec, label in told}
+
+
+def as_asked(run: RunSpec) -> str:
+    """Return in words what the end of a run's name is a hash of: all that is not at its default."""
+    fields = run.model_dump(exclude_defaults=True)
+    return ", ".join(phrase(name, fields[name]) for name in fields if name not in IN_RUN_ID)
+
+
+def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
+    """Return the fields of `RunSpec` in which rows differ, in its order.
+
+    A setting of a strategy varies if the runs of this strategy differ in it.
+    """
+    found = []
+    for name in RunSpec.model_fields:
+        if name in without or not rows or name not in rows[0]:
+            continue
+        own = owner(name)
+        values = {row[name] for row in rows if own in (None, row.get("strategy"))}
+        if len(values) > 1:
+            found.append(name)
+    return found
+
+
+def phrase(field: str, value: Any) -> str:
+    """Return a field and its value in plain words, e.g. ``"bucket 25 MiB"``."""
+    if field in REGISTRIES:
+        return title(field, value)
+    if field in NAMES:
+        return NAMES[field].get(value, str(value))
+    word, unit = _word(field)
+    if value is None:
+        return f"all {word}"  # a number of images without a limit
+    if isinstance(value, bool):
+        return word if value else f"no {word}"
+    return f"no {word}" if value == "none" else f"{word} {_text(value)}{unit}"
+
+
+def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
+    own = [name for name in names if owner(name) == row.get("strategy", "")]
+    told = own
+    if len(own) > 1:
+        told = [name for name in own if row[name] != RunSpec.model_fields[name].default]
+    parts = []
+    for name in names:
+        if name in told or not owner(name):
+            parts.append(phrase(name, row[name]))
+        elif own and not told and name == own[0]:
+            parts.append(_DEFAULT)
+    return parts
+
+
+def owner(field: str) -> str | None:
+    """Return the strategy whose setting a field is."""
+    name, more, _ = field.partition("_")
+    return name if more and name in STRATEGIES else None
+
+
+def _word(field: str) -> tuple[str, str]:
+    """Return what stands before and after a value."""
+    own = field.removeprefix(f"{owner(field)}_")
+    stem, _, ending = own.rpartition("_")
+    unit = f" {_UNITS[ending]}" if stem and ending in _UNITS else ""
+    return _WORDS.get(field, (stem if unit else own).replace("_", " ")), unit
+
+
+def _text(value: Any) -> str:
+    """Return a number as short as it can be, without losing a digit."""
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)

@@ -1,0 +1,122 @@
+"""Runs that differ in any field of `RunSpec` are never one row of a table, or one point."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis.arms import KEYS, arm_table, told_apart, with_settings
+from ddl_core.analysis.claims import accuracy as claims
+from ddl_core.analysis.figures import accuracy_vs_batch_size, learning_curves
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.tables import runs_table
+from ddl_core.cli.options import show_entries
+from ddl_core.launch.study import summary
+from ddl_core.records.ledger import Entry
+from ddl_core.records.paths import Tree
+from ddl_core.spec.labels import REPEATS
+from ddl_core.spec.run import RunSpec
+from tests.analysis.conftest import SPEC, MakeRun, epoch_row
+from tests.fields import changed
+
+PAPER = read_paper()
+EACH = pytest.mark.parametrize(
+    "field", [name for name in RunSpec.model_fields if name not in REPEATS]
+)
+# Where the two halves of a training are compared: each is of all runs that do the same half.
+HALVES = ("loading_n", "training_n")
+
+
+def two(field: str, **shared: Any) -> tuple[RunSpec, RunSpec]:
+    return changed(field, **{name: SPEC[name] for name in SPEC if name != field} | shared)
+
+
+def evaluated(top1: float) -> list[Any]:
+    return [epoch_row(0, top1=None, top5=None), epoch_row(0, "eval", top1=top1)]
+
+
+@EACH
+def test_no_point_of_a_figure_is_of_both(field: str, tree: Tree, make_run: MakeRun) -> None:
+    for wall_s, spec in zip((10.0, 30.0), two(field), strict=True):
+        make_run(wall_s, **spec.model_dump())
+    runs = runs_table(tree.runs)
+    arms = arm_table(runs)
+    assert not (arms["n"] > 1).any()
+    assert not arms.duplicated(KEYS).any()
+    for name, question in QUESTIONS.items():
+        points = question.points(runs, arms, PAPER)
+        counts = [column for column in points if column == "n" or column.endswith("_n")]
+        for count in set(counts) - set(HALVES):
+            assert not (points[count] > 1).any(), name
+
+
+@EACH
+def test_no_accuracy_is_a_mean_of_both(field: str, tree: Tree, make_run: MakeRun) -> None:
+    """Two fields vary, the other one makes it a study of accuracy."""
+    other = "schedule" if field == "optimizer" else "optimizer"
+    values = ("cosine", "constant") if other == "schedule" else ("sgd", "lars")
+    pairs = [two(field, **{other: value}) for value in values]
+    for top1, spec in zip(
+        (0.1, 0.2, 0.3, 0.4), (run for pair in pairs for run in pair), strict=True
+    ):
+        make_run(rows=evaluated(top1), **spec.model_dump())
+    runs = runs_table(tree.runs)
+    points = accuracy_vs_batch_size.points(runs, PAPER)
+    ours = points[points["source"] == "measured"]
+    expected = 2 if field == "work" else 4  # what only loads has no accuracy
+    assert ours["n"].tolist() == [1] * expected
+    assert not ours.duplicated(["study", "label", "global_batch_size"]).any()
+    curves = learning_curves.points(runs)
+    assert (curves["value"] == curves["mean"]).all()
+    assert all(len(arm.reached["top1"]) <= 1 for arm in claims.arms(runs))
+
+
+@EACH
+def test_no_row_of_a_notebook_is_of_both(field: str, tree: Tree, make_run: MakeRun) -> None:
+    for spec in two(field):
+        make_run(**spec.model_dump())
+    assert with_settings(runs_table(tree.runs)).groupby(KEYS).size().tolist() == [1, 1]
+
+
+@EACH
+def test_every_list_tells_them_apart(field: str, tree: Tree, make_run: MakeRun) -> None:
+    """Without the last part of their names, which is a hash."""
+    specs = two(field)
+    entries = [Entry(spec, tree.study("laptop") / spec.run_id, "failed", "lost") for spec in specs]
+    hashes = [spec.run_id.rpartition("-")[2] for spec in specs]
+    for text in (show_entries(entries), summary(entries)):
+        for one in hashes:
+            text = text.replace(one, "")
+        lines = [line for line in text.splitlines() if "lost" in line]
+        assert len(set(lines)) == len(lines) == 2
+    for spec in specs:
+        make_run(**spec.model_dump())
+    runs = runs_table(tree.runs)
+    names = runs["run_id"].str.rpartition("-")[0] + told_apart(runs)
+    assert names.is_unique
+
+
+def test_repeats_are_one_arm(tree: Tree, make_run: MakeRun) -> None:
+    for number in range(3):
+        make_run(repeat=number, seed=number)
+    runs = runs_table(tree.runs)
+    assert arm_table(runs)["n"].tolist() == [3]
+    assert with_settings(runs).groupby(KEYS).size().tolist() == [3]
+
+
+def test_a_batch_that_is_made_in_two_ways_is_two_arms(tree: Tree, make_run: MakeRun) -> None:
+    """16 images of each of two workers, or 32 of one: other batch statistics."""
+    for schedule in ("step", "cosine"):
+        for top1, shape in ((0.1, {"accumulation": 2}), (0.3, {"local_batch_size": 32})):
+            make_run(rows=evaluated(top1), schedule=schedule, **shape)
+    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    ours = points[points["source"] == "measured"]
+    assert set(ours["label"]) == {
+        f"SGD, {way}, batch {batch}, accumulation {accumulation}"
+        for way in ("step", "cosine")
+        for batch, accumulation in ((16, 2), (32, 1))
+    }
+    assert ours["value"].tolist() == pytest.approx([0.1, 0.3, 0.1, 0.3])
+    assert not math.isnan(pd.Series(accuracy_vs_batch_size.lost(points)["lost"]).max())

@@ -1,0 +1,47 @@
+"""Two runs that differ in one field, for every field: one that is added later is walked too."""
+
+from typing import Any, Literal, get_args, get_origin
+
+from ddl_core.spec.registry import REGISTRIES, STRATEGIES
+from ddl_core.spec.run import RunSpec
+
+Fields = dict[str, Any]
+
+# What a field needs beside it, to be another than its default.
+_BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}}
+
+
+def another(field: str) -> Any:
+    """Return a value of a field that is not its default."""
+    about = RunSpec.model_fields[field]
+    kind, default = about.annotation, about.default
+    if field in REGISTRIES:
+        return next(name for name in ("ddp", "turbo", "resnet18") if name in REGISTRIES[field])
+    if get_origin(kind) is Literal:
+        return next(choice for choice in get_args(kind) if choice != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return f"{default}x"
+    if default is None:
+        return 640
+    return default / 2 if default and isinstance(default, float) else default + 8
+
+
+def owner(field: str) -> Fields:
+    """Return the strategy whose setting a field is, or what else the field cannot be without."""
+    if field == "window_steps":
+        return {"eval_every": 0}
+    name = field.split("_")[0]
+    return {"strategy": name} if name in STRATEGIES else {}
+
+
+def changed(field: str, **shared: Any) -> tuple[RunSpec, RunSpec]:
+    """Return two runs with `shared` fields that differ in `field` alone."""
+    # `single` is one process, and the others stand for it.
+    several = {"strategy": "ddp"} if field in ("nodes", "gpus_per_node") else {}
+    one = RunSpec(**{**several, **shared, **owner(field), **_BESIDE.get(field, {})})
+    value = another(field)
+    if value == getattr(one, field):
+        value = RunSpec.model_fields[field].default
+    return one, RunSpec(**{**one.model_dump(), field: value})

@@ -1,0 +1,104 @@
+"""What sets runs apart is said in words, and runs that differ are never called the same."""
+
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from ddl_core.launch.plan import find_study
+from ddl_core.records.paths import STUDIES
+from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, title
+from ddl_core.spec.run import RunSpec
+from tests.fields import changed
+
+
+def label_of_both(field: str, without: tuple[str, ...] = ()) -> list[str]:
+    return labels(changed(field), without)
+
+
+@pytest.mark.parametrize("field", RunSpec.model_fields)
+def test_two_runs_that_differ_in_a_field_are_told_apart(field: str) -> None:
+    one, other = label_of_both(field)
+    assert one != other
+    assert label_of_both(field, (field,)) == ["", ""]
+
+
+@pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+def test_every_run_of_every_study_has_a_label_of_its_own(study: str) -> None:
+    specs = find_study(study).expand()
+    assert len(set(labels(specs))) == len(specs)
+    beside_names = [
+        (*(spec.model_dump()[name] for name in IN_RUN_ID), label)
+        for spec, label in zip(specs, labels(specs, IN_RUN_ID), strict=True)
+    ]
+    assert len(set(beside_names)) == len(specs)
+
+
+def test_labels_name_only_what_varies() -> None:
+    specs = [RunSpec(local_batch_size=size, base_lr=rate) for size in (16, 64) for rate in (0.1, 1)]
+    assert labels(specs) == [
+        "batch 16, learning rate 0.1", "batch 16, learning rate 1",
+        "batch 64, learning rate 0.1", "batch 64, learning rate 1",
+    ]  # fmt: skip
+    assert labels([*specs, specs[0].model_copy(update={"repeat": 1})], REPEATS) == [
+        *labels(specs), "batch 16, learning rate 0.1",
+    ]  # fmt: skip
+    assert labels(specs[:1]) == [""]
+    assert labels([]) == []
+
+
+def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
+    buckets = [RunSpec(strategy="ddp", ddp_bucket_mb=size) for size in (25, 10)]
+    others = [RunSpec(strategy="horovod"), RunSpec(strategy="ddp", ddp_static_graph=True)]
+    assert labels([*buckets, others[0]]) == [
+        "PyTorch-DDP, bucket 25 MiB", "PyTorch-DDP, bucket 10 MiB", "Horovod",
+    ]  # fmt: skip
+    assert labels([*buckets, *others]) == [
+        "PyTorch-DDP, default settings",
+        "PyTorch-DDP, bucket 10 MiB",
+        "Horovod",
+        "PyTorch-DDP, static graph",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("channels_last", True, "channels last"),
+        ("pin_memory", False, "no pinned memory"),
+        ("loader", "dali_gpu", "DALI (GPU)"),
+        ("model", "unheard_of", "unheard_of"),
+        ("data_format", "folder", "folders"),
+        ("dataset", "flowers", "flowers"),
+        ("precision", "bf16", "bf16"),
+        ("train_images", None, "all training images"),
+        ("train_images", 1_281_167, "training images 1281167"),
+        ("base_lr", 0.1234567891, "learning rate 0.1234567891"),
+        ("horovod_cycle_ms", 3.5, "cycle 3.5 ms"),
+        ("deepspeed_zero_stage", 2, "ZeRO stage 2"),
+    ],
+)
+def test_values_are_said_in_words(field: str, value: Any, words: str) -> None:
+    assert phrase(field, value) == words
+
+
+def test_a_setting_of_a_new_framework_is_said_like_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(STRATEGIES, "manual", Entry("manual:Manual", "by hand"))
+    assert phrase("manual_bucket_mb", 1.0) == "bucket 1 MiB"
+    assert labels([RunSpec(strategy="manual"), RunSpec(strategy="ddp")]) == [
+        "by hand", "PyTorch-DDP",
+    ]  # fmt: skip
+
+
+def test_no_two_names_are_called_the_same() -> None:
+    for kind, known in REGISTRIES.items():
+        assert len({title(kind, name) for name in known}) == len(known)
+    choices = {
+        name: get_args(field.annotation)
+        for name, field in RunSpec.model_fields.items()
+        if get_origin(field.annotation) is Literal
+    }
+    for name, values in choices.items():
+        assert len({phrase(name, value) for value in values}) == len(values)

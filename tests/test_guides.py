@@ -1,0 +1,133 @@
+"""The pages on adding a framework, a loader, a network and a machine tell the truth."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.records.paths import PROJECT, Tree
+from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, Entry
+from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
+from tests.guides import PAGES, followed
+from tests.pictures import write_pictures
+
+STUDY = """
+name: new
+question: Does a name that is new stand in every list and figure?
+base: {gpus_per_node: 2, image_size: 96, local_batch_size: 16, epochs: 3, train_images: 320}
+axes: {strategy: [ddp, manual], loader: [native, halfway], model: [resnet50, lenet]}
+repeats: 1
+"""
+NAMES = ("all-reduce by hand", "turbo with Pillow", "LeNet")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = followed(tmp_path_factory.mktemp("guides"))
+    (copy / "studies" / "new.yaml").write_text(STUDY)
+    return copy
+
+
+def python(project: Path, *words: str, status: int = 0) -> str:
+    """Run Python in the copy; return what it said."""
+    kept = {name: os.environ[name] for name in os.environ if not name.startswith("DDL_")}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=project,
+        env={**kept, "PYTHONPATH": str(project)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == status, said
+    assert "Traceback" not in said, said
+    return said
+
+
+def ddl(project: Path, *words: str) -> str:
+    return python(project, "-m", "ddl_core.cli", *words)
+
+
+def test_the_new_names_stand_in_every_list(project: Path) -> None:
+    plan = ddl(project, "study", "plan", "new", "--dry-run")
+    assert plan.count("missing ") == 8
+    asked = ["study", "submit", "new", "--site", "mymachine", "--account", "mine", "--dry-run"]
+    jobs = ddl(project, *asked)
+    assert jobs.count("#SBATCH --gres=gpu:2") == 8
+    for name in NAMES:
+        assert name in jobs
+    offered = ddl(project, "run", "--help")
+    assert all(name in offered for name in ("manual", "halfway", "lenet"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_commands_are_there(page: str) -> None:
+    """Each that begins with ddl, but for those that train: below."""
+    text = (PROJECT / "docs" / page).read_text()
+    for line in re.findall(r"^ddl (.*)$", text, re.MULTILINE):
+        assert line.startswith(("run ", "study submit one_gpu --site mymachine"))
+
+
+def teach(patch: pytest.MonkeyPatch) -> None:
+    """Let records with the new names be made in this process; the copy has them by itself."""
+    for table, name in ((STRATEGIES, "manual"), (LOADERS, "halfway"), (MODELS, "lenet")):
+        patch.setitem(table, name, Entry("nowhere:Thing"))
+
+
+@pytest.mark.slow
+def test_all_figures_are_drawn(
+    project: Path,
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    teach(monkeypatch)
+    new = {"strategy": "manual", "loader": "halfway", "model": "lenet"}
+    free, old = {**new, "loader": "synthetic"}, {"strategy": "ddp", "model": "lenet"}
+    for size in (1, 2):
+        for work in ({}, {"work": "load"}):
+            make_run(20 / size, **new, **work, gpus_per_node=size)
+        make_run(18 / size, **free, gpus_per_node=size)
+        make_run(16 / size, **old, gpus_per_node=size)
+    rows = [epoch_row(0), epoch_row(0, "eval", top1=0.5)]
+    for schedule in ("step", "cosine"):
+        for accumulation in (1, 20):
+            make_run(rows=rows, study="seen", schedule=schedule, accumulation=accumulation, **new)
+    ddl(project, "figures", "--results", str(tree.root))
+    for name in ("throughput_by_arm", "loader_bound", "time_budget", "accuracy_vs_batch_size"):
+        points = pd.read_csv(tree.figures / f"{name}.csv")
+        for column in new.keys() & set(points):
+            assert new[column] in set(points[column]), name
+        assert (tree.figures / f"{name}.svg").stat().st_size
+    drawn = {path.stem for path in tree.figures.glob("*.svg")}
+    assert set(QUESTIONS) - drawn <= {"ratios"}
+    claims = f"""
+from pathlib import Path
+from ddl_core.analysis import tables, paper
+from ddl_core.analysis.claims import table
+print(len(table.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper())))
+"""
+    assert int(python(project, "-c", claims).splitlines()[-1]) > 50
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return what a page lets train."""
+    text = (PROJECT / "docs" / page).read_text().replace("\\\n", " ")
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("ddl run")]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("page", PAGES)
+def test_the_new_names_train(page: str, project: Path, tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "images", 80, 20)
+    (words,) = commands(page)
+    said = ddl(project, *words, "--data", str(images), "--results", str(tmp_path / "results"))
+    assert "completed" in said
