@@ -85,7 +85,7 @@ def points(
     windows
         See `windows_table`; None where no arms took turns.
     question
-        What the study asks, the figure's title; empty: "How do the arms compare?".
+        What the study asks, the title of its figure; empty: a title that fits any study.
     """
     made = made_runs(runs)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
