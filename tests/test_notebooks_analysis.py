@@ -101,7 +101,13 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
         (
             SCALING,
             1,
-            ["19 runs: 18 completed, 1 failed", "Table 2", "the file system", "not identified", "1024"],
+            [
+                "19 runs: 18 completed, 1 failed",
+                "Table 2",
+                "the file system",
+                "not identified",
+                "1024",
+            ],
         ),
     ],
     ids=["throughput", "efficiency", "loaders", "time", "claims", "scaling"],

@@ -112,15 +112,16 @@ def _bears(record: RunRecord, strategy: str, loader: str) -> bool:
 
 def _alike(records: Sequence[RunRecord]) -> None:
     """Refuse runs that one machine and one batch cannot have made."""
-    for name, values in {
-        "local_batch_size": {one.spec.local_batch_size for one in records},
+    shared: dict[str, set[str]] = {
+        "local_batch_size": {str(one.spec.local_batch_size) for one in records},
         "data_format": {one.spec.data_format for one in records if one.spec.loader != "synthetic"},
         "precision": {one.spec.precision for one in records},
         "hardware": {_hardware(one.system) for one in records},
-    }.items():
+    }
+    for name, values in shared.items():
         if len(values) > 1:
             raise DataError(
-                f"the runs have several values of {name}: {', '.join(map(str, sorted(values)))}; "
+                f"the runs have several values of {name}: {', '.join(sorted(values))}; "
                 "calibrate from runs that share it"
             )
 
@@ -189,11 +190,13 @@ def _machine(point: Point, gpus_per_node: int, spare_cores: bool) -> Machine:
         point["latency_s"],
         gpus_per_node,
     )
-    rates = {name: point[name] for name in ("rank_rate", "node_rate") if name in point}
+    loading = Loading(
+        point.get("rank_rate", np.inf), point.get("node_rate", np.inf), spare_cores=spare_cores
+    )
     return Machine(
         compute_s=point["compute_s"],
         network=network,
-        loading=Loading(spare_cores=spare_cores, **rates),
+        loading=loading,
         stall_s=point["stall_s"],
         framework_s=point["framework_s"],
     )

@@ -19,7 +19,7 @@ from ddl_core.records.paths import SCALING
 from ddl_core.records.storage import write_atomically
 from ddl_core.scaling import paper_case, published_case
 from ddl_core.scaling.fit import Band, Fitted
-from ddl_core.scaling.judged import Judged, summaries
+from ddl_core.scaling.judged import Judged, Summary, summaries
 from ddl_core.scaling.paper_case import PaperFit, efficiency_peer, share_peer
 from ddl_core.scaling.published_case import PublishedFit
 
@@ -47,7 +47,7 @@ class Validation:
         DataError
             If the paper's or the published numbers are missing.
         """
-        paper = paper_case.fit_paper(paper_case.read_series())
+        paper = [paper_case.fit_series(one) for one in paper_case.read_series()]
         published = [published_case.fit_series(one) for one in published_case.read_series()]
         judged = [*paper_case.judge_paper(paper), *published_case.judge_published(published)]
         return cls(paper, published, judged)
@@ -57,15 +57,21 @@ class Validation:
         return {
             "validation": [_judged(one) for one in self.judged],
             "summary": [_summary(one) for one in summaries(self.judged)],
-            "parameters": [row for name, fitted in self._fits() for row in estimate_rows(name, fitted)],
+            "parameters": [
+                row for name, fitted in self._fits() for row in estimate_rows(name, fitted)
+            ],
             "curves": [row for one in self.paper for row in _paper_curves(one, self.judged)]
-            + [row for one in self.published for row in _published_curves(one)
-               if one.series.case == published_case.LARGE],
+            + [
+                row
+                for one in self.published
+                for row in _published_curves(one)
+                if one.series.case == published_case.LARGE
+            ],
         }
 
     def _fits(self) -> Iterable[tuple[str, Fitted]]:
         for paper in self.paper:
-            yield f"paper, {paper.series.name}, {paper.tail} delays", paper.fitted
+            yield f"paper, {paper.series.name}", paper.fitted
         for published in self.published:
             yield published.series.name, published.fitted
 
@@ -91,7 +97,7 @@ def _judged(one: Judged) -> dict[str, object]:
     }
 
 
-def _summary(one: object) -> dict[str, object]:
+def _summary(one: Summary) -> dict[str, object]:
     return dict(vars(one))
 
 
@@ -124,9 +130,12 @@ def _paper_curves(one: PaperFit, judged: Iterable[Judged]) -> Table:
     shares = zip(series.ranks[series.fitted], series.shares[series.fitted], strict=True)
     rows += [_point("fitted", series.name, "all_reduce_share", *pair) for pair in shares]
     rows.append(_point("fitted", series.name, "parallel_efficiency", paper_case.BASE, 1.0))
-    mine = [row for row in judged if row.case == series.case and row.series.startswith(series.model)]
+    mine = [
+        row for row in judged if row.case == series.case and row.series.startswith(series.model)
+    ]
     return rows + [
-        _point("stated", series.name, row.quantity, row.ranks, row.stated, row.bound) for row in mine
+        _point("stated", series.name, row.quantity, row.ranks, row.stated, row.bound)
+        for row in mine
     ]
 
 

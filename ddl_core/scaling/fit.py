@@ -1,11 +1,11 @@
 """Parameters from measurements, how sure they are, and bands around what follows from them.
 
 Uncertainty is carried by profile likelihood. Each parameter in turn is held at a series of values
-and all others fitted anew; every set whose sum of squares stays within chi-squared's 90 % of the best
-one is admitted, and a band is what all admitted sets predict. It was preferred to the bootstrap
-because a series has four or five points, too few to draw from, and because of what the
-data cannot identify: a limit that was never reached lies at its bound in every bootstrap sample, as
-if it were known, while its profile stays flat, and the band shows what that leaves open.
+and all others fitted anew; every set whose sum of squares stays within chi-squared's 90 % of the
+best one is admitted, and a band is what all admitted sets predict. It was preferred to the
+bootstrap because a series has four or five points, too few to draw from, and because of what data
+cannot identify: a limit that was never reached lies at its bound in every bootstrap sample, as if
+it were known, while its profile stays flat, and the band shows what that leaves open.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,8 @@ Point = Mapping[str, float]
 ADMITTED = 2.706  # chi-squared, one degree of freedom, 90 %
 TWO_SIDED = 1.645  # standard deviations of a normal 90 % interval
 MOST_OFF = 5.0  # noises that the best fit may miss on average; beyond, the records contradict
-_GRID = 16  # steps of a profile from bound to bound
+_GRID = 10  # steps of a profile from bound to bound
+_SCAN = 13  # places that are tried for each parameter before slopes are followed
 _PULL = 0.02  # noises: what the data leave open stays at its neutral value
 
 
@@ -98,19 +99,20 @@ class Fitted:
     estimates: Mapping[str, Estimate]
     admitted: Sequence[Point] = field(repr=False)
 
-    def band(self, predict: Callable[[Point], ArrayLike], noise: bool = True) -> Band:
-        """Return what all admitted parameters predict; with `noise`, of a single measurement.
+    def band(self, predict: Callable[[Point], ArrayLike], noise: float | None = None) -> Band:
+        """Return what all admitted parameters predict of a single measurement.
 
         Parameters
         ----------
         predict
             From parameters to positive numbers of any one shape.
         noise
-            Whether the band is to hold what is measured, not only what is true.
+            Relative standard deviation of such a measurement; 0 for what is true. None: `spread`,
+            because it is of the kind that was fitted.
         """
         value = np.asarray(predict(self.best), float)
         every = np.array([np.asarray(predict(point), float) for point in self.admitted])
-        more = TWO_SIDED * self.spread * value if noise else 0.0
+        more = TWO_SIDED * (self.spread if noise is None else noise) * value
         low = value - np.hypot(value - np.minimum(every.min(axis=0), value), more)
         high = value + np.hypot(np.maximum(every.max(axis=0), value) - value, more)
         return Band(value, np.maximum(low, 0), high)
@@ -143,11 +145,12 @@ def fit(
     """
     wanted = _checked(measured, noise)
     problem = _Problem(parameters, predict, wanted, noise)
-    starts = [problem.neutral, np.full(len(parameters), 0.5), (problem.neutral + 0.5) / 2]
+    middle = np.full(len(parameters), 0.5)
+    starts = [problem.scan(problem.neutral), problem.scan(middle), middle]
     place, loss = min((problem.solve(start) for start in starts), key=lambda found: found[1])
     off = float(np.sqrt(loss / len(wanted)))
     _not_contradictory(off, problem, place)
-    scale = max(1.0, loss / max(len(wanted) - len(parameters), 1))
+    scale = max(1.0, loss / max(len(wanted) - problem.seen(place), 1))
     admitted, estimates = [place], {}
     for index, parameter in enumerate(parameters):
         ends = [_profile(problem, index, place, loss, scale, end) for end in (0.0, 1.0)]
@@ -192,6 +195,28 @@ class _Problem:
         found = np.asarray(self.predict(self.point(place)), float)
         return np.asarray(np.log(found / self.wanted) / self.noise)
 
+    def scan(self, place: Values) -> Values:
+        """Return a better place to start from: slopes do not lead to a limit that is far away."""
+        best = place.copy()
+        for index in [*range(len(place))] * 2:
+            tried = [best.copy() for _ in range(_SCAN)]
+            for held, one in zip(np.linspace(0, 1, _SCAN), tried, strict=True):
+                one[index] = held
+            best = min([best, *tried], key=lambda one: float(np.sum(self.missed(one) ** 2)))
+        return best
+
+    def seen(self, place: Values) -> int:
+        """Return how many parameters the data see: directions in which all of a range moves them.
+
+        A parameter without effect takes no measurement away from the estimate of the noise.
+        """
+        step = 1e-3
+        moves = [
+            (self.missed(place + shift) - self.missed(place - shift)) / (2 * step)
+            for shift in step * np.eye(len(place))
+        ]
+        return int((np.linalg.svd(np.array(moves), compute_uv=False) > 1).sum())
+
     def solve(self, start: Values, held: int | None = None) -> tuple[Values, float]:
         """Return the best place and its sum of squares; the place `held` stays as in `start`."""
         free = np.array([index != held for index in range(len(start))])
@@ -207,7 +232,9 @@ class _Problem:
 
         if free.any():
             inside = np.clip(start[free], 1e-6, 1 - 1e-6)
-            part = least_squares(residuals, inside, bounds=(0, 1), diff_step=1e-4).x
+            part = least_squares(
+                residuals, inside, bounds=(0, 1), diff_step=1e-4, xtol=1e-5, ftol=1e-5
+            ).x
             start = whole(part)
         return start, float(np.sum(self.missed(start) ** 2))
 

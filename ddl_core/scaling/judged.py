@@ -1,4 +1,4 @@
-"""A value that somebody states, what was predicted of it from smaller sizes, and the peer's word."""
+"""A value that somebody states beside what was predicted of it from smaller sizes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -105,9 +105,7 @@ def summaries(judged: Iterable[Judged]) -> list[Summary]:
 
 
 def _summary(case: str, quantity: str, rows: Sequence[Judged]) -> Summary:
-    widths = [
-        (row.high - row.low) / (1.0 if row.in_points else row.stated) for row in rows
-    ]
+    widths = [(row.high - row.low) / (1.0 if row.in_points else row.stated) for row in rows]
     return Summary(
         case,
         quantity,

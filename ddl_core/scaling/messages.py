@@ -118,8 +118,8 @@ def reduced_in_cycles(
     nbytes: NDArray[np.float64],
     seconds: Callable[[float], float],
     training: Training,
-) -> float:
-    """Return when Horovod has reduced the last tensor, from the start of backward.
+) -> tuple[float, float]:
+    """Return when Horovod has reduced the last tensor, and the seconds of all its messages.
 
     Parameters
     ----------
@@ -135,13 +135,14 @@ def reduced_in_cycles(
     """
     cycle, limit = training.cycle_ms / 1e3, training.fusion_mb * MIB
     moved = np.concatenate([[0.0], np.cumsum(nbytes)])
-    now, sent, end = cycle / 2, 0, 0.0
+    now, sent, end, busy = cycle / 2, 0, 0.0, 0.0
     while sent < len(ready_s):
         if ready_s[sent] > now:
             now += cycle * np.ceil((ready_s[sent] - now) / cycle)
         there = int(np.searchsorted(ready_s, now, side="right"))
         room = int(np.searchsorted(moved, moved[sent] + limit, side="right")) - 1
         last = max(min(max(there, sent + 1), room), sent + 1)
-        end = now + seconds(float(moved[last] - moved[sent]))
+        took = seconds(float(moved[last] - moved[sent]))
+        end, busy = now + took, busy + took
         now, sent = max(now + cycle, end), last
-    return float(end)
+    return float(end), busy

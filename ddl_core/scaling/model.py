@@ -5,7 +5,7 @@
 
 docs/scaling.md has each term's equation, source, unit and what identifies it. A term is exact on
 its own, and so is their sum if delays are short beside the compute time; `simulate` has what has no
-closed form: both kinds of delay at once, short prefetching.
+closed form: stragglers beside random delays, short prefetching.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ddl_core.scaling.checks import at_least, positive
 from ddl_core.scaling.collectives import Network, all_reduce
 from ddl_core.scaling.loading import Loading
 from ddl_core.scaling.messages import Training, messages, reduced_in_cycles, reduced_in_turn
-from ddl_core.scaling.waiting import Tail, behind, slowest_of
+from ddl_core.scaling.waiting import Delays
 
 Values = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Machine:
     jitter
         Standard deviation of a rank's compute time from step to step, over its mean.
     stall_s
-        Mean of the exponential delay of a rank at the start of a step.
+        Mean of the exponential delay of a node at the start of a step.
     straggler
         By how much the slowest rank is always slower, over the others' compute time.
     framework_s
@@ -107,7 +107,7 @@ def predict(machine: Machine, training: Training, ranks: ArrayLike) -> Predictio
     Raises
     ------
     SpecError
-        If there is no rank, or two kinds of delay at once: only `simulate` has these.
+        If there is no rank, or a straggler beside random delays: only `simulate` has these.
     """
     count = np.atleast_1d(np.asarray(ranks, float))
     at_least(1, ranks=count)
@@ -144,29 +144,19 @@ def _epoch(machine: Machine, training: Training, count: Values, step: Values) ->
     return steps * machine.compute_s + overhead + machine.epoch_s
 
 
-def delay(machine: Machine) -> tuple[Tail, float]:
-    """Return the kind of a machine's random delays and their scale in seconds.
-
-    Raises
-    ------
-    SpecError
-        If it has several kinds of delay.
-    """
-    given = [name for name in ("jitter", "stall_s", "straggler") if getattr(machine, name) > 0]
-    if len(given) > 1:
+def _delays(machine: Machine) -> Delays:
+    if machine.straggler and (machine.jitter or machine.stall_s):
         raise SpecError(
-            f"{' and '.join(given)} together have no closed form; follow them by "
-            "ddl_core.scaling.simulate, or set all but one to 0"
+            "a straggler beside jitter or stalls has no closed form; follow them by "
+            "ddl_core.scaling.simulate, or set straggler=0"
         )
-    if machine.jitter:
-        return "normal", machine.jitter * machine.compute_s
-    return "exponential", machine.stall_s
+    jitter = machine.jitter * machine.compute_s
+    return Delays(jitter, machine.stall_s, machine.network.gpus_per_node)
 
 
 def _waiting(machine: Machine, count: Values) -> Values:
-    tail, scale = delay(machine)
     constant = np.where(count > 1, machine.straggler * machine.compute_s, 0.0)
-    return np.asarray(slowest_of(count, tail) * scale + constant)
+    return np.asarray(_delays(machine).slowest(count) + constant)
 
 
 def exposed_s(machine: Machine, training: Training, count: Values) -> Values:
@@ -176,48 +166,75 @@ def exposed_s(machine: Machine, training: Training, count: Values) -> Values:
         return np.zeros_like(count)
     backward = machine.backward_s
     if training.strategy == "horovod":
-        ready = np.array([message.ready for message in sent]) * backward
-        sizes = np.array([message.nbytes for message in sent])
-        ends = [_cycles(ready, sizes, ranks, machine, training) for ranks in count]
-        return np.maximum(np.array(ends) - backward, 0)
+        return np.maximum(_cycles(machine, training, count)[0] - backward, 0)
     at = [np.full_like(count, message.ready * backward) for message in sent]
     took = [all_reduce(message.nbytes, count, machine.network) for message in sent]
     return np.asarray(np.maximum(reduced_in_turn(at, took)[-1] - backward, 0))
 
 
-def _cycles(
-    ready: Values, sizes: Values, ranks: float, machine: Machine, training: Training
-) -> float:
-    if ranks == 1:
-        return float(ready[-1])
-    network = machine.network
-    return reduced_in_cycles(
-        ready, sizes, lambda nbytes: float(all_reduce(nbytes, ranks, network)), training
-    )
+def _cycles(machine: Machine, training: Training, count: Values) -> tuple[Values, Values]:
+    """Return when Horovod has reduced everything, and its seconds in messages, for each `count`."""
+    sent, network = messages(training), machine.network
+    ready = np.array([message.ready for message in sent]) * machine.backward_s
+    sizes = np.array([message.nbytes for message in sent])
+    found = [
+        (machine.backward_s, 0.0)
+        if ranks == 1
+        else reduced_in_cycles(
+            ready, sizes, lambda nbytes, of=ranks: float(all_reduce(nbytes, of, network)), training
+        )
+        for ranks in count
+    ]
+    ends, busy = np.array(found).T
+    return ends, busy
 
 
 def _share(machine: Machine, training: Training, count: Values, loading: Values) -> Values:
     """Return the all-reduce's share of kernel time, the mean over ranks and steps.
 
-    A rank's kernel starts when its own message is ready and ends when everybody's is reduced, so
-    it holds the wait. What others wait for data shows there too, and compute kernels are taken to
-    fill `compute_s`. Horovod starts kernels when all ranks are ready: these hold no wait.
+    What others wait for data shows in the all-reduce too, and compute kernels are taken to fill
+    `compute_s`. Horovod starts kernels when all ranks are ready, so that these hold no wait.
     """
-    tail, scale = delay(machine)
-    sent = messages(training)
-    network = machine.network
-    took = [all_reduce(message.nbytes, count, network)[:, None] for message in sent]
-    if training.strategy == "horovod" or not sent:
-        kernels = np.sum([part[:, 0] for part in took], axis=0) if took else 0 * count
-        return np.asarray(kernels / (machine.compute_s + kernels))
-    late = behind(count, tail) * scale + machine.straggler * machine.compute_s
+    if training.strategy == "horovod":
+        kernels = _cycles(machine, training, count)[1]
+    else:
+        kernels = _kernels_s(machine, training, count)
+    total = np.where(count > 1, kernels + loading, 0.0)
+    return np.asarray(total / (machine.compute_s + total))
+
+
+def _kernels_s(machine: Machine, training: Training, count: Values) -> Values:
+    """Return the seconds in all-reduce kernels, the mean over ranks.
+
+    A rank's kernel starts when its own message is ready and ends when everybody's is reduced.
+    """
+    late, weights = _late(machine, count)
+    growing = _growing(machine, count)[:, None]
     forward = machine.compute_s - machine.backward_s
     kernels, free = np.zeros_like(late), np.zeros_like(late)
-    for message, part in zip(sent, took, strict=True):
+    for message in messages(training):
         own = forward + message.ready * machine.backward_s
-        grown = 1.0 if tail == "exponential" else own / machine.compute_s
+        slowest = own + late * (1 - growing * (1 - own / machine.compute_s))
         start = np.maximum(own, free)
-        free = np.maximum(own + late * grown, free) + part
+        took = all_reduce(message.nbytes, count, machine.network)[:, None]
+        free = np.maximum(slowest, free) + took
         kernels += free - start
-    total = np.where(count > 1, kernels.mean(axis=1) + loading, 0.0)
-    return np.asarray(total / (machine.compute_s + total))
+    return np.asarray((kernels * weights).sum(axis=1))
+
+
+def _late(machine: Machine, count: Values) -> tuple[Values, Values]:
+    """Return by how much the slowest rank is behind the others at the end, and their weights."""
+    delays = _delays(machine)
+    if machine.straggler:  # who does not wait for itself
+        late = np.broadcast_to([0.0, machine.straggler * machine.compute_s], (len(count), 2))
+        return late, np.array([1 / count, 1 - 1 / count]).T
+    late = delays.behind(count)
+    return late, np.full_like(late, 1 / late.shape[1])
+
+
+def _growing(machine: Machine, count: Values) -> Values:
+    """Return which part of the lateness grows with what is computed: a stall is there at once."""
+    delays = _delays(machine)
+    whole = delays.slowest(count)
+    jitter = Delays(delays.jitter_s, 0.0).slowest(count)
+    return np.where(whole > 0, np.minimum(jitter / np.maximum(whole, 1e-300), 1.0), 1.0)

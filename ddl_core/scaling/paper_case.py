@@ -23,7 +23,7 @@ from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, exposed_s, predict
 from ddl_core.scaling.power_law import PowerLaw, power_law
 from ddl_core.scaling.sources import Row, read_rows
-from ddl_core.scaling.waiting import TAILS, Tail, slowest_of
+from ddl_core.scaling.waiting import Delays
 
 MOST_FITTED = 64  # GPUs; what is stated above judges
 BASE = 4
@@ -38,7 +38,9 @@ _LATENCY, _INSIDE_LATENCY = 5e-6, 1e-6  # s; at 1024 GPUs a ring costs 5 ms, whi
 # Four HDR adapters of 25 GB/s a node; a ring over all of them moves 100 GB/s at most.
 _BANDWIDTH = Parameter("bandwidth", "B/s", 20e9, 100e9, 80e9)
 _EPOCH = Parameter("epoch_s", "s", 1e-3, 1.0, 1e-3)
-_DELAY = Parameter("delay", "1", 1e-4, 1.0, 1e-4)  # over the step on 4 GPUs
+# Of a GPU and of a node, over the step on 4 GPUs.
+_JITTER = Parameter("jitter", "1", 1e-4, 0.5, 1e-4)
+_STALL = Parameter("stall", "1", 1e-4, 0.5, 1e-4)
 _SHARED = Parameter("shared_rate", "images/s", 1e3, 1e8, 1e8)
 
 _CAUSES = {
@@ -80,15 +82,14 @@ class Series:
 
 @dataclass(frozen=True)
 class PaperFit:
-    """A series, its fit, and which kind of delay was assumed."""
+    """A series and its fit."""
 
     series: Series
-    tail: Tail
     fitted: Fitted
 
     def machine(self, point: Point, strategy: str = "ddp") -> Machine:
         """Return the machine that takes the stated time on 4 GPUs with these parameters."""
-        return _machine(self.series, self.tail, point, _training(self.series.model, strategy))
+        return _machine(self.series, point, _training(self.series.model, strategy))
 
     def band(self, quantity: str, ranks: Sequence[int], strategy: str = "ddp") -> Band:
         """Return the band of ``all_reduce_share`` or ``parallel_efficiency`` at `ranks`."""
@@ -100,7 +101,7 @@ class PaperFit:
             share = quantity == "all_reduce_share"
             return (found.all_reduce_share if share else found.efficiency(BASE))[1:]
 
-        return self.fitted.band(predicted)
+        return self.fitted.band(predicted, None if quantity == "all_reduce_share" else NOISE)
 
 
 def read_series(directory: Path = PAPER) -> list[Series]:
@@ -113,9 +114,7 @@ def read_series(directory: Path = PAPER) -> list[Series]:
     """
     rows = read_rows(directory / "profile.csv")
     steps = _base_steps(read_rows(directory / "runtime.csv"), read_rows(directory / "settings.csv"))
-    return [
-        _series(model, loader, steps[model], rows) for loader in LOADERS for model in MODELS
-    ]
+    return [_series(model, loader, steps[model], rows) for loader in LOADERS for model in MODELS]
 
 
 def _series(model: str, loader: str, base_step_s: float, rows: Sequence[Row]) -> Series:
@@ -148,45 +147,45 @@ def _training(model: str, strategy: str) -> Training:
     return Training(resnet(model), strategy, _BATCH, _IMAGES)
 
 
-def _machine(series: Series, tail: Tail, point: Point, training: Training) -> Machine:
+def _machine(series: Series, point: Point, training: Training) -> Machine:
     step = series.base_step_s
     network = Network(point["bandwidth"], _LATENCY, _INSIDE, _INSIDE_LATENCY, BASE, "fastest")
-    delay = point["delay"] * step
+    delays = Delays(point["jitter"] * step, point["stall"] * step, BASE)
     base = np.array([float(BASE)])
     whole = Machine(step, network)
     exposed = float(exposed_s(whole, training, base)[0])
     # A delay of most of the step would leave nothing to compute: such points fit nothing.
-    compute = max(step - exposed - delay * float(slowest_of(BASE, tail)), 0.01 * step)
+    compute = max(step - exposed - float(delays.slowest(BASE)), 0.01 * step)
     return replace(
         whole,
         compute_s=compute,
-        jitter=delay / compute if tail == "normal" else 0.0,
-        stall_s=delay if tail == "exponential" else 0.0,
+        jitter=delays.jitter_s / compute,
+        stall_s=delays.stall_s,
         loading=Loading(shared_rate=point.get("shared_rate", np.inf)),
         epoch_s=point["epoch_s"],
     )
 
 
-def fit_series(series: Series, tail: Tail) -> PaperFit:
+def fit_series(series: Series) -> PaperFit:
     """Fit the shares at 64 GPUs and fewer.
 
     Reading folders may be limited by the file system, which opens a file for each image; reading
     TFRecord is taken not to be.
     """
-    parameters = [_DELAY, _BANDWIDTH, _EPOCH, *([_SHARED] if series.loader == "native" else [])]
+    parameters = [
+        _JITTER,
+        _STALL,
+        _BANDWIDTH,
+        _EPOCH,
+        *([_SHARED] if series.loader == "native" else []),
+    ]
     training = _training(series.model, "ddp")
     ranks, shares = series.ranks[series.fitted], series.shares[series.fitted]
 
     def predicted(point: Point) -> NDArray[np.float64]:
-        return predict(_machine(series, tail, point, training), training, ranks).all_reduce_share
+        return predict(_machine(series, point, training), training, ranks).all_reduce_share
 
-    return PaperFit(series, tail, fit(parameters, predicted, shares, NOISE))
-
-
-def fit_paper(series: Sequence[Series]) -> list[PaperFit]:
-    """Fit every series with the one kind of delay that misses the fitted values least, of all."""
-    by_tail = [[fit_series(one, tail) for one in series] for tail in TAILS]
-    return min(by_tail, key=lambda fits: sum(one.fitted.off**2 for one in fits))
+    return PaperFit(series, fit(parameters, predicted, shares, NOISE))
 
 
 def judge_paper(fits: Sequence[PaperFit], directory: Path = PAPER) -> list[Judged]:
@@ -206,14 +205,22 @@ def _shares(fitted: PaperFit) -> list[Judged]:
     doubts = [doubt for doubt, out in zip(series.doubts, held, strict=True) if out]
     return [
         Judged(
-            series.case, series.name, "Table 2", "all_reduce_share", int(count),
-            float(stated), "value", *map(float, (value, low, high, other)), doubt=doubt,
+            case=series.case,
+            series=series.name,
+            statement="Table 2",
+            quantity="all_reduce_share",
+            ranks=int(ranks[place]),
+            stated=float(series.shares[held][place]),
+            bound="value",
+            predicted=float(band.value[place]),
+            low=float(band.low[place]),
+            high=float(band.high[place]),
+            peer=float(peer[place]),
+            doubt=doubts[place],
             cause=_CAUSES["all_reduce_share", series.loader],
         )
-        for count, stated, value, low, high, other, doubt in zip(
-            ranks, series.shares[held], band.value, band.low, band.high, peer, doubts, strict=True
-        )
-    ]  # fmt: skip
+        for place in range(len(ranks))
+    ]
 
 
 def _efficiency(fits: Sequence[PaperFit], row: Row) -> Judged:

@@ -158,12 +158,21 @@ def judge_published(fits: Sequence[PublishedFit]) -> list[Judged]:
         held = ~series.fitted
         ranks = [int(count) for count in series.ranks[held]]
         band = one.band(ranks)
-        for place, (count, stated) in enumerate(zip(ranks, series.throughput[held], strict=True)):
-            values = (band.value[place], band.low[place], band.high[place], series.peer.predict(count))
+        for place, count in enumerate(ranks):
             found.append(
                 Judged(
-                    series.case, series.name, "", "throughput", count, float(stated), "value",
-                    *map(float, values), cause=_CAUSE,
+                    case=series.case,
+                    series=series.name,
+                    statement="",
+                    quantity="throughput",
+                    ranks=count,
+                    stated=float(series.throughput[held][place]),
+                    bound="value",
+                    predicted=float(band.value[place]),
+                    low=float(band.low[place]),
+                    high=float(band.high[place]),
+                    peer=float(series.peer.predict(count)),
+                    cause=_CAUSE,
                 )
-            )  # fmt: skip
+            )
     return found

@@ -56,13 +56,15 @@ def simulate(
     step = _Step(machine, training, ranks)
     loader = _Loader(machine, training, ranks, random)
     rows, now = np.empty((steps, 4)), 0.0
+    node_of = np.arange(ranks) // machine.network.gpus_per_node
+    nodes = int(node_of[-1]) + 1
     for number in range(steps):
         there = loader.take(now)
         waited = np.maximum(there - now, 0.0)
         scale = 1.0 + machine.jitter * random.standard_normal(ranks)
         scale[0] += machine.straggler if ranks > 1 else 0.0
         scale = np.maximum(scale, 0.0)
-        stall = machine.stall_s * random.standard_exponential(ranks)
+        stall = machine.stall_s * random.standard_exponential(nodes)[node_of]
         begin = now + waited + stall - machine.stall_s  # its mean is in compute_s
         end, kernels = step.run(begin, scale)
         rows[number] = end - now, machine.compute_s * scale.mean(), kernels, waited.mean()
@@ -109,16 +111,12 @@ class _Step:
         after = self.forward_s + self.moments * self.machine.backward_s
         ready = np.array([float((begin + scale * moment).max()) for moment in after])
         start = float(begin.mean()) + self.forward_s
-        kernels = 0.0
-
-        def seconds(nbytes: float) -> float:
-            nonlocal kernels
-            took = float(all_reduce(nbytes, self.ranks, self.machine.network))
-            kernels += took
-            return took
-
-        relative = ready[self.moment_of] - start
-        end = reduced_in_cycles(relative, self.nbytes, seconds, self.training)
+        end, kernels = reduced_in_cycles(
+            ready[self.moment_of] - start,
+            self.nbytes,
+            lambda nbytes: float(all_reduce(nbytes, self.ranks, self.machine.network)),
+            self.training,
+        )
         return start + end, kernels
 
 

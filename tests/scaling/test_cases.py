@@ -52,9 +52,7 @@ def test_no_value_that_judges_moves_a_published_fit() -> None:
     series = next(one for one in published_case.read_series() if one.case == published_case.LARGE)
     assert series.ranks[series.fitted].max() <= 16
     other = np.where(series.fitted, series.throughput, 1.0)
-    fits = [
-        published_case.fit_series(one) for one in (series, replace(series, throughput=other))
-    ]
+    fits = [published_case.fit_series(one) for one in (series, replace(series, throughput=other))]
     assert fits[0].fitted.best == fits[1].fitted.best
 
 

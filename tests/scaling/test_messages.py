@@ -44,7 +44,7 @@ def test_cycles_by_hand() -> None:
         return 1.5
 
     # At 0.5 the first; that ends at 2.0 with the second ready; at 3.5 the third.
-    assert reduced_in_cycles(ready, sizes, seconds, training) == pytest.approx(5.0)
+    assert reduced_in_cycles(ready, sizes, seconds, training) == pytest.approx((5.0, 4.5))
     assert sent == [1, 2, 4]
 
 

@@ -31,14 +31,17 @@ def test_without_chance_it_is_the_closed_form(strategy: str, ranks: int) -> None
     assert found.all_reduce_share == pytest.approx(expected.all_reduce_share[0], abs=1e-9)
 
 
-@pytest.mark.parametrize("delays", [{"stall_s": 0.004}, {"jitter": 0.05}, {"straggler": 0.2}])
+@pytest.mark.parametrize(
+    "delays",
+    [{"stall_s": 0.004}, {"jitter": 0.05}, {"jitter": 0.03, "stall_s": 0.002}, {"straggler": 0.2}],
+)
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_waiting_is_the_closed_form_on_average(delays: dict, ranks: int) -> None:
     machine = replace(MACHINE, **delays)
     found = simulate(machine, training(), ranks, 2000)
     expected = predict(machine, training(), ranks)
     more = expected.step_s[0] - predict(MACHINE, training(), ranks).step_s[0]
-    assert found.step_s.mean() == pytest.approx(expected.step_s[0], abs=0.1 * more)
+    assert found.step_s.mean() == pytest.approx(expected.step_s[0], abs=2e-4 + 0.1 * more)
     assert found.all_reduce_share == pytest.approx(expected.all_reduce_share[0], rel=0.1)
 
 
@@ -97,10 +100,15 @@ def test_a_planted_bandwidth_is_found_again() -> None:
     machine = replace(MACHINE, network=slow)
     measured = [simulate(machine, training(), count, 3).step_s.mean() for count in ranks]
     found = fit(
-        [Parameter("compute_s", "s", 0.01, 1.0, 0.1), Parameter("bandwidth", "B/s", 1e7, 1e11, 1e11)],
-        lambda point: predict(
-            Machine(point["compute_s"], Network(point["bandwidth"])), training(), ranks
-        ).step_s,
+        [
+            Parameter("compute_s", "s", 0.01, 1.0, 0.1),
+            Parameter("bandwidth", "B/s", 1e7, 1e11, 1e11),
+        ],
+        lambda point: (
+            predict(
+                Machine(point["compute_s"], Network(point["bandwidth"])), training(), ranks
+            ).step_s
+        ),
         measured,
         0.005,
     )
