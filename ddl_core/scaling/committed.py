@@ -25,8 +25,7 @@ from ddl_core.scaling.published_case import PublishedFit
 
 Table = list[dict[str, object]]
 
-# From one GPU to 4096. The paper's E needs 4 at least.
-_RANKS = [2**power for power in range(13)]
+_RANKS = [2**power for power in range(13)]  # from one GPU to 4096
 _DIGITS = 4
 
 
@@ -119,14 +118,13 @@ def estimate_rows(name: str, fitted: Fitted) -> Table:
 
 def _paper_curves(one: PaperFit, judged: Iterable[Judged]) -> Table:
     series = one.series
-    ranks = [count for count in _RANKS if count >= paper_case.BASE]
     peers = {
-        "parallel_efficiency": efficiency_peer(series).predict(np.array(ranks) / paper_case.BASE),
-        "all_reduce_share": share_peer(series).predict(ranks),
+        "parallel_efficiency": efficiency_peer(series).predict(np.array(_RANKS) / paper_case.BASE),
+        "all_reduce_share": share_peer(series).predict(_RANKS),
     }
     rows: Table = []
     for quantity, peer in peers.items():
-        rows += _curve(series.name, quantity, ranks, one.band(quantity, ranks), peer)
+        rows += _curve(series.name, quantity, _RANKS, one.band(quantity, _RANKS), peer)
     shares = zip(series.ranks[series.fitted], series.shares[series.fitted], strict=True)
     rows += [_point("fitted", series.name, "all_reduce_share", *pair) for pair in shares]
     rows.append(_point("fitted", series.name, "parallel_efficiency", paper_case.BASE, 1.0))

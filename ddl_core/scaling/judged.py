@@ -92,13 +92,14 @@ class Summary:
 def summaries(judged: Iterable[Judged]) -> list[Summary]:
     """Return a summary of each case and quantity, of stated values only: bounds have no error.
 
-    Rows of one statement that expand it to several frameworks count once.
+    A stated efficiency that is expanded to several frameworks or networks counts once.
     """
     groups: dict[tuple[str, str], dict[tuple[str, int, str], Judged]] = {}
     for one in judged:
         if one.bound == "value":
             group = groups.setdefault((one.case, one.quantity), {})
-            group.setdefault((one.statement, one.ranks, one.series), one)
+            expanded = one.quantity == "parallel_efficiency"
+            group.setdefault((one.statement, one.ranks, "" if expanded else one.series), one)
     return [
         _summary(case, quantity, list(group.values())) for (case, quantity), group in groups.items()
     ]

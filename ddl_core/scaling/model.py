@@ -177,14 +177,15 @@ def _cycles(machine: Machine, training: Training, count: Values) -> tuple[Values
     sent, network = messages(training), machine.network
     ready = np.array([message.ready for message in sent]) * machine.backward_s
     sizes = np.array([message.nbytes for message in sent])
-    found = [
-        (machine.backward_s, 0.0)
-        if ranks == 1
-        else reduced_in_cycles(
-            ready, sizes, lambda nbytes, of=ranks: float(all_reduce(nbytes, of, network)), training
+
+    def reduced(ranks: float) -> tuple[float, float]:
+        if ranks == 1:
+            return machine.backward_s, 0.0
+        return reduced_in_cycles(
+            ready, sizes, lambda nbytes: float(all_reduce(nbytes, ranks, network)), training
         )
-        for ranks in count
-    ]
+
+    found = [reduced(float(ranks)) for ranks in count]
     ends, busy = np.array(found).T
     return ends, busy
 

@@ -43,13 +43,15 @@ _JITTER = Parameter("jitter", "1", 1e-4, 0.5, 1e-4)
 _STALL = Parameter("stall", "1", 1e-4, 0.5, 1e-4)
 _SHARED = Parameter("shared_rate", "images/s", 1e3, 1e8, 1e8)
 
+_LIMIT = "the file system's limit, which no value at 64 GPUs and fewer shows"
 _CAUSES = {
-    ("all_reduce_share", "native"): "the file system's limit: first reached beyond 64 GPUs",
-    ("all_reduce_share", "dali"): "delays grow faster beyond 256 GPUs than those of 64 and fewer",
-    ("parallel_efficiency", "native"): "the file system's limit: first reached beyond 64 GPUs",
-    ("parallel_efficiency", "dali"): "a cost per epoch (C9): 1 % of an epoch at 64 GPUs, 16 times "
-    "that at 1024",
-}  # fmt: skip
+    ("all_reduce_share", "native"): _LIMIT,
+    ("parallel_efficiency", "native"): _LIMIT,
+    ("all_reduce_share", "dali"): "waiting grows faster than independent delays have it: shared "
+    "causes, or epochs of 20 to 40 steps",
+    ("parallel_efficiency", "dali"): "a cost per epoch (C9), 1 % of an epoch on 64 GPUs and 16 "
+    "times that on 1024",
+}
 
 
 @dataclass(frozen=True)
@@ -189,11 +191,16 @@ def fit_series(series: Series) -> PaperFit:
 
 
 def judge_paper(fits: Sequence[PaperFit], directory: Path = PAPER) -> list[Judged]:
-    """Return every value that the paper states above 64 GPUs beside what was predicted of it."""
+    """Return what the paper states above 64 GPUs of the series of `fits`, beside predictions."""
     rows = read_rows(directory / "efficiency.csv")
     rows = [row for row in rows if int(row["world_size"]) > MOST_FITTED]
+    by_name = {(one.series.model, one.series.loader): one for one in fits}
     found = [one for fitted in fits for one in _shares(fitted)]
-    return found + [_efficiency(fits, row) for row in rows]
+    for row in rows:
+        loader = "native" if row["loader"] == "native" else "dali"
+        if fitted := by_name.get((row["model"], loader)):
+            found.append(_efficiency(fitted, row))
+    return found
 
 
 def _shares(fitted: PaperFit) -> list[Judged]:
@@ -223,11 +230,7 @@ def _shares(fitted: PaperFit) -> list[Judged]:
     ]
 
 
-def _efficiency(fits: Sequence[PaperFit], row: Row) -> Judged:
-    loader = "native" if row["loader"] == "native" else "dali"
-    fitted = next(
-        one for one in fits if (one.series.model, one.series.loader) == (row["model"], loader)
-    )
+def _efficiency(fitted: PaperFit, row: Row) -> Judged:
     ranks, strategy = int(row["world_size"]), row["strategy"]
     band = fitted.band("parallel_efficiency", [ranks], strategy)
     return Judged(
@@ -243,7 +246,7 @@ def _efficiency(fits: Sequence[PaperFit], row: Row) -> Judged:
         float(band.high[0]),
         float(efficiency_peer(fitted.series).predict(ranks / BASE)),
         doubt=" ".join(part for part in row["contradiction"].split(";") if part in ("C2", "C5")),
-        cause=_CAUSES["parallel_efficiency", loader],
+        cause=_CAUSES["parallel_efficiency", fitted.series.loader],
     )
 
 

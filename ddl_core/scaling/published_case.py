@@ -31,7 +31,7 @@ _UNUSED = ("doubtful", "unconfirmed")
 _KEYS = ("source", "model", "framework", "hardware", "precision", "loader", "note")
 _GPUS_PER_NODE = {"NVIDIA A100-SXM-40GB": 4}  # Dell XE8545; all others have 8
 _ANY_BATCH = 128  # where none is stated; it cancels
-_CAUSE = "scatter of single published values: the fitted ones differ by as much"
+_CAUSE = "few fitted sizes, which do not tell stalls, links and a loader's limit apart"
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,13 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
         ax.plot(peer["world_size"], peer["value"], color=_PEER, linestyle=_PEER_LINE, zorder=2)
     for source, look in (("fitted", _FITTED), ("stated", _HELD)):
         for bound, rows in by_source.get(source, part.iloc[:0]).groupby("bound"):
-            marker = {"marker": _BOUNDS[bound], "markersize": 9} if bound in _BOUNDS else {}
+            marker = (
+                {"marker": _BOUNDS[bound], "markersize": 8, "markeredgewidth": 0.3}
+                if bound in _BOUNDS
+                else {}
+            )
             ax.plot(rows["world_size"], rows["value"], **look | marker, zorder=4)
-    top = 1.05 if part["quantity"].iloc[0] != "throughput_per_gpu" else None
+    top = 1.15 if part["quantity"].iloc[0] != "throughput_per_gpu" else None
     ax.set_ylim(0, top)
 
 
@@ -128,7 +132,12 @@ def _legend() -> Sequence[Artist]:
         Line2D([], [], label="power law", color=_PEER, linestyle=_PEER_LINE),
         Line2D([], [], label="fitted", **_FITTED),
         Line2D([], [], label="held out", **_HELD),
-        Line2D([], [], label="held-out bound", **_HELD | {"marker": "$\\uparrow$"}),
+        Line2D(
+            [],
+            [],
+            label="held-out bound",
+            **_HELD | {"marker": "$\\uparrow$", "markersize": 8, "markeredgewidth": 0.3},
+        ),
     ]
 
 
