@@ -101,9 +101,9 @@ def others() -> str:
         )
     if found := result("scaling"):
         lines.append(
-            f"`scaling`: the closed form takes {most(found['curve_s'])} s at most for "
+            f"`scaling`: the closed form takes at most {most(found['curve_s'])} for "
             f"{found['sizes']} sizes to a million ranks, the simulation "
-            f"{most(found['simulation_s'])} s for {found['ranks']} ranks x {found['steps']} steps "
+            f"{most(found['simulation_s'])} for {found['ranks']} ranks x {found['steps']} steps "
             "(targets: 1 s and 10 s)."
         )
     if found := result("slurm_faults"):
@@ -151,9 +151,10 @@ def besides_training(runs: Iterable[dict[str, float]]) -> dict[str, float]:
     return interval(middle(costs))
 
 
-def most(seconds: dict[str, float]) -> str:
-    """Return the longest of some times as text."""
-    return f"{max(seconds.values()):.2g}"
+def most(seconds: dict[str, dict[str, float]]) -> str:
+    """Return the longest of some times as text, by both clocks."""
+    wall, cpu = (max(one[clock] for one in seconds.values()) for clock in CLOCKS)
+    return f"{wall:.2g} s by wall, {cpu:.2g} s by CPU,"
 
 
 def megabytes(number: float) -> str:
