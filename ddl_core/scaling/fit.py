@@ -140,8 +140,7 @@ def fit(
     Raises
     ------
     DataError
-        If there are fewer than two measurements, one is no positive number, or no parameters come
-        near all of them.
+        If there are fewer than two measurements, one is not positive, or they contradict.
     """
     wanted = _checked(measured, noise)
     problem = _Problem(parameters, predict, wanted, noise)
