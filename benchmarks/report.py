@@ -17,7 +17,7 @@ from ddl_core.analysis.estimates import middle
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
-OTHERS = ("coverage", "figures_10k", "launch_cost", "loader_memory", "slurm_faults")
+OTHERS = ("coverage", "figures_10k", "launch_cost", "loader_memory", "scaling", "slurm_faults")
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -99,6 +99,13 @@ def others() -> str:
             f"{megabytes(found['packed_growth_bytes'])} together, a list of Python tuples "
             f"{megabytes(found['python_list_growth_bytes'])}."
         )
+    if found := result("scaling"):
+        lines.append(
+            f"`scaling`: the closed form takes at most {most(found['curve_s'])} for "
+            f"{found['sizes']} sizes to a million ranks, the simulation "
+            f"{most(found['simulation_s'])} for {found['ranks']} ranks x {found['steps']} steps "
+            "(targets: 1 s and 10 s)."
+        )
     if found := result("slurm_faults"):
         lines.append(
             f"`slurm_faults`: {found['faults_injected']} faults in {found['wall_s'] / 60:.0f} "
@@ -142,6 +149,12 @@ def besides_training(runs: Iterable[dict[str, float]]) -> dict[str, float]:
     """Return what a run costs of which the seconds of each part are known, several runs."""
     costs = [sum(s for part, s in run.items() if part != TRAINING) for run in runs]
     return interval(middle(costs))
+
+
+def most(seconds: dict[str, dict[str, float]]) -> str:
+    """Return the longest of some times as text, by both clocks."""
+    wall, cpu = (max(one[clock] for one in seconds.values()) for clock in CLOCKS)
+    return f"{wall:.2g} s by wall, {cpu:.2g} s by CPU,"
 
 
 def megabytes(number: float) -> str:

@@ -20,9 +20,10 @@ ACCURACY, CURVES = (
     NOTEBOOKS / "17_learning_curves.ipynb",
 )
 CLAIMS = NOTEBOOKS / "18_claims.ipynb"
+SCALING = NOTEBOOKS / "19_scaling.ipynb"
 EACH = pytest.mark.parametrize(
     "path",
-    [THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS],
+    [THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS, SCALING],
     ids=lambda path: path.stem,
 )
 
@@ -97,8 +98,19 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
                 "no such GPU was measured here",
             ],
         ),
+        (
+            SCALING,
+            1,
+            [
+                "19 runs: 18 completed, 1 failed",
+                "Table 2",
+                "the file system",
+                "not identified",
+                "1024",
+            ],
+        ),
     ],
-    ids=["throughput", "efficiency", "loaders", "time", "claims"],
+    ids=["throughput", "efficiency", "loaders", "time", "claims", "scaling"],
 )
 def test_shows_the_runs_of_a_folder(
     path: Path,

@@ -15,6 +15,7 @@ from ddl_core.analysis.figures import (
     loader_bound,
     over_workers,
     ratios,
+    scaling_prediction,
     schedules,
     time_budget,
 )
@@ -116,6 +117,9 @@ QUESTIONS = {
     "kernel_shares": Question(
         lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
+    ),
+    "scaling_prediction": Question(
+        lambda tables: scaling_prediction.points(), scaling_prediction.draw
     ),
     "time_budget": Question(
         lambda tables: time_budget.points(tables.runs, tables.arms), time_budget.draw

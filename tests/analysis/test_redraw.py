@@ -26,6 +26,7 @@ OF_THE_PAPER = {
     "efficiency_by_model",
     "efficiency_by_loader",
     "kernel_shares",
+    "scaling_prediction",
     "schedules",
     "accuracy_vs_batch_size",
 }

@@ -1,0 +1,207 @@
+"""The validation as tables in data/scaling/: what was predicted, how far off, and the bands.
+
+    python -m ddl_core.scaling.committed
+
+They are committed, because a figure is a pure function of tables, and fits would differ in
+their last digits between processors. A test makes them again and compares.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddl_core.records.paths import SCALING
+from ddl_core.records.storage import write_atomically
+from ddl_core.scaling import paper_case, published_case
+from ddl_core.scaling.fit import Band, Fitted
+from ddl_core.scaling.judged import Judged, Summary, summaries
+from ddl_core.scaling.paper_case import PaperFit, efficiency_peer, share_peer
+from ddl_core.scaling.published_case import PublishedFit
+
+Table = list[dict[str, object]]
+
+_RANKS = [2**power for power in range(13)]  # from one GPU to 4096
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Both cases: their fits, and every held-out value beside its prediction."""
+
+    paper: Sequence[PaperFit]
+    published: Sequence[PublishedFit]
+    judged: Sequence[Judged]
+
+    @classmethod
+    def made(cls) -> "Validation":
+        """Fit and judge all of it; takes some seconds.
+
+        Raises
+        ------
+        DataError
+            If the paper's or the published numbers are missing.
+        """
+        paper = [paper_case.fit_series(one) for one in paper_case.read_series()]
+        published = [published_case.fit_series(one) for one in published_case.read_series()]
+        judged = [*paper_case.judge_paper(paper), *published_case.judge_published(published)]
+        return cls(paper, published, judged)
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by the name of their file."""
+        return {
+            "validation": [_judged(one) for one in self.judged],
+            "summary": [_summary(one) for one in summaries(self.judged)],
+            "parameters": [
+                row for name, fitted in self._fits() for row in estimate_rows(name, fitted)
+            ],
+            "curves": [row for one in self.paper for row in _paper_curves(one, self.judged)]
+            + [
+                row
+                for one in self.published
+                for row in _published_curves(one)
+                if one.series.case == published_case.LARGE
+            ],
+        }
+
+    def _fits(self) -> Iterable[tuple[str, Fitted]]:
+        for paper in self.paper:
+            yield f"paper, {paper.series.name}", paper.fitted
+        for published in self.published:
+            yield published.series.name, published.fitted
+
+
+def _judged(one: Judged) -> dict[str, object]:
+    return {
+        "case": one.case,
+        "series": one.series,
+        "statement": one.statement,
+        "quantity": one.quantity,
+        "world_size": one.ranks,
+        "bound": one.bound,
+        "stated": one.stated,
+        "predicted": one.predicted,
+        "low": one.low,
+        "high": one.high,
+        "power_law": one.peer,
+        "error": one.error,
+        "power_law_error": one.peer_error,
+        "inside": str(one.inside).lower(),
+        "doubt": one.doubt,
+        "cause": one.cause if one.missed else "",
+    }
+
+
+def _summary(one: Summary) -> dict[str, object]:
+    return dict(vars(one))
+
+
+def estimate_rows(name: str, fitted: Fitted) -> Table:
+    """Return what is known of each parameter of a fit."""
+    return [
+        {
+            "series": name,
+            "parameter": one.parameter.name,
+            "unit": one.parameter.unit,
+            "value": one.value,
+            "low": one.low,
+            "high": one.high,
+            "known": one.known,
+        }
+        for one in fitted.estimates.values()
+    ]
+
+
+def _paper_curves(one: PaperFit, judged: Iterable[Judged]) -> Table:
+    series = one.series
+    peers = {
+        "parallel_efficiency": efficiency_peer(series).predict(np.array(_RANKS) / paper_case.BASE),
+        "all_reduce_share": share_peer(series).predict(_RANKS),
+    }
+    rows: Table = []
+    for quantity, peer in peers.items():
+        rows += _curve(series.name, quantity, _RANKS, one.band(quantity, _RANKS), peer)
+    shares = zip(series.ranks[series.fitted], series.shares[series.fitted], strict=True)
+    rows += [_point("fitted", series.name, "all_reduce_share", *pair) for pair in shares]
+    rows.append(_point("fitted", series.name, "parallel_efficiency", paper_case.BASE, 1.0))
+    mine = [
+        row for row in judged if row.case == series.case and row.series.startswith(series.model)
+    ]
+    return rows + [
+        _point("stated", series.name, row.quantity, row.ranks, row.stated, row.bound)
+        for row in mine
+    ]
+
+
+def _published_curves(one: PublishedFit) -> Table:
+    series, ranks = one.series, np.array(_RANKS, float)
+    band, peer = one.band(_RANKS), series.peer.predict(ranks)
+    each = Band(band.value / ranks, band.low / ranks, band.high / ranks)
+    rows = _curve(series.name, "throughput_per_gpu", _RANKS, each, peer / ranks)
+    values = zip(series.fitted, series.ranks, series.throughput / series.ranks, strict=True)
+    return rows + [
+        _point("fitted" if fitted else "stated", series.name, "throughput_per_gpu", count, value)
+        for fitted, count, value in values
+    ]
+
+
+def _curve(
+    series: str, quantity: str, ranks: Sequence[int], band: Band, peer: NDArray[np.float64]
+) -> Table:
+    rows = [
+        _point("model", series, quantity, count, value) | {"low": low, "high": high}
+        for count, value, low, high in zip(ranks, band.value, band.low, band.high, strict=True)
+    ]
+    pairs = zip(ranks, peer, strict=True)
+    return rows + [_point("peer", series, quantity, count, value) for count, value in pairs]
+
+
+def _point(
+    source: str, series: str, quantity: str, ranks: float, value: float, bound: str = "value"
+) -> dict[str, object]:
+    return {
+        "source": source,
+        "series": series,
+        "quantity": quantity,
+        "world_size": int(ranks),
+        "bound": bound,
+        "value": float(value),
+        "low": "",
+        "high": "",
+    }
+
+
+def write(directory: Path = SCALING) -> list[Path]:
+    """Make all tables and write them.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written.
+    """
+    paths = []
+    for name, table in Validation.made().tables().items():
+        paths.append(directory / f"{name}.csv")
+        write_atomically(paths[-1], _text(table))
+    return paths
+
+
+def _text(table: Sequence[Mapping[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in table:
+        writer.writerow({name: _short(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _short(value: object) -> object:
+    return f"{value:.{_DIGITS}g}" if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    write()

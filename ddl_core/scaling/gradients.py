@@ -1,0 +1,105 @@
+"""The gradients of a network: how large they are, and when in backward each is there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddl_core.errors import SpecError
+
+BYTES = 4  # of a gradient in fp32
+
+_BLOCKS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients in the order in which backward finishes them.
+
+    Attributes
+    ----------
+    nbytes
+        Bytes of each tensor, shape (T,).
+    ready
+        Share of backward's time after which each is there, shape (T,), ascending to 1.
+    flop
+        Multiply-adds of forward for one image.
+    """
+
+    nbytes: NDArray[np.float64]
+    ready: NDArray[np.float64]
+    flop: float
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return float(self.nbytes.sum())
+
+
+class _Layer(NamedTuple):
+    tensors: tuple[int, ...]
+    flop: float
+
+
+def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
+    """Return the gradients of a residual network (He et al. 2016, as torchvision builds it).
+
+    Backward is taken to spend its time as forward does, by multiply-adds.
+
+    Raises
+    ------
+    SpecError
+        If the network is not known here.
+    """
+    if model not in _BLOCKS:
+        raise SpecError(
+            f"the scaling model has no gradients of model={model!r}; allowed: {', '.join(_BLOCKS)}"
+        )
+    layers = list(_layers(model, image_size, classes))[::-1]
+    passed = np.cumsum([layer.flop for layer in layers])
+    ready = np.repeat(passed / passed[-1], [len(layer.tensors) for layer in layers])
+    nbytes = [BYTES * count for layer in layers for count in layer.tensors[::-1]]
+    return Gradients(np.array(nbytes, float), ready, float(passed[-1]))
+
+
+def _layers(model: str, image_size: int, classes: int) -> Iterator[_Layer]:
+    """Yield the layers in the order of forward."""
+    narrow = model == "resnet18"
+    side, inputs = image_size / 2, 64
+    yield _convolution(3, 64, 7, side)
+    side /= 2
+    for stage, blocks in enumerate(_BLOCKS[model]):
+        width = 64 * 2**stage
+        outputs = width if narrow else 4 * width
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            shortcut = stride > 1 or inputs != outputs
+            yield from _block(inputs, width, side, stride, narrow)
+            side /= stride
+            if shortcut:
+                yield _convolution(inputs, outputs, 1, side)
+            inputs = outputs
+    yield _Layer((inputs * classes, classes), float(inputs * classes))
+
+
+def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> Iterator[_Layer]:
+    if narrow:
+        yield _convolution(inputs, width, 3, side / stride)
+        yield _convolution(width, width, 3, side / stride)
+        return
+    yield _convolution(inputs, width, 1, side)
+    yield _convolution(width, width, 3, side / stride)
+    yield _convolution(width, 4 * width, 1, side / stride)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, side: float) -> _Layer:
+    """Return a convolution with its normalisation: weights, scales, shifts."""
+    weights = kernel**2 * inputs * outputs
+    return _Layer((weights, outputs, outputs), weights * side**2)
