@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddl_core import processes
+from ddl_core.errors import LaunchError
 from ddl_core.launch import diagnose
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.forked_ranks import PLACE, PLACE_VALUE
+from ddl_core.private import Passing
 
 ADDRESS = "DDL_FORK_SERVER"  # where this process, or the one that started it, has a server
 PROGRAM = "ddl_core.launch.forked_ranks"
@@ -42,7 +44,7 @@ class ForkServer:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._token = uuid.uuid4().hex
-        self._folder = processes.private_folder()
+        self._folder = Passing()
         self.address = str(Path(self._folder.name) / "socket")
         self._log = Path(self._folder.name) / "log"
         own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
@@ -91,11 +93,20 @@ def shared() -> Iterator[None]:
     """Have one server for all runs that begin meanwhile, here or in processes started from here.
 
     Inside a SLURM job there is none: srun starts the ranks. Nor where there is one already.
+
+    Raises
+    ------
+    LaunchError
+        If it cannot be started.
     """
     if Allocation.current() or ADDRESS in os.environ:
         yield
         return
-    with ForkServer(os.environ) as server:
+    try:
+        server = ForkServer(os.environ)
+    except OSError as error:
+        raise LaunchError(f"cannot start the process that ranks are forked from: {error}") from None
+    with server:
         os.environ[ADDRESS] = server.address
         try:
             yield

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddl_core import processes
 from ddl_core.errors import LaunchError
 from ddl_core.launch.diagnose import tail
+from ddl_core.private import Passing
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
@@ -46,7 +46,7 @@ def execute(
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
-        with event_loop(), processes.private_folder() as sockets:
+        with event_loop(), Passing() as sockets:
             manager = manager_class(Path(sockets), on_kernel)
             try:
                 papermill.execute_notebook(

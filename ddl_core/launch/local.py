@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launch import fork_server, lab_book
+from ddl_core.launch import fork_server, lab_book, measuring
 from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
@@ -142,7 +142,7 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Local | None = No
     """
     shown = screen(1) if progress else Silence()
     try:
-        with stoppable(), fork_server.shared():
+        with stoppable(), measuring.alone(f"run {run_dir.name}"), fork_server.shared():
             job = (launcher or Local()).submit(run_dir)
             show_until_ended(job, shown, 0)
             return job.wait()
