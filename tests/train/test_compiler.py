@@ -1,5 +1,6 @@
 """torch.compile: once for a whole run, and never quietly not at all."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -88,3 +89,13 @@ def test_a_network_that_is_not_compiled_ends_the_run():
         network(torch.ones(2))
     with pytest.raises(LaunchError, match=r"compiled nothing.*TORCH_COMPILE_DISABLE"):
         check_compiled()
+
+
+def test_what_is_compiled_is_kept_where_nobody_else_can_write(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("DDL_CACHES", str(tmp_path / "caches"))
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
+    (tmp_path / "caches").chmod(0o777)
+    with pytest.raises(LaunchError, match="has mode 0777"):
+        compile_network(Moody())
