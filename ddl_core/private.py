@@ -16,7 +16,9 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 
-CACHES = "DDL_CACHES"  # a site's folder for what libraries keep; each node has its own if it is in /tmp
+CACHES = (
+    "DDL_CACHES"  # a site's folder for what libraries keep; each node has its own if it is in /tmp
+)
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
 MODE = 0o700
 PREFIX = "p-"
@@ -179,7 +181,6 @@ def _remove(path: Path, held: int, owner: int) -> None:
     if os.getpid() == owner:  # not a fork of it, at its own end
         shutil.rmtree(path, ignore_errors=True)
         os.close(held)
-
 
 
 def temporary_in(folder: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Some of the faults of `benchmarks/faults`, done to real runs: nothing hangs, is left or is lost."""
+"""Some of the faults of `benchmarks/faults`, done to real runs: nothing is left or lost."""
 
 import shutil
 import tempfile

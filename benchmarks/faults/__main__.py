@@ -1,10 +1,10 @@
 """What becomes of a study whose processes, disk, files and clock are hit: faults in real runs.
 
-Small runs of two ranks and two loader processes go through `ddl study resume`, as a user would start
-it. Meanwhile, at a drawn phase of a run, one thing is done to them: a signal to one of the processes,
-a full or read-only disk, a damaged file, a second writer, a clock that jumps. Then is looked for what
-must not be: a traceback in what the user sees, a hang, a process or file left over, a finished record
-that changed, a completed run that figures and tables do not know and no command names.
+Small runs of two ranks and two loader processes go through `ddl study resume`, as a user would
+start it. Meanwhile, at a drawn phase of a run, one thing is done to them: a signal to one of the
+processes, a full or read-only disk, a damaged file, a second writer, a clock that jumps. Then is
+looked for what must not be: a traceback in what the user sees, a hang, a process or file left over,
+a finished record that changed, a completed run that tables do not know and no command names.
 
     python -m benchmarks.faults [--faults N] [--seed N] [--minutes N]
 """
@@ -106,7 +106,7 @@ def play(world: World, faults: Iterable[Fault], deadline: float) -> None:
 
 def summary(world: World) -> dict[str, Any]:
     """Return the counts."""
-    found = {name: 0 for name in COUNTS} | Counter(one.partition(":")[0] for one in world.found)
+    found = dict.fromkeys(COUNTS, 0) | Counter(one.partition(":")[0] for one in world.found)
     return {
         "faults_injected": len(world.done),
         "by_kind": dict(Counter(one.kind for one in world.done)),

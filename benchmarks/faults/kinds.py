@@ -17,11 +17,13 @@ from ddl_core.launch.measuring import LOCK
 from ddl_core.records.paths import RunFiles
 
 TARGETS = ("study", "kernel", "server", "leader", "rank 0", "rank 1", "loader")
-SIGNALS = ("TERM", "KILL", "INT", "HUP", "STOP and CONT")
+CONTINUED = "STOP and CONT"
+SIGNALS = ("TERM", "KILL", "INT", "HUP", CONTINUED)
 PHASES = ("start", "set-up", "warm-up", "training", "evaluation", "writing", "end")
 SHIFTS = ("+3600 s", "-3600 s", "+86400 s", "-86400 s")
 WRITERS = ("same study", "same run", "other study")
 STOPPED_S = 1.0
+BIRTHS, BIRTH_S = 10, 0.2  # moments of a study's own start, before any of its runs
 REFUSED_S = 60.0  # what a command that is to be refused may take on a busy machine
 
 
@@ -41,12 +43,23 @@ class Fault:
 
 def send(world: World, fault: Fault) -> None:
     """Send a signal to one process of the run."""
+    if (fault.target, fault.phase) == ("study", "start") and world.ensure():
+        time.sleep(len(world.done) % BIRTHS * BIRTH_S)
+        _hit(world, fault)
+        status = None if fault.way == CONTINUED else world.ended()
+        world.done.append(fault.done("goes on" if status is None else f"ended with {status}"))
+        return
     run_dir = world.until(fault.phase)
+    _hit(world, fault)
+    world.done.append(fault.done(world.settle(run_dir)))
+
+
+def _hit(world: World, fault: Fault) -> None:
     process = world.roles().get(fault.target)
     if process is None:
         raise Missed("the target is not there in this phase")
     try:
-        if fault.way == "STOP and CONT":
+        if fault.way == CONTINUED:
             process.suspend()
             time.sleep(STOPPED_S)
             process.resume()
@@ -54,7 +67,6 @@ def send(world: World, fault: Fault) -> None:
             process.send_signal(getattr(signal, f"SIG{fault.way}"))
     except psutil.Error:
         raise Missed("the target has just ended") from None
-    world.done.append(fault.done(world.settle(run_dir)))
 
 
 def fill(world: World, fault: Fault) -> None:
@@ -132,9 +144,7 @@ def write_too(world: World, fault: Fault) -> None:
     world.done.append(fault.done(f"{said}; {outcome}"))
 
 
-def _refused(
-    world: World, second: "subprocess.Popen[bytes]", output: Path, *reasons: str
-) -> str:
+def _refused(world: World, second: "subprocess.Popen[bytes]", output: Path, *reasons: str) -> str:
     try:
         status = second.wait(REFUSED_S)
     except subprocess.TimeoutExpired:
@@ -171,7 +181,9 @@ def damage(world: World, fault: Fault) -> None:
 
 def _damage(world: World, fault: Fault) -> None:
     name, _, how = fault.way.partition(" ")
-    ended = [one for one in world.runs if world.status(one) == "completed" and (one / name).exists()]
+    ended = [
+        one for one in world.runs if world.status(one) == "completed" and (one / name).exists()
+    ]
     if not ended:
         world.missed["no finished run has such a file"] += 1
         return

@@ -121,7 +121,8 @@ class World:
             command = ["cc", "-shared", "-fPIC", "-O2", "-o", shim, source, "-ldl"]
             subprocess.run(command, check=True, capture_output=True)
             own |= {"LD_PRELOAD": str(shim), "DDL_FAULT_CLOCK": str(self.clock)}
-        return {**os.environ, **own}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+        return {**kept, **own}
 
     def begin_study(self) -> None:
         """Write the next study."""
@@ -308,8 +309,18 @@ class World:
             if self.finished.setdefault(str(one), now) != now:  # type: ignore[arg-type]
                 self.found.append(f"changed: {one.name}")
 
-    def after_end(self) -> None:
-        """Look at what a study that has ended has said and left."""
+    def ended(self, limit_s: float = LIMIT_S) -> int:
+        """Wait until the study ends; return its exit status."""
+        assert self.process is not None
+        try:
+            self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.found.append(f"hangs: not ended: {self.tail()}")
+            self.kill()
+        return self.after_end()
+
+    def after_end(self) -> int:
+        """Look at what a study that has ended has said and left; return its exit status."""
         assert self.process is not None
         status, self.process = self.process.wait(), None
         self.read(self.output, f"study, status {status}")
@@ -321,6 +332,7 @@ class World:
             self.found.append(f"orphans: study ended with {status}: {shown}")
             self.kill()
         self.look()
+        return status
 
     def alive(self) -> list[psutil.Process]:
         """Return the living processes that carry this benchmark's mark."""
@@ -358,13 +370,7 @@ class World:
         """Let the last study come to its end, undisturbed; see that nothing is left of all."""
         for _ in range(2):
             self.ensure()
-            assert self.process is not None
-            try:
-                self.process.wait(RUNS * LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.found.append(f"hangs: at the end: {self.tail()}")
-                self.kill()
-            self.after_end()
+            self.ended(RUNS * LIMIT_S)
             if all(self.status(one) == "completed" for one in self.runs):
                 break
         self.end_study()
@@ -391,7 +397,7 @@ def _is_writing(run_dir: Path) -> bool:
     with suppress(OSError):
         return any(
             name.startswith(".") and name.endswith((".part", ".tmp")) and "progress" not in name
-            for name in os.listdir(run_dir)  # noqa: PTH208: names alone, many times a second
+            for name in os.listdir(run_dir)  # noqa: PTH208
         )
     return False
 
@@ -436,4 +442,3 @@ def _images(folder: Path) -> None:
             for one in range(number):
                 pixels = chance.integers(0, 255, (40, 40, 3), np.uint8)
                 Image.fromarray(pixels).save(place / f"{one}.jpg")
-

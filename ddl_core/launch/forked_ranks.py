@@ -60,6 +60,8 @@ def main(address: str) -> NoReturn:
     """Serve requests at a Unix socket until this process is ended."""
     shown = {name: _shown(name) for name in (TOKEN, PLACE)}
     environment = dict(os.environ)
+    # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(16)

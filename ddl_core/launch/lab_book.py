@@ -8,6 +8,7 @@ from ddl_core.errors import LaunchError
 from ddl_core.launch.diagnose import tail
 from ddl_core.private import Passing
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
+from ddl_core.records.storage import cannot_write
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
@@ -36,6 +37,8 @@ def execute(
     ------
     LaunchError
         If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
+    RecordError
+        If the copy cannot be written.
     """
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -67,7 +70,14 @@ def execute(
         raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
     finally:
         if partial.exists():
-            partial.replace(target)
+            _keep(partial, target)
+
+
+def _keep(partial: Path, target: Path) -> None:
+    try:
+        partial.replace(target)
+    except OSError as error:
+        raise cannot_write(target, error) from None
 
 
 def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]) -> None:

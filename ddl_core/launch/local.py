@@ -113,7 +113,8 @@ class LocalJob:
             lab_book.write_lab_book(self.run_dir, self._keep_kernel)
         except DDLError as error:
             self._error = error
-            self._record(error)
+            with suppress(DDLError):  # of a full disk: then this error is told, not kept
+                self._record(error)
 
     def _record(self, error: DDLError) -> None:
         """Let the record say so if the kernel could not: it did not start, or was killed."""

@@ -49,7 +49,7 @@ def alone(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[HELD]
+        os.environ.pop(HELD, None)
         if descriptor is not None:
             with suppress(OSError):
                 os.ftruncate(descriptor, 0)
@@ -134,7 +134,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Say whether the file that was locked is the one that others find; it may have been removed."""
+    """Say whether others would find the file that was locked: it may have been removed."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
