@@ -20,6 +20,7 @@ CACHES = (
     "DDL_CACHES"  # a site's folder for what libraries keep; each node has its own if it is in /tmp
 )
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 MODE = 0o700
 PREFIX = "p-"
 # A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
@@ -88,6 +89,22 @@ def caches() -> Path:
     """
     given = os.environ.get(CACHES)
     return require(Path(given)) if given else kept("caches")
+
+
+def compiled() -> dict[str, str]:
+    """Return the variable that tells torch's compiler where it keeps code, for processes of a run.
+
+    What lies in the temporary directory itself is torch's own choice: a folder of a known name,
+    which it makes when it is imported, or takes as it is.
+
+    Raises
+    ------
+    LaunchError
+        If the folder is not this user's alone.
+    """
+    given = Path(os.environ.get(COMPILED, "."))
+    chosen = given.is_absolute() and given.parent not in (_temporary(), Path(tempfile.gettempdir()))
+    return {COMPILED: str(given if chosen else require(caches() / "torchinductor"))}
 
 
 def _temporary() -> Path:

@@ -20,7 +20,7 @@ from ddl_core.errors import LaunchError
 from ddl_core.launch import diagnose
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.forked_ranks import PLACE, PLACE_VALUE
-from ddl_core.private import Passing
+from ddl_core.private import Passing, compiled
 
 ADDRESS = "DDL_FORK_SERVER"  # where this process, or the one that started it, has a server
 PROGRAM = "ddl_core.launch.forked_ranks"
@@ -40,6 +40,8 @@ class ForkServer:
     ------
     OSError
         If it cannot be started.
+    LaunchError
+        If a folder that it needs is not this user's alone.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -51,7 +53,7 @@ class ForkServer:
         # It must not have threads.
         own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
         # Any other look for a GPU spoils CUDA in forks.
-        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | compiled()
         self._process = processes.start(
             [sys.executable, "-m", PROGRAM, self.address],
             token=self._token,

@@ -11,7 +11,7 @@ from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.shards import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launch.commands import Allocation
-from ddl_core.private import CACHES, caches
+from ddl_core.private import caches
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
@@ -35,8 +35,7 @@ def check_run(spec: RunSpec) -> None:
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
     _check_compiler(spec)
-    if CACHES in os.environ or spec.compile:
-        caches()
+    caches()
     if allocation := Allocation.current():
         _check_nodes(spec, allocation)
     else:

@@ -5,7 +5,7 @@ import os
 from torch import nn
 
 from ddl_core.errors import LaunchError
-from ddl_core.private import caches, require
+from ddl_core.private import compiled
 
 
 def compile_network(network: nn.Module) -> None:
@@ -14,8 +14,7 @@ def compile_network(network: nn.Module) -> None:
     What torch would otherwise run uncompiled with a warning, because it gave up, ends the run. So
     does a folder for what it makes that is not this user's alone.
     """
-    # Else torch takes a folder of a known name in the temporary directory, whoever made it.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(require(caches() / "torchinductor")))
+    os.environ.update(compiled())
     import torch._dynamo  # takes a second, which runs without it need not spend
 
     torch._dynamo.config.suppress_errors = False
