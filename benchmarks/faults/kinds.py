@@ -2,7 +2,6 @@
 
 import os
 import signal
-import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -112,11 +111,11 @@ def shift(world: World, fault: Fault) -> None:
     if "LD_PRELOAD" not in world.environment:
         raise Missed("needs a C compiler, to move the clock of some processes alone")
     run_dir = world.until(fault.phase)
-    world.clock.write_bytes(struct.pack("d", float(fault.way.split()[0])))
+    world.set_clock(float(fault.way.split()[0]))
     try:
         outcome = world.settle(run_dir)
     finally:
-        world.clock.write_bytes(struct.pack("d", 0.0))
+        world.set_clock(0.0)
     world.done.append(fault.done(outcome))
 
 
