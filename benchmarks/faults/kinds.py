@@ -19,6 +19,13 @@ TARGETS = ("study", "kernel", "server", "leader", "rank 0", "rank 1", "loader")
 CONTINUED = "STOP and CONT"
 SIGNALS = ("TERM", "KILL", "INT", "HUP", CONTINUED)
 PHASES = ("start", "set-up", "warm-up", "training", "evaluation", "writing", "end")
+# Of a run that begins or ends there are not all processes.
+ABSENT = {
+    "loader": ("start", "set-up", "end"),
+    "rank 0": ("start", "end"),
+    "rank 1": ("start", "end"),
+    "leader": ("end",),
+}
 SHIFTS = ("+3600 s", "-3600 s", "+86400 s", "-86400 s")
 WRITERS = ("same study", "same run", "other study")
 STOPPED_S = 1.0
@@ -48,7 +55,7 @@ def send(world: World, fault: Fault) -> None:
         status = None if fault.way == CONTINUED else world.ended()
         world.done.append(fault.done("goes on" if status is None else f"ended with {status}"))
         return
-    run_dir = world.until(fault.phase)
+    run_dir = world.until(fault.phase, fault.target)
     _hit(world, fault)
     world.done.append(fault.done(world.settle(run_dir)))
 

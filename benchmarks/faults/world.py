@@ -235,8 +235,8 @@ class World:
             return "warm-up" if progress["epoch"] == 0 else "training"
         return {"setup": "set-up", "eval": "evaluation", "done": "end"}.get(progress["phase"])
 
-    def until(self, phase: str) -> Path:
-        """Wait until a run that was not hit yet is in a phase; return it.
+    def until(self, phase: str, target: str = "study") -> Path:
+        """Wait until a run that was not hit yet is in a phase, with a target; return it.
 
         Raises
         ------
@@ -252,7 +252,7 @@ class World:
             run_dir = self.at_work()
             if run_dir is not None and (key := self.attempt(run_dir)) not in self._used:
                 now = self.phase(run_dir)
-                if now == phase:
+                if now == phase and target in self.roles():
                     self._used.add(key)
                     return run_dir
                 if seen is not None and key != seen:
