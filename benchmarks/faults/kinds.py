@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.faults.place import DISK_MIB
 from benchmarks.faults.world import BASE, LIMIT_S, Done, Missed, World
 from ddl_core.launch.measuring import LOCK
 from ddl_core.records.paths import RunFiles
@@ -94,7 +95,7 @@ def _resize(world: World, full: bool) -> None:
     place = world.tree.root
     now = os.statvfs(place)
     used = (now.f_blocks - now.f_bfree) * now.f_frsize
-    size = used if full else 1500 * 2**20
+    size = used if full else DISK_MIB * 2**20
     subprocess.run(["mount", "-o", f"remount,size={size}", place], check=not full)
 
 

@@ -1,9 +1,7 @@
 """A study at work that may be hit, in folders of its own, and what must not be found afterwards."""
 
-import ctypes
 import json
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -15,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import psutil
 import yaml
-from PIL import Image
 
+from benchmarks.faults.place import as_user, make_images, small_disk
 from ddl_core.launch.measuring import LOCK
 from ddl_core.processes import import_path
 from ddl_core.records.ledger import ledger
@@ -46,12 +43,10 @@ BASE: dict[str, Any] = {
     "warmup_steps": 0,
     "checkpoint_every": 1,
 }
-DISK_MIB = 1500  # a run asks for 1 GB before it starts
 LIMIT_S = 120.0  # after that a fault counts as a hang
 GONE_S = 30.0  # until nothing of a study that has ended may be alive
 POLL_S = 0.002
 SHOWN = ("Traceback (most recent call last)", "Exception ignored", "Exception in thread")
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
 class Missed(Exception):
@@ -92,9 +87,9 @@ class World:
         self.process: subprocess.Popen[bytes] | None = None
         self._used: set[tuple[str, int]] = set()
         self._studies = self._starts = 0
-        self.mounted = _mounted(self.tree.root)
+        self.mounted = small_disk(self.tree.root)
         self.temporary.mkdir()
-        _images(self.folder / "images")
+        make_images(self.folder / "images")
         self.environment = self._environment()
         self.begin_study()
         return self
@@ -159,7 +154,7 @@ class World:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_as_user,
+                preexec_fn=as_user,
             )
 
     def ask(self, *words: str) -> tuple[int, str]:
@@ -244,14 +239,16 @@ class World:
             If it ends before it is seen there.
         """
         self.ensure()
-        deadline, seen = time.monotonic() + LIMIT_S, None
-        while time.monotonic() < deadline:
+        moved, last, seen = time.monotonic(), None, None
+        while time.monotonic() < moved + LIMIT_S:
             assert self.process is not None
             if self.process.poll() is not None:
                 raise Missed("the study has ended before the phase")
             run_dir = self.at_work()
-            if run_dir is not None and (key := self.attempt(run_dir)) not in self._used:
-                now = self.phase(run_dir)
+            key, now = (self.attempt(run_dir), self.phase(run_dir)) if run_dir else (None, None)
+            if last != (last := (key, now)):
+                moved = time.monotonic()
+            if run_dir is not None and key is not None and key not in self._used:
                 if now == phase and target in self.roles():
                     self._used.add(key)
                     return run_dir
@@ -418,33 +415,3 @@ def _words(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())[-80:]
     return "?"
-
-
-def _as_user() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets what it starts with & ignore it
-    if os.geteuid() == 0:
-        for right in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
-            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, right, 0, 0, 0)
-
-
-def _mounted(folder: Path) -> bool:
-    """Put a small disk in memory there, if this user may."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", folder]
-    try:
-        done = subprocess.run(command, check=False, capture_output=True)
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-def _images(folder: Path) -> None:
-    """Make a set of two classes of noise."""
-    chance = np.random.default_rng(0)
-    for split, number in (("train", 32), ("val", 16)):
-        for name in ("a", "b"):
-            place = folder / split / name
-            place.mkdir(parents=True)
-            for one in range(number):
-                pixels = chance.integers(0, 255, (40, 40, 3), np.uint8)
-                Image.fromarray(pixels).save(place / f"{one}.jpg")
