@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.errors import LaunchError
-from ddl_core.private import CACHES, caches
+from ddl_core.private import caches
 from ddl_core.records.probe import Answer, Folder, Interface
 from ddl_core.records.provenance import file_system
 from ddl_core.spec.run import RunSpec
@@ -93,8 +93,7 @@ def _cache_variables() -> list[str]:
 def _cache(variable: str, folder: Path) -> Folder:
     """Make the folder and a file in it, as a library would."""
     try:
-        if CACHES in os.environ:
-            caches()
+        caches()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
