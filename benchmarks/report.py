@@ -17,7 +17,15 @@ from ddl_core.analysis.estimates import middle
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
-OTHERS = ("coverage", "figures_10k", "launch_cost", "loader_memory", "scaling", "slurm_faults")
+OTHERS = (
+    "coverage",
+    "faults",
+    "figures_10k",
+    "launch_cost",
+    "loader_memory",
+    "scaling",
+    "slurm_faults",
+)
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -112,6 +120,14 @@ def others() -> str:
             f"minutes over {found['runs']} runs that took {sum(found['attempts'].values())} "
             f"starts: {found['runs_completed']} completed, {len(found['violations'])} rules broken "
             "(a finished record changed, an epoch lost or doubled, frameworks that disagree)."
+        )
+    if found := result("faults"):
+        kinds = ", ".join(f"{number} {kind}" for kind, number in found["by_kind"].items())
+        counts = ", ".join(f"{what} {number}" for what, number in found["found"].items())
+        lines.append(
+            f"`faults`: {found['faults_injected']} faults ({kinds}) in {found['wall_s'] / 60:.0f} "
+            f"minutes, {found['runs_completed']} runs completed all the same; clear errors "
+            f"{found['clear_errors']}, {counts}."
         )
     missing = [name for name in OTHERS if result(name) is None]
     lines += [f"`{name}`: {NOT_YET.lower()}" for name in missing]

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +25,6 @@ MOST_OPEN_FILES = 65_536
 # Where ranks ask for their turn, if the arms of their study measure in turns.
 TURNS = "DDL_TURNS"
 PATIENCE_S = 20.0
-# A socket's path may have 107 bytes; a long TMPDIR (some clusters have one per job) leaves no room.
-MAX_FOLDER_LENGTH = 60
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
 # than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
@@ -68,13 +65,6 @@ def start(
 def import_path() -> str:
     """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
     return os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
-
-
-def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for sockets that only this user may enter."""
-    base = tempfile.gettempdir()
-    short = base if len(base) <= MAX_FOLDER_LENGTH else "/tmp"
-    return tempfile.TemporaryDirectory(prefix="ddl-", dir=short, ignore_cleanup_errors=True)
 
 
 def carrying(token: str) -> list[psutil.Process]:

@@ -36,6 +36,8 @@ def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Keep fixtures of wider scope, which run before `results_root`, away from results/ as well."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDL_RESULTS", str(tmp_path_factory.mktemp("results")))
+        # Nor are they to wait for whoever measures on this machine.
+        patch.setenv("DDL_MEASURING_LOCK", str(tmp_path_factory.mktemp("lock") / "measuring"))
         patch.delenv("DDL_DATA", raising=False)
         yield
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ddl_core import __version__
+from ddl_core.cli.at_once import loaded
 from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
@@ -55,3 +56,5 @@ for command in (
     kernel_command,
 ):
     main.add_command(command)
+
+loaded()

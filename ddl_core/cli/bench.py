@@ -58,6 +58,8 @@ def loader_command(
     Each loader is measured alone: first with the files dropped from memory (cold), then from
     memory (the median of --epochs passes), then stage by stage in one thread.
     """
+    from ddl_core.launch.measuring import alone
+
     folder = data_dir or results().dataset("sample")
     arms = [
         (loader, form)
@@ -65,8 +67,9 @@ def loader_command(
         for form in formats or ("folder",)
     ]
     found = []
-    for loader, form in tqdm(arms, desc="loaders", unit="loader", leave=False):
-        found.append(_measure(loader, form, folder, **settings))
+    with alone("ddl bench loader"):
+        for loader, form in tqdm(arms, desc="loaders", unit="loader", leave=False):
+            found.append(_measure(loader, form, folder, **settings))
     click.echo(json.dumps(found, indent=1) if as_json else _table(found))
 
 

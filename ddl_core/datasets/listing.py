@@ -7,8 +7,6 @@ The first rank of a node looks; those that start with it wait for that, and late
 import fcntl
 import hashlib
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddl_core.errors import LaunchError
+from ddl_core.private import kept
 from ddl_core.records.storage import replacing
 
 Arrays = tuple[NDArray[Any], ...]
@@ -45,8 +45,8 @@ def once_per_node(
     """
     try:
         key = _key(places)
-        folder = _private_folder() if key else None
-    except OSError:
+        folder = kept("listings") if key else None
+    except (OSError, LaunchError):
         folder = None
     if folder is None:
         return look()
@@ -73,22 +73,6 @@ def _key(places: Iterable[Path]) -> str | None:
         digest.update(os.fsencode(place) + b"\0" + repr(state).encode())
         latest = max(latest, now.st_mtime, now.st_ctime)
     return digest.hexdigest() if latest < time.time() - SETTLED_S else None
-
-
-def _private_folder() -> Path:
-    """Return this user's folder on this node, which nobody else may write to.
-
-    Raises
-    ------
-    OSError
-        If there can be none.
-    """
-    folder = Path(tempfile.gettempdir()) / f"ddl-listings-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{folder} is not this user's alone")
-    return folder
 
 
 def _read(file: Path) -> Arrays:

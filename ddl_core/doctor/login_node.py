@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ddl_core import private
 from ddl_core.doctor.finding import Finding, State
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.launch.slurm import scheduler
@@ -73,7 +73,7 @@ def _scheduler(site: Site, options: Options, spec: RunSpec) -> list[Finding]:
 
 def verdict(script: str) -> Finding:
     """Ask `sbatch` itself whether it would take a job; it knows accounts and QOS as well."""
-    with tempfile.TemporaryDirectory() as folder:
+    with private.Passing() as folder:
         path = Path(folder) / "job.sh"
         path.write_text(script, encoding="utf-8")
         try:
@@ -108,13 +108,17 @@ def _modules(site: Site) -> Finding:
 def caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
-    done = _shell(f'd="{site.caches}" && printf "%s" "$d" && mkdir -p "$d" && test -w "$d"')
+    done = _shell(f'd="{site.caches}" && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
     if done.returncode == LATE:
         return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)
     folder = Path(done.stdout or site.caches)
     if done.returncode:
         said = (done.stderr.strip() or "may not be written").splitlines()[-1]
         return Finding("caches", "bad", f"{folder}: {said}", remedy)
+    try:
+        private.require(folder)
+    except LaunchError as error:
+        return Finding("caches", "bad", str(error), remedy)
     return Finding("caches", "ok", f"{folder} on {file_system(folder)}")
 
 

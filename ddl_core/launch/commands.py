@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import LaunchError
+from ddl_core.private import compiled
 from ddl_core.processes import import_path
 from ddl_core.spec.registry import require
 from ddl_core.spec.run import RunSpec
@@ -179,4 +180,5 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": "1",
+        **compiled(),
     }

@@ -23,6 +23,7 @@ from ddl_core import processes
 from ddl_core.errors import LaunchError
 from ddl_core.launch import commands, diagnose, engine, supervise
 from ddl_core.launch.commands import Allocation
+from ddl_core.private import Passing, temporary_in
 from ddl_core.records.paths import results
 from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
@@ -54,7 +55,7 @@ class EngineCluster:
         self.token = uuid.uuid4().hex
         self._spec = spec
         self._allocation = Allocation.current()
-        self._holder = _shared_folder() if self._allocation else processes.private_folder()
+        self._holder = _shared_folder() if self._allocation else Passing()
         self._folder = Path(self._holder.name)
         self._client: Any = None
         self._started: list[supervise.Launcher] = []
@@ -132,7 +133,8 @@ class EngineCluster:
         self._started.append(begun)
 
     def _environment(self) -> dict[str, str]:
-        return {**commands.environment(self._spec), "IPYTHONDIR": str(self._folder)}
+        own = {**commands.environment(self._spec), "IPYTHONDIR": str(self._folder)}
+        return own if self._allocation else own | temporary_in(str(self._folder))
 
     def _connected(self) -> Any:
         client = ipyparallel.Client(str(self._connection("client")), timeout=START_S)

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddl_core import processes
+from ddl_core.errors import LaunchError
 from ddl_core.launch import diagnose
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.forked_ranks import PLACE, PLACE_VALUE
+from ddl_core.private import Passing, compiled
 
 ADDRESS = "DDL_FORK_SERVER"  # where this process, or the one that started it, has a server
 PROGRAM = "ddl_core.launch.forked_ranks"
@@ -38,18 +40,20 @@ class ForkServer:
     ------
     OSError
         If it cannot be started.
+    LaunchError
+        If a folder that it needs is not this user's alone.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._token = uuid.uuid4().hex
-        self._folder = processes.private_folder()
+        self._folder = Passing()
         self.address = str(Path(self._folder.name) / "socket")
         self._log = Path(self._folder.name) / "log"
         own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
         # It must not have threads.
         own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
         # Any other look for a GPU spoils CUDA in forks.
-        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | compiled()
         self._process = processes.start(
             [sys.executable, "-m", PROGRAM, self.address],
             token=self._token,
@@ -91,11 +95,20 @@ def shared() -> Iterator[None]:
     """Have one server for all runs that begin meanwhile, here or in processes started from here.
 
     Inside a SLURM job there is none: srun starts the ranks. Nor where there is one already.
+
+    Raises
+    ------
+    LaunchError
+        If it cannot be started.
     """
     if Allocation.current() or ADDRESS in os.environ:
         yield
         return
-    with ForkServer(os.environ) as server:
+    try:
+        server = ForkServer(os.environ)
+    except OSError as error:
+        raise LaunchError(f"cannot start the process that ranks are forked from: {error}") from None
+    with server:
         os.environ[ADDRESS] = server.address
         try:
             yield

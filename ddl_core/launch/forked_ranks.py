@@ -13,6 +13,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -49,7 +50,7 @@ RANK = "RANK={:06d}"
 # imported). All others may be read where torch is loaded, as ONEDNN_MAX_CPU_ISA is.
 READ_LATER = (
     *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-    "PYTHONPATH",
+    *("PYTHONPATH", "TMPDIR"),
     *("JPY_", "IPYTHONDIR", "MPLBACKEND", "TERM", "CLICOLOR", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
     *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_", "TORCHINDUCTOR_CACHE_DIR"),
 )
@@ -59,6 +60,8 @@ def main(address: str) -> NoReturn:
     """Serve requests at a Unix socket until this process is ended."""
     shown = {name: _shown(name) for name in (TOKEN, PLACE)}
     environment = dict(os.environ)
+    # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(16)
@@ -181,6 +184,7 @@ class Leader:
         os.chdir(self.request["folder"])
         os.environ.clear()
         os.environ.update(self.request["environment"])
+        tempfile.tempdir = None  # the server may have looked for its own
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(
             {TOKEN: self.request["token"], "MASTER_ADDR": "127.0.0.1"}

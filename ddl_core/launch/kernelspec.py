@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from jupyter_core.paths import jupyter_data_dir
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.launch.slurm import script as sbatch
 from ddl_core.launch.slurm.site import find_site
+from ddl_core.private import Passing
 from ddl_core.records.paths import PROJECT
 from ddl_core.spec.run import RunSpec
 
@@ -110,7 +110,7 @@ class Kernel:
         """
         self._refuse_foreign()
         try:
-            with tempfile.TemporaryDirectory() as holder:
+            with Passing() as holder:
                 source = Path(holder)
                 text = json.dumps(self.description(), indent=1) + "\n"
                 (source / "kernel.json").write_text(text, encoding="utf-8")

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddl_core import processes
 from ddl_core.errors import LaunchError
 from ddl_core.launch.diagnose import tail
+from ddl_core.private import Passing
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
+from ddl_core.records.storage import cannot_write
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
@@ -36,6 +37,8 @@ def execute(
     ------
     LaunchError
         If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
+    RecordError
+        If the copy cannot be written.
     """
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -46,7 +49,7 @@ def execute(
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
-        with event_loop(), processes.private_folder() as sockets:
+        with event_loop(), Passing() as sockets:
             manager = manager_class(Path(sockets), on_kernel)
             try:
                 papermill.execute_notebook(
@@ -67,7 +70,14 @@ def execute(
         raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
     finally:
         if partial.exists():
-            partial.replace(target)
+            _keep(partial, target)
+
+
+def _keep(partial: Path, target: Path) -> None:
+    try:
+        partial.replace(target)
+    except OSError as error:
+        raise cannot_write(target, error) from None
 
 
 def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launch import fork_server, lab_book
+from ddl_core.launch import fork_server, lab_book, measuring
 from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
@@ -113,7 +113,8 @@ class LocalJob:
             lab_book.write_lab_book(self.run_dir, self._keep_kernel)
         except DDLError as error:
             self._error = error
-            self._record(error)
+            with suppress(DDLError):  # of a full disk: then this error is told, not kept
+                self._record(error)
 
     def _record(self, error: DDLError) -> None:
         """Let the record say so if the kernel could not: it did not start, or was killed."""
@@ -142,7 +143,7 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Local | None = No
     """
     shown = screen(1) if progress else Silence()
     try:
-        with stoppable(), fork_server.shared():
+        with stoppable(), measuring.alone(f"run {run_dir.name}"), fork_server.shared():
             job = (launcher or Local()).submit(run_dir)
             show_until_ended(job, shown, 0)
             return job.wait()

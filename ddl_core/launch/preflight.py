@@ -11,6 +11,7 @@ from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.shards import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launch.commands import Allocation
+from ddl_core.private import caches
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
@@ -28,10 +29,13 @@ def check_run(spec: RunSpec) -> None:
         If the run needs more machines, GPUs, cores or images than there are.
     NotInstalledError
         If torch is not installed, or no C compiler for a run with `compile`.
+    LaunchError
+        If the folder for caches is not this user's alone.
     """
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
     _check_compiler(spec)
+    caches()
     if allocation := Allocation.current():
         _check_nodes(spec, allocation)
     else:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddl_core import processes
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.launch import commands, diagnose, nsys, preflight, supervise
+from ddl_core.launch import commands, diagnose, measuring, nsys, preflight, supervise
 from ddl_core.launch.commands import Allocation, environment
 from ddl_core.records.ledger import INTERRUPTED, complete_text, exclusive, mark_failed
 from ddl_core.records.paths import RunFiles, locate
@@ -72,7 +72,8 @@ def run_ranks(
     files = RunFiles(directory)
     read_record(directory)
     limit = stall_timeout or stall_limit_s(STALL_TIMEOUT_S)
-    with exclusive(files.lock, f"run {directory.name}"), processes.stoppable():
+    name = f"run {directory.name}"
+    with processes.stoppable(), measuring.alone(name), exclusive(files.lock, name):
         record = read_record(directory)
         if record.status == "completed":
             raise LaunchError(complete_text(record, directory))

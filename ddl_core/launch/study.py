@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ddl_core.errors import DDLError
-from ddl_core.launch import fork_server, preflight
+from ddl_core.launch import fork_server, measuring, preflight
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.local import Local, show_until_ended
 from ddl_core.launch.plan import check_data, pending, write_plans
@@ -55,7 +55,7 @@ def run_study(
     ------
     LaunchError
         At once, if another process runs this study; or if some of its runs are jobs and SLURM does
-        not answer.
+        not answer. What another process measures on this machine is waited for.
     DataError, RecordError
         If the data are missing or the results cannot be written: nothing was started.
     KeyboardInterrupt
@@ -68,7 +68,7 @@ def run_study(
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         if todo:
-            with fork_server.shared():
+            with measuring.alone(f"study {study.name!r}"), fork_server.shared():
                 _run_all(study, todo, tree, data_dir, launcher or Local(), progress)
         return ledger(study, tree)
 

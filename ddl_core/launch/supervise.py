@@ -8,8 +8,8 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -20,6 +20,7 @@ from ddl_core import processes
 from ddl_core.launch import diagnose, fork_server
 from ddl_core.launch.commands import Command
 from ddl_core.launch.diagnose import rank_log, tail
+from ddl_core.private import Passing, temporary_in
 from ddl_core.records.run import Failure
 
 # Less than what whoever stops a run waits for, before it kills this process as well.
@@ -61,6 +62,30 @@ def execute(
     int
         Exit code of what started them, negative where a signal ended it.
     """
+    with _temporary(command, environment) as own:
+        return _execute(command, logs, own, watch)
+
+
+@contextmanager
+def _temporary(command: Command, environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Give ranks of this machine a temporary directory that goes with them.
+
+    A job has its own from SLURM, on each node.
+    """
+    if command.step:
+        yield environment
+        return
+    with Passing() as folder:
+        yield {**environment, **temporary_in(folder)}
+
+
+def _execute(
+    command: Command,
+    logs: Path,
+    environment: Mapping[str, str],
+    watch: Callable[[Launcher], str | None],
+) -> tuple[Failure | None, int]:
+    """See `execute`."""
     token = uuid.uuid4().hex
     try:
         launcher = start(command, logs, environment, token)

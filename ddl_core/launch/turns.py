@@ -28,6 +28,7 @@ from ddl_core.errors import DDLError
 from ddl_core.launch.local import Local, LocalJob
 from ddl_core.launch.memory import Room
 from ddl_core.launch.screen import Screen
+from ddl_core.private import Passing
 from ddl_core.processes import TURNS
 from ddl_core.records.ledger import Entry, entry, plan_one
 from ddl_core.records.paths import Tree
@@ -74,7 +75,7 @@ class Desk:
     """Where the ranks of all arms ask for their turn, a socket that only this user can reach."""
 
     def __init__(self) -> None:
-        self._folder = processes.private_folder()
+        self._folder = Passing()
         self.address = str(Path(self._folder.name) / "turns")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)

@@ -1,15 +1,20 @@
 """torch.compile, strictly: a record that says ``compile: true`` is never one of eager code."""
 
+import os
+
 from torch import nn
 
 from ddl_core.errors import LaunchError
+from ddl_core.private import compiled
 
 
 def compile_network(network: nn.Module) -> None:
     """Have `network` compiled in place when it is first called.
 
-    What torch would otherwise run uncompiled with a warning, because it gave up, ends the run.
+    What torch would otherwise run uncompiled with a warning, because it gave up, ends the run. So
+    does a folder for what it makes that is not this user's alone.
     """
+    os.environ.update(compiled())
     import torch._dynamo  # takes a second, which runs without it need not spend
 
     torch._dynamo.config.suppress_errors = False

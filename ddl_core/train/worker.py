@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ddl_core.errors import DDLError
+from ddl_core.private import caches
 from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.records.environment import told
 from ddl_core.records.paths import RunFiles, locate
@@ -58,6 +59,7 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
     try:
+        caches()  # each node may have its own, from which libraries load code
         Run(directory, publish).execute()
     except Exception as error:
         report(directory, error)

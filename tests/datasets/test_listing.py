@@ -19,10 +19,10 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node whose memory is empty, and small sets that are worth it at once."""
     place = tmp_path / "node"
     place.mkdir()
-    monkeypatch.setattr(listing.tempfile, "gettempdir", lambda: str(place))
+    monkeypatch.setenv("DDL_TMPDIR", str(place))
     monkeypatch.setattr(listing, "SETTLED_S", -1)
     monkeypatch.setattr(listing, "WORTH", 1)
-    return place / f"ddl-listings-{os.getuid()}"
+    return place / f"ddl-{os.geteuid()}" / "listings"
 
 
 @pytest.fixture

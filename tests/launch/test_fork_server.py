@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +16,12 @@ import psutil
 import pytest
 
 from ddl_core import processes
-from ddl_core.launch import fork_server, lab_book
+from ddl_core.errors import LaunchError
+from ddl_core.launch import fork_server, lab_book, supervise
+from ddl_core.launch.commands import Command
 from ddl_core.launch.fork_server import ForkServer, Ranks
 from ddl_core.launch.forked_ranks import read_early
+from ddl_core.private import PREFIX
 from ddl_core.processes import import_path
 from tests.launch.running import wait_for
 
@@ -131,6 +135,35 @@ def test_a_leader_that_is_killed_takes_its_ranks_along(ask, tmp_path) -> None:
     leader.kill()
     assert ranks.wait(10) == -9
     assert psutil.wait_procs(family, timeout=20)[1] == []
+
+
+def test_an_interrupt_ends_the_leader_by_its_name_and_not_with_a_traceback(ask, tmp_path) -> None:
+    ranks = ask("0")
+    wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
+    os.kill(ranks.pid, signal.SIGINT)
+    assert ranks.wait(10) == -9
+    logs = (tmp_path / "logs").rglob("*.log")
+    assert not any("Traceback" in log.read_text() for log in logs)
+
+
+def test_a_server_that_cannot_be_started_is_an_error_for_users(monkeypatch) -> None:
+    def fail(environment: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    monkeypatch.setattr(fork_server, "ForkServer", fail)
+    with pytest.raises(LaunchError, match="forked from: no space left"), fork_server.shared():
+        pytest.fail("there is no server")
+
+
+def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path) -> None:
+    code = "import tempfile; print(tempfile.mkdtemp())"
+    command = Command((sys.executable, "-c", code), 1)
+    supervise.execute(command, tmp_path, dict(os.environ), lambda ranks: ranks.wait() and None)
+    (output,) = tmp_path.rglob("stdout.log")
+    left = Path(output.read_text().strip())
+    assert left.parent.name.startswith(PREFIX)
+    assert not left.parent.exists()
 
 
 def test_a_closed_server_leaves_nothing(ask) -> None:

@@ -7,7 +7,7 @@ import nbformat
 import psutil
 import pytest
 
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.errors import DDLError, LaunchError, RecordError
 from ddl_core.launch import lab_book, local
 from ddl_core.launch.local import Local
 from ddl_core.launch.screen import screen
@@ -64,6 +64,21 @@ def test_what_the_notebook_could_not_record_is_recorded(monkeypatch: pytest.Monk
     assert read_record(run_dir).status == "failed"
 
 
+def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise LaunchError("the kernel did not start")
+
+    def refuse(*_: object) -> None:
+        raise RecordError("the disk is full")
+
+    monkeypatch.setattr(lab_book, "write_lab_book", fail)
+    monkeypatch.setattr(local, "mark_failed", refuse)
+    with pytest.raises(LaunchError, match="the kernel did not start"):
+        Local().submit(planned()).wait(timeout=10)
+
+
 def test_a_complete_run_stays_complete_if_its_report_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +114,14 @@ def test_the_kernel_is_this_python_and_opens_no_port(
     assert json.loads(output(target).text) == [sys.executable, "value", "ipc"]
     assert list(long.iterdir()) == []
     assert [path.name for path in tmp_path.glob(".*.ipynb")] == []
+
+
+@pytest.mark.notebook
+def test_a_lab_book_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    target = tmp_path / "b.ipynb"
+    (target / "in the way").mkdir(parents=True)
+    with pytest.raises(RecordError, match=r"cannot write .*b\.ipynb.*--results DIR"):
+        lab_book.execute(small_notebook(tmp_path / "a.ipynb"), target, {})
 
 
 @pytest.mark.notebook

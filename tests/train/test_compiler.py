@@ -1,5 +1,7 @@
 """torch.compile: once for a whole run, and never quietly not at all."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -88,3 +90,20 @@ def test_a_network_that_is_not_compiled_ends_the_run():
         network(torch.ones(2))
     with pytest.raises(LaunchError, match=r"compiled nothing.*TORCH_COMPILE_DISABLE"):
         check_compiled()
+
+
+def test_what_is_compiled_is_kept_where_nobody_else_can_write(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("DDL_CACHES", str(tmp_path / "caches"))
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen" / "by the user"))
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen" / "by the user")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_me")
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "caches").chmod(0o777)
+    with pytest.raises(LaunchError, match="has mode 0777"):
+        compile_network(Moody())

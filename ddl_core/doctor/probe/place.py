@@ -12,6 +12,8 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from ddl_core.errors import LaunchError
+from ddl_core.private import caches
 from ddl_core.records.probe import Answer, Folder, Interface
 from ddl_core.records.provenance import file_system
 from ddl_core.spec.run import RunSpec
@@ -91,10 +93,13 @@ def _cache_variables() -> list[str]:
 def _cache(variable: str, folder: Path) -> Folder:
     """Make the folder and a file in it, as a library would."""
     try:
+        caches()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
         error = None
+    except LaunchError as refused:
+        error = str(refused)
     except OSError as failure:
         error = failure.strerror or str(failure)
     return Folder(variable=variable, path=str(folder), file_system=file_system(folder), error=error)

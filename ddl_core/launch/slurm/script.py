@@ -14,11 +14,14 @@ from ddl_core.launch.commands import Allocation, words_of_step
 from ddl_core.launch.nsys import prefix
 from ddl_core.launch.slurm.block import job_name
 from ddl_core.launch.slurm.site import Site, clock, seconds
+from ddl_core.private import CACHES
 from ddl_core.records.paths import SITES, RunFiles
 from ddl_core.spec.run import RunSpec
 
 TEMPLATE = "job.sh.j2"
 NAME = re.compile(r"[\w.,@/-]+")
+# A line break ends an #SBATCH line, and what follows would be a line of its own.
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 def nsys_step(spec: RunSpec, site: Site, rank: list[str], logs: Path) -> list[str]:
@@ -113,6 +116,23 @@ class Place:
     python: str
     program: str = "ddl_core.launch.slurm.job"  # module that gets `run_dirs`
 
+    def check(self) -> None:
+        """Check that the paths can stand in a script.
+
+        Raises
+        ------
+        SpecError
+            If one has a line break or another control character.
+        """
+        for what, path in (("project", self.project), ("Python", self.python),
+                           *(("folder of the run", one) for one in self.run_dirs)):  # fmt: skip
+            if found := CONTROL.search(str(path)):
+                raise SpecError(
+                    f"the {what} is at {str(path)!r}: a job's script cannot name a path with "
+                    f"{found[0]!r} in it; rename that folder, or choose another place (of results: "
+                    "--results DIR or DDL_RESULTS)"
+                )
+
 
 def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place) -> str:
     """Return the script of a job that executes one run or, one after the other, those of a block.
@@ -120,9 +140,10 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place)
     Raises
     ------
     SpecError
-        If a run, the options or their time do not fit the site.
+        If a run, the options or their time do not fit the site, or a path cannot stand in it.
     """
     options.check(site)
+    place.check()
     for spec in specs:
         site.check(spec)
     name = job_name(place.run_dirs[0].parent.name, specs)
@@ -217,12 +238,14 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     """Return what the job exports: what the site says may be more, and has the last word."""
     caches = site.caches
     found = {
-        "PYTHONPATH": f"{project}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "PYTHONPATH": f"{_in_quotes(project)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        CACHES: caches,
         "XDG_CACHE_HOME": caches,
         "MPLCONFIGDIR": f"{caches}/matplotlib",
         "TORCH_HOME": f"{caches}/torch",
         "TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions",
         "TRITON_CACHE_DIR": f"{caches}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/torchinductor",
     }
     if site.nccl_interface:
         found["NCCL_SOCKET_IFNAME"] = site.nccl_interface
@@ -234,6 +257,11 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     if site.horovod_controller == "mpi":
         found["HOROVOD_CONTROLLER"] = "mpi"
     return {**found, **site.environment}
+
+
+def _in_quotes(path: Path) -> str:
+    """Return a path as it stands in double quotes of a shell script."""
+    return re.sub(r'(["\\`$])', r"\\\1", str(path))
 
 
 def srun(spec: RunSpec, site: Site) -> list[str]:

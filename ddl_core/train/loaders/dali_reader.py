@@ -5,11 +5,8 @@ see docs/loaders.md: images and views are not those of other loaders, an epoch h
 on every rank and each at most once, and the first file that DALI cannot decode ends the run.
 """
 
-import shutil
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +19,7 @@ from ddl_core.datasets.folder import ImageList
 from ddl_core.datasets.shards import RecordList, index_path
 from ddl_core.datasets.tfrecord import ENCODED, LABEL
 from ddl_core.errors import DataError
+from ddl_core.private import Passing
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.loaders.dali import DECODED, LINEAR, Dali
@@ -98,8 +96,8 @@ class Records:
         self, places: list[npt.NDArray[np.int64]], chosen: Indices
     ) -> list[npt.NDArray[np.int64]]:
         """Write indices of the chosen records alone: DALI reads what its index names."""
-        folder = mkdtemp(prefix="ddl-index-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._holder = Passing()  # as long as these records are read
+        folder = self._holder.name
         ends = np.cumsum([len(own) for own in places])[:-1]
         wanted = np.zeros(sum(map(len, places)), bool)
         wanted[chosen] = True

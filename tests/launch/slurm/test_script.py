@@ -13,6 +13,7 @@ import pytest
 from ddl_core.errors import SpecError
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import find_site
+from ddl_core.records.paths import SITES
 from ddl_core.spec.run import RunSpec
 
 GOLDEN = Path(__file__).parent / "sbatch"
@@ -146,3 +147,39 @@ def test_one_torchrun_per_node_gets_the_cores_of_all_its_ranks() -> None:
     text = script("generic", ONE_NODE, launcher="torchrun")
     assert "srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 " in text
     assert "DDL_LAUNCHER=torchrun" in text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place((Path("/shared/x\n#SBATCH --mem=1/run"),), PLACE.project, PLACE.python),
+        Place(PLACE.run_dirs, Path("/shared/a\rb"), PLACE.python),
+        Place(PLACE.run_dirs, PLACE.project, "/shared/\x1b[2J/python"),
+    ],
+)
+def test_a_path_that_would_add_a_line_is_refused(place: Place) -> None:
+    with pytest.raises(SpecError, match="script cannot name a path with"):
+        render([RunSpec(**ONE_NODE)], find_site("generic"), ASKED, place)
+
+
+def test_a_projects_path_is_no_command(tmp_path: Path) -> None:
+    project = Path('/shared/a "b" $(touch here) `touch there` \\ $HOME')
+    site = find_site("generic").model_copy(update={"caches": str(tmp_path / "caches")})
+    text = render([RunSpec(**ONE_NODE)], site, ASKED, Place(PLACE.run_dirs, project, "/python"))
+    (line,) = [one for one in text.splitlines() if one.startswith("export PYTHONPATH=")]
+    done = subprocess.run(
+        ["bash", "-c", f'unset PYTHONPATH; {line}; printf %s "$PYTHONPATH"'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == str(project)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_site_keeps_code_where_others_could_have_put_it() -> None:
+    """A folder in /tmp that a run does not check: `private.require` sees the one for caches."""
+    for path in SITES.glob("*.toml"):
+        site = find_site(path.stem)
+        assert not [one for one in site.environment.values() if one.startswith("/tmp")], path

@@ -18,16 +18,20 @@
 set -e
 module load miniforge3 rocm rccl-net-plugin
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
+export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"
 export XDG_CACHE_HOME="${TMPDIR:-/tmp}/ddl-$USER"
 export MPLCONFIGDIR="${TMPDIR:-/tmp}/ddl-$USER/matplotlib"
 export TORCH_HOME="${TMPDIR:-/tmp}/ddl-$USER/torch"
 export TORCH_EXTENSIONS_DIR="${TMPDIR:-/tmp}/ddl-$USER/torch_extensions"
 export TRITON_CACHE_DIR="${TMPDIR:-/tmp}/ddl-$USER/triton"
+export TORCHINDUCTOR_CACHE_DIR="${TMPDIR:-/tmp}/ddl-$USER/torchinductor"
 export NCCL_SOCKET_IFNAME="hsn0,hsn1,hsn2,hsn3"
 export GLOO_SOCKET_IFNAME="hsn0"
 export HOROVOD_GLOO_IFACE="hsn0"
-export MIOPEN_USER_DB_PATH="/tmp/$USER-miopen"
-export MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen"
+export MIOPEN_USER_DB_PATH="$DDL_CACHES/miopen"
+export MIOPEN_CUSTOM_CACHE_DIR="$DDL_CACHES/miopen"
+# Libraries load code from there: whatever is open to other users, a run refuses.
+mkdir -p -m 700 "$DDL_CACHES"
 
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL

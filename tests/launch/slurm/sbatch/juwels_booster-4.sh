@@ -18,16 +18,20 @@
 set -e
 module load Stages/2025 GCC OpenMPI Python
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
+export DDL_CACHES="$SCRATCH/$USER/ddl-caches"
 export XDG_CACHE_HOME="$SCRATCH/$USER/ddl-caches"
 export MPLCONFIGDIR="$SCRATCH/$USER/ddl-caches/matplotlib"
 export TORCH_HOME="$SCRATCH/$USER/ddl-caches/torch"
 export TORCH_EXTENSIONS_DIR="$SCRATCH/$USER/ddl-caches/torch_extensions"
 export TRITON_CACHE_DIR="$SCRATCH/$USER/ddl-caches/triton"
+export TORCHINDUCTOR_CACHE_DIR="$SCRATCH/$USER/ddl-caches/torchinductor"
 export NCCL_SOCKET_IFNAME="ib0"
 export GLOO_SOCKET_IFNAME="ib0"
 export HOROVOD_GLOO_IFACE="ib0"
 export HOROVOD_CONTROLLER="mpi"
 export NCCL_IB_TIMEOUT="50"
+# Libraries load code from there: whatever is open to other users, a run refuses.
+mkdir -p -m 700 "$DDL_CACHES"
 
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL

@@ -18,13 +18,17 @@
 # node; the ranks that it starts are one step of this job.
 set -e
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
+export DDL_CACHES="$SCRATCH/ddl-caches"
 export XDG_CACHE_HOME="$SCRATCH/ddl-caches"
 export MPLCONFIGDIR="$SCRATCH/ddl-caches/matplotlib"
 export TORCH_HOME="$SCRATCH/ddl-caches/torch"
 export TORCH_EXTENSIONS_DIR="$SCRATCH/ddl-caches/torch_extensions"
 export TRITON_CACHE_DIR="$SCRATCH/ddl-caches/triton"
+export TORCHINDUCTOR_CACHE_DIR="$SCRATCH/ddl-caches/torchinductor"
 export FI_MR_CACHE_MONITOR="userfaultfd"
 export HDF5_USE_FILE_LOCKING="FALSE"
+# Libraries load code from there: whatever is open to other users, a run refuses.
+mkdir -p -m 700 "$DDL_CACHES"
 
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL

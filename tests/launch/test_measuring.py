@@ -1,0 +1,178 @@
+"""One measurement at a time: who waits says for whom, and no lock outlives its holder."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import LaunchError
+from ddl_core.launch import measuring
+from ddl_core.processes import import_path
+from tests.launch.running import wait_for
+
+HOLDER = """
+import time
+from ddl_core.launch import measuring
+with measuring.alone("study 'other'"):
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture(autouse=True)
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(measuring, "POLL_S", 0.02)
+    monkeypatch.setenv(measuring.LOCK, str(tmp_path / "lock"))
+    return tmp_path / "lock"
+
+
+@pytest.fixture
+def holder(lock: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that measures."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def measured(what: str, done: list[str]) -> threading.Thread:
+    def work() -> None:
+        with measuring.alone(what):
+            done.append(what)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_file_is_for_all_users_and_says_who_measures(lock: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with measuring.alone("study 'one'"):
+            assert stat.S_IMODE(lock.stat().st_mode) == 0o666
+            assert "study 'one'" in lock.read_text()
+    finally:
+        os.umask(before)
+    assert lock.read_text() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_second_one_waits_until_the_first_has_gone_however_it_goes(
+    holder: "subprocess.Popen[str]", capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    done: list[str] = []
+    thread = measured("study 'mine'", done)
+    said: list[str] = []
+    wait_for(lambda: said.append(capsys.readouterr().err) or "".join(said), "a word on who")
+    assert "study 'mine' waits: study 'other' (process" in "".join(said)
+    assert f"process {holder.pid} of " in "".join(said)
+    assert not done
+    holder.send_signal(number)
+    thread.join(60)
+    assert done == ["study 'mine'"]
+    assert "".join([*said, capsys.readouterr().err]).count("mine' waits") == 1
+
+
+def test_who_waits_can_be_interrupted(holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring.time, "sleep", press)
+    with pytest.raises(KeyboardInterrupt), measuring.alone("mine"):
+        pytest.fail("another one measures")
+    assert measuring.HELD not in os.environ
+
+
+def test_what_a_holder_starts_measures_under_its_lock(lock: Path) -> None:
+    code = "from ddl_core.launch import measuring\nwith measuring.alone('a run of it'): print('in')"
+    with measuring.alone("study 'one'"), measuring.alone("its own run"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": import_path()},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout == "in\n", done.stderr
+        assert "study 'one'" in lock.read_text()
+    assert measuring.HELD not in os.environ
+
+
+def test_a_job_does_not_wait_but_says_who_disturbs_it(
+    holder, lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("DDL_SRUN", "srun")
+    with measuring.alone("run 'mine'"):
+        assert "warning: run 'mine' does not wait" in capsys.readouterr().err
+    assert "study 'other'" in lock.read_text()  # whose lock it is still
+
+
+def test_a_lock_whose_file_is_removed_is_taken_anew(lock: Path) -> None:
+    with measuring.alone("one"):
+        lock.unlink()
+    with measuring.alone("two"):
+        assert "two" in lock.read_text()
+
+
+def test_a_link_a_folder_or_a_second_name_is_refused(lock: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for make in (lock.symlink_to, lock.hardlink_to):
+        make(precious)
+        with pytest.raises(LaunchError, match="name another file in DDL_MEASURING_LOCK"):
+            measured_here()
+        lock.unlink()
+    lock.mkdir()
+    with pytest.raises(LaunchError, match="cannot lock this machine"):
+        measured_here()
+    assert precious.read_text() == "mine"
+
+
+def measured_here() -> None:
+    with measuring.alone("mine"):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "\x00", '{"what": 1}'])
+def test_a_holder_that_says_nothing_useful_is_still_waited_for(
+    holder, lock: Path, monkeypatch, capsys, text: str
+) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    lock.write_text(text)
+    monkeypatch.setattr(measuring.time, "sleep", press)
+    with pytest.raises(KeyboardInterrupt):
+        measured_here()
+    assert measuring.UNKNOWN in capsys.readouterr().err
+
+
+def test_words_of_a_holder_cannot_move_the_cursor(holder, lock: Path, monkeypatch, capsys) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    lock.write_text('{"what": "\\u001b[2J", "pid": 1, "user": "x", "since": "\\n"}')
+    monkeypatch.setattr(measuring.time, "sleep", press)
+    with pytest.raises(KeyboardInterrupt):
+        measured_here()
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_all_users_of_a_machine_have_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(measuring.LOCK)
+    monkeypatch.setenv("TMPDIR", "/somewhere")
+    assert measuring.lock_file() in [place / measuring.NAME for place in measuring.PLACES]
