@@ -39,6 +39,11 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
+def escaped(text: str) -> str:
+    """Return a text with escapes for what is not UTF-8, such as names of files may be."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def some(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     first = ", ".join(names[:5])

@@ -27,6 +27,7 @@ MOST_NODES_OVER_GLOO = 16
 
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
+MOST_PROBLEMS = 20  # that one message lists
 
 
 def _name(kind: str) -> AfterValidator:
@@ -276,7 +277,8 @@ class RunSpec(BaseModel):
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
     """Return one line per problem: field, value, what is allowed."""
     lines = []
-    for problem in error.errors():
+    problems = error.errors()
+    for problem in problems[:MOST_PROBLEMS]:
         field = ".".join(map(str, problem["loc"])) or model.__name__
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
@@ -284,4 +286,6 @@ def describe(error: ValidationError, model: type[BaseModel]) -> str:
         value = problem.get("input")
         told = "" if isinstance(value, dict | BaseModel) else f" = {shown(value)}"
         lines.append(f"  {field}{told}: {text}")
+    if len(problems) > MOST_PROBLEMS:
+        lines.append(f"  and {len(problems) - MOST_PROBLEMS} more")
     return "\n".join(lines)

@@ -1,6 +1,5 @@
 """YAML is read as people mean it, and never as more than was written."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -55,10 +54,8 @@ def test_what_is_written_is_read(tmp_path: Path, text: str, value: object) -> No
 def test_what_would_be_lost_or_blown_up_is_refused(
     tmp_path: Path, content: str | bytes, words: str
 ) -> None:
-    begun = time.monotonic()
     with pytest.raises(SpecError, match=words):
         read(written(tmp_path, content), "study")
-    assert time.monotonic() - begun < 60  # for ever, if it were written out
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
