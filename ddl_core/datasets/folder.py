@@ -174,7 +174,7 @@ def _listed_once(root: Path, found: Sequence[str], classes: Sequence[str] | None
 def scan(
     root: Path, found: Sequence[str], classes: Sequence[str] | None = None, odd: bool = False
 ) -> ImageList:
-    """List the images in the class folders `found`, of which some may be empty; `odd` as `_walk`."""
+    """List the images of class folders, of which some may be empty; `odd` as in `_walk`."""
     order = classes or found
     present = set(found)
     return ImageList(

@@ -119,10 +119,11 @@ def without_throughput(runs: list[RunSpec]) -> str | None:
     if not cold:
         return None
     first = cold[0]
+    count = min(_cold(first), first.epochs)
     last = " and the profiled one" if first.profile_steps else ""
     return (
-        f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count: e.g. in {first.run_id}, "
-        f"of epochs = {first.epochs}, the first {min(_cold(first), first.epochs)}{last} do not count "
+        f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. in "
+        f"{first.run_id}, of epochs = {first.epochs}, the first {count}{last} do not count "
         f"(warmup_steps = {first.warmup_steps}); ask for more epochs, or fewer warmup_steps"
     )
 

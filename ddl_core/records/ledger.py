@@ -174,7 +174,8 @@ def mark_failed(directory: Path, cause: Failure) -> None:
         write_record(directory, record)
     except RecordError as error:
         raise RecordError(
-            f"{cause.kind}: {cause.message}; its record cannot say so and remains {before!r}: {error}"
+            f"{cause.kind}: {cause.message}; its record cannot say so and remains {before!r}: "
+            f"{error}"
         ) from None
 
 

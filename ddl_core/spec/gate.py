@@ -102,11 +102,10 @@ def check_place(name: str, path: Path, wanted: tuple[str, ...] = (FILE, FOLDER))
         If the path is none, leads in a circle or to nothing, or to what is not `wanted`.
     """
     check_text(name, str(path))
-    longest = max(path.parts, key=len, default="")
-    if len(longest.encode()) > LONGEST_NAME:
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
         raise SpecError(
-            f"{name} = {shown(str(path))}: {shown(longest)} has {len(longest.encode())} bytes, "
-            f"allowed are {LONGEST_NAME}; choose a shorter name"
+            f"{name} = {shown(str(path))}: a name of {longest} bytes, allowed are {LONGEST_NAME}; "
+            "choose a shorter one"
         )
     try:
         found = kind(path)

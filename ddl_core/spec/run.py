@@ -96,7 +96,9 @@ class RunSpec(BaseModel):
     optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="update rule")
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD and LARS")
     nesterov: bool = Field(False, description="momentum of Nesterov's kind, for SGD and LARS")
-    weight_decay: float = Field(1e-4, ge=0, le=10**6, description="pull of the weights towards zero")
+    weight_decay: float = Field(
+        1e-4, ge=0, le=10**6, description="pull of the weights towards zero"
+    )
     decay_norm_bias: bool = Field(
         True, description="weight decay on normalisation and biases as well"
     )

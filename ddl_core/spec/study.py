@@ -88,8 +88,8 @@ class Study(BaseModel):
         sizes = [math.prod(map(len, grid.values())) for grid in self.axes]
         if (runs := self.repeats * sum(sizes)) > MOST_RUNS:
             raise ValueError(
-                f"repeats = {self.repeats} of {sum(sizes):,} combinations of axes are {runs:,} runs; "
-                f"a study may have {MOST_RUNS:,}: divide it, or leave values out"
+                f"repeats = {self.repeats} of {sum(sizes):,} combinations of axes are {runs:,} "
+                f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
             )
 
     @classmethod
@@ -150,8 +150,8 @@ def _check_reference(turns: Turns, runs: list[RunSpec]) -> None:
     if len(fitting) != 1:
         found = some([run.run_id for run in fitting]) or "none"
         raise SpecError(
-            f"turns.reference = {shown(turns.reference)} must fit one arm alone, but it fits {found}; "
-            "name fields that only the reference has"
+            f"turns.reference = {shown(turns.reference)} must fit one arm alone, but it fits "
+            f"{found}; name fields that only the reference has"
         )
 
 

@@ -52,7 +52,7 @@ def read(path: Path, what: str) -> Any:
         finally:
             loader.dispose()
     except RecursionError:
-        raise SpecError(f"{path}: its fields lie too deep in one another; a few levels do") from None
+        raise SpecError(f"{path}: its fields lie too deep in one another") from None
     except (yaml.YAMLError, ValueError) as error:
         reason = str(error).replace("<unicode string>", path.name)
         raise SpecError(f"{path} is not valid YAML: {reason}") from None

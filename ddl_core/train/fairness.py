@@ -304,8 +304,8 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
     if corrupt > allowed:
         raise DataError(
             f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
-            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names them; "
-            "check the data with `ddl data verify DIR`"
+            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names "
+            "them; check the data with `ddl data verify DIR`"
         )
 
 

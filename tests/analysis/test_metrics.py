@@ -35,7 +35,8 @@ def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
 
 
 def test_the_throughput_of_a_run_is_told_or_why_there_is_none() -> None:
-    cold, first, second = epoch(0, True, 64, 9.0), epoch(1, False, 64, 1.0), epoch(2, False, 64, 3.0)
+    cold = epoch(0, True, 64, 9.0)
+    first, second = epoch(1, False, 64, 1.0), epoch(2, False, 64, 3.0)
     assert metrics.told([cold, first, second]) == "32.0 images/s in 2 warm epochs"
     assert metrics.told([cold, first]) == "64.0 images/s in 1 warm epoch"
     assert metrics.told([cold]).startswith("no throughput, as no epoch counts")

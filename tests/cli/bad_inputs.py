@@ -127,8 +127,10 @@ def _called(
     told: tuple[str, ...],
     more: list[str] | None = None,
 ) -> BadInput:
-    options = [word for one, words in given.items() if isinstance(one, click.Option) for word in words]
-    places = [word for one, words in given.items() if isinstance(one, click.Argument) for word in words]
+    options: list[str] = []
+    places: list[str] = []
+    for parameter, words in given.items():
+        (options if isinstance(parameter, click.Option) else places).extend(words)
     return BadInput(path, kind, (*options, *(more or []), "--", *places), told)
 
 
@@ -163,7 +165,8 @@ def _numbers(parameter: click.Parameter) -> st.SearchStrategy[tuple[str, str]]:
     whole = isinstance(parameter.type, click.types.IntParamType)
     least = getattr(parameter.type, "min", None)
     no_number = st.text("abc,;_ ", max_size=5).filter(lambda text: not text.strip().isdigit())
-    found = [_as("no number", no_number), _as("not finite", st.sampled_from(["nan", "inf", "-inf"]))]
+    infinite = st.sampled_from(["nan", "inf", "-inf"])
+    found = [_as("no number", no_number), _as("not finite", infinite)]
     if whole:
         huge = st.integers(min_value=2**63, max_value=10**40).map(str)
         found += [_as("a fraction", st.sampled_from(["1.5", "1e3", "0x10"])), _as("huge", huge)]
@@ -218,7 +221,7 @@ def _contents(
             st.sampled_from(sorted(SITES)).map(
                 lambda text: (
                     "site file",
-                    {site: ["--site", str(world.file("bad.toml", text))]},
+                    {site: ["--site", world.bad("bad.toml", text)]},
                     (SITES[text], "bad.toml"),
                 )
             )
@@ -257,7 +260,8 @@ def _data(
                 )
             )
         ]
-    kinds = {("data", "verify"): PHOTOS | DAMAGED, ("data", "convert"): PHOTOS, ("bench", "loader"): PHOTOS}
+    kinds = {("data", "verify"): PHOTOS | DAMAGED}
+    kinds |= {("data", "convert"): PHOTOS, ("bench", "loader"): PHOTOS}
     if path not in kinds:
         return []
     where = by_name.get("DIR") or by_name["--data"]
@@ -279,16 +283,16 @@ def _studies(draw: Draw, world: World) -> tuple[str, str, tuple[str, ...]]:
     which = draw(st.sampled_from(["text", "text", "encoding", "field"]))
     if which == "text":
         text = draw(st.sampled_from(sorted(STUDIES)))
-        return "study file", str(world.file("bad.yaml", text)), (STUDIES[text],)
+        return "study file", world.bad("bad.yaml", text), (STUDIES[text],)
     if which == "encoding":
         encoding = draw(st.sampled_from(ENCODINGS))
         text = "name: a\nquestion: how long is a na\xefve caf\xe9?\n"
-        return "encoding", str(world.file("bad.yaml", text.encode(encoding))), ("UTF-8",)
+        return "encoding", world.bad("bad.yaml", text.encode(encoding)), ("UTF-8",)
     name = draw(st.sampled_from(sorted(RunSpec.model_fields)))
     value: Any = draw(st.sampled_from([{}, [1], -5, "no such", float("nan"), {"a": {"b": []}}]))
     place = draw(st.sampled_from(["base", "axes"])) if name != "repeat" else "axes"
     content = {**STUDY, "base": {}, place: {name: [value] if place == "axes" else value}}
-    return "study field", str(world.file("bad.yaml", yaml.safe_dump(content))), (name,)
+    return "study field", world.bad("bad.yaml", yaml.safe_dump(content)), (name,)
 
 
 class Hang(BaseException):

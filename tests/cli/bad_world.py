@@ -1,6 +1,7 @@
 """A folder with one good example of whatever `ddl` reads, and many bad ones."""
 
 import gzip
+import hashlib
 import os
 import shutil
 import socket
@@ -163,10 +164,18 @@ class World:
             "report.csv", '"Total Time (ns)","Instances","Name"\n5,1,"some_kernel"\n'
         )
 
-    def file(self, name: str, content: str | bytes) -> Path:
+    def file(self, name: str, content: str) -> Path:
         path = self.root / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_text(content, encoding="utf-8")
         return path
+
+    def bad(self, name: str, content: str | bytes) -> str:
+        """Return a file of that name, another one for each content."""
+        data = content if isinstance(content, bytes) else content.encode()
+        folder = self.root / "bad" / hashlib.sha256(data).hexdigest()[:12]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        return str(folder / name)
 
     def environment(self) -> dict[str, str]:
         """Variables that keep all commands inside, and away from SLURM."""

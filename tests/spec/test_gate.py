@@ -53,7 +53,7 @@ def test_places(tmp_path: Path) -> None:
         ("fifo", "a fifo, but a folder is meant"),
         ("circle", "Too many levels of symbolic links; name another place"),
         ("dangling", "a link to nowhere, which does not exist"),
-        ("x" * 256, "256 bytes, allowed are 255"),
+        ("x" * 256, "a name of 256 bytes, allowed are 255"),
     ):
         with pytest.raises(SpecError, match=f"^--results = .*{words}"):
             gate.check_place("--results", tmp_path / name, (gate.FOLDER,))
