@@ -24,9 +24,7 @@ class Place(click.Path):
     def __init__(self, **what: Any) -> None:
         super().__init__(path_type=Path, **what)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path."""
         if value == "":  # to Python it is the folder where the user happens to be
             self.fail("it is empty; name a place, or leave it out", param, ctx)

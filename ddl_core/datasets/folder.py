@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -238,7 +238,7 @@ def _folders(top: str, odd: bool) -> Iterator[tuple[str, list[str]]]:
             raise DataError(f"{top} has more than {MOST_FOLDERS:,} folders; links may be the cause")
         files = []
         try:
-            state = os.stat(folder)
+            state = Path(folder).stat()
             here = (state.st_dev, state.st_ino)
             if here in above:
                 raise DataError(f"{folder} leads back to a folder above it; remove that link")
@@ -269,7 +269,7 @@ def _require_file(entry: "os.DirEntry[str]") -> None:
     try:
         gate.require_file(entry.path)
     except OSError as error:
-        link = f" (a link to {os.readlink(entry.path)})" if entry.is_symlink() else ""
+        link = f" (a link to {Path(entry.path).readlink()})" if entry.is_symlink() else ""
         raise DataError(
             f"{entry.path}{link} is no image file: {error.strerror}; repair or remove it; "
             "all such files: ddl data verify DIR"

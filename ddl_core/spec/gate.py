@@ -130,7 +130,7 @@ def kind(path: Path | str) -> str:
     OSError
         If nothing is.
     """
-    return _named(os.stat(path).st_mode)
+    return _named(Path(path).stat().st_mode)
 
 
 def _named(mode: int) -> str:

@@ -33,7 +33,7 @@ MOST_PROBLEMS = 20  # that one message lists
 def _name(kind: str) -> AfterValidator:
     def check(value: str) -> str:
         try:
-            return check_name(kind, value)
+            return check_name(kind, value[:LONGEST_NAME])  # which none has
         except SpecError as error:
             raise ValueError(str(error)) from None
 
@@ -72,9 +72,7 @@ class RunSpec(BaseModel):
         le=10**10,
         description="use only so many training images (default: all; synthetic: ImageNet's)",
     )
-    eval_images: PositiveInt | None = Field(
-        None, le=10**10, description="the same for evaluation"
-    )
+    eval_images: PositiveInt | None = Field(None, le=10**10, description="the same for evaluation")
     nodes: PositiveInt = Field(1, le=10**5, description="machines")
     gpus_per_node: PositiveInt = Field(
         1, le=10**4, description="ranks per machine (processes without a GPU)"
@@ -110,9 +108,7 @@ class RunSpec(BaseModel):
     )
     warmup_epochs: float = Field(5, ge=0, le=10**6, description="linear learning-rate warm-up")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
-    eval_every: int = Field(
-        1, ge=0, le=10**6, description="epochs between evaluations (0: never)"
-    )
+    eval_every: int = Field(1, ge=0, le=10**6, description="epochs between evaluations (0: never)")
     checkpoint_every: int = Field(
         1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
     )
@@ -161,9 +157,7 @@ class RunSpec(BaseModel):
         False, description="DeepSpeed: reduce gradients during backward"
     )
     seed: int = Field(0, ge=0, le=LARGEST, description="of weights, order and augmentation")
-    repeat: int = Field(
-        0, ge=0, le=10**6, description="index of the repetition; enters every seed"
-    )
+    repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

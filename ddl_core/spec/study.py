@@ -128,8 +128,7 @@ class Study(BaseModel):
         twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
         if twice:
             raise SpecError(
-                "two grids of axes contain the same run, or one names a value twice: "
-                + some(twice)
+                "two grids of axes contain the same run, or one names a value twice: " + some(twice)
             )
         if self.turns:
             _check_reference(self.turns, runs)

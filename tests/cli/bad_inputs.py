@@ -101,7 +101,7 @@ def bad_inputs(draw: Draw, world: World, of: Path_ | None = None) -> BadInput:
     given = {one: words for one in command.params if (words := good(one, world)) is not None}
     drawn = draw(st.sampled_from(["parameter"] * 8 + ["option", "variable", "content", "content"]))
     if drawn == "content" and (found := _contents(command, path, world)):
-        kind, changed, told = draw(found)
+        kind, changed, told = draw(st.one_of(found))
         return _called(path, kind, {**given, **changed}, told)
     if drawn == "option":
         flag = draw(st.from_regex(r"--no-such-[a-z]{1,9}", fullmatch=True))
@@ -210,8 +210,8 @@ Content = tuple[str, dict[click.Parameter, list[str]], tuple[str, ...]]
 
 def _contents(
     command: click.Command, path: Path_, world: World
-) -> st.SearchStrategy[Content] | None:
-    """Return mistakes inside the files that a command reads; None if it reads none."""
+) -> list[st.SearchStrategy[Content]]:
+    """Return mistakes inside the files that a command reads."""
     by_name = {named(parameter): parameter for parameter in command.params}
     found: list[st.SearchStrategy[Content]] = []
     if study := by_name.get("STUDY"):
@@ -232,8 +232,7 @@ def _contents(
                 lambda kind: (f"report: {kind}", {file: [str(world.report_of(kind))]}, (kind,))
             )
         )
-    found += _data(by_name, path, world)
-    return st.one_of(found) if found else None
+    return [*found, *_data(by_name, path, world)]
 
 
 def _data(

@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,9 @@ def fill(folder: Path) -> None:
     """Leave no byte free."""
     with (folder / "ballast").open("ab", buffering=0) as file:
         for size in (65_536, 512, 1):
-            try:
+            with suppress(OSError):  # no space left on device
                 while file.write(b"\1" * size):
                     pass
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
 
 
 def test_what_a_rank_has_to_say_and_the_record_find_room(

@@ -184,7 +184,8 @@ def test_a_full_disk_costs_no_finished_record(full_disk):
 
 
 def test_a_failure_may_name_a_file_whose_name_is_not_utf8(tmp_path):
-    failure = Failure.of("DataError", f"{os.fsdecode(b'na\xefve.jpg')} is gone")
+    name = os.fsdecode(b"na\xefve.jpg")
+    failure = Failure.of("DataError", f"{name} is gone")
     record = RunRecord.plan("s", RunSpec()).model_copy(update={"error": failure})
     write_record(tmp_path, record)
     assert read_record(tmp_path).error.message == r"na\udcefve.jpg is gone"

@@ -37,7 +37,7 @@ def test_a_number_that_is_none(value: float) -> None:
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "0", "", "soon"])
 def test_seconds_are_positive(text: str) -> None:
-    with pytest.raises(SpecError, match="DDL_X = .*: a positive number of seconds"):
+    with pytest.raises(SpecError, match=r"DDL_X = .*: a positive number of seconds"):
         gate.seconds("DDL_X", text)
     assert gate.seconds("DDL_X", "2.5") == 2.5
 
