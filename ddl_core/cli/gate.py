@@ -28,7 +28,7 @@ class Place(click.Path):
         """Return the path."""
         if value == "":  # to Python it is the folder where the user happens to be
             self.fail("it is empty; name a place, or leave it out", param, ctx)
-        path = Path(super().convert(value, param, ctx))
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         wanted = [gate.FILE] * self.file_okay + [gate.FOLDER] * self.dir_okay
         gate.check_place(_name(param) if param else "path", path, tuple(wanted))
         return path
