@@ -259,8 +259,8 @@ def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm: StandIns) -> None:
-    path, _ = two_runs(tmp_path, nodes=[10_000, 20_000])
-    submitting = ("study", "submit", path, "--site", "generic", "--time", "01:00:00")
+    path, _ = two_runs(tmp_path)
+    submitting = ("study", "submit", path, "--site", "generic", "--time", "6000:00:00")
     shown = ddl(*submitting, "--dry-run")
     assert shown.exit_code == 0
     assert "nothing would be submitted: these jobs may cost 30,000 node-hours" in shown.stderr
