@@ -15,7 +15,7 @@ from typing import Any
 from ddl_core.errors import SpecError
 
 LONGEST_TEXT = 4_000  # characters of one value; a path may have about as many
-LONGEST_NAME = 255  # bytes of one name in a path, on all usual file systems
+LONGEST_PART = 255  # bytes of one name in a path, on all usual file systems
 LARGEST = 2**63 - 1  # whole number that arrays and files hold
 
 FILE, FOLDER = "a file", "a folder"
@@ -102,9 +102,9 @@ def check_place(name: str, path: Path, wanted: tuple[str, ...] = (FILE, FOLDER))
         If the path is none, leads in a circle or to nothing, or to what is not `wanted`.
     """
     check_text(name, str(path))
-    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_PART:
         raise SpecError(
-            f"{name} = {shown(str(path))}: a name of {longest} bytes, allowed are {LONGEST_NAME}; "
+            f"{name} = {shown(str(path))}: a name of {longest} bytes, allowed are {LONGEST_PART}; "
             "choose a shorter one"
         )
     try:
@@ -130,10 +130,7 @@ def kind(path: Path | str) -> str:
     OSError
         If nothing is.
     """
-    return _named(Path(path).stat().st_mode)
-
-
-def _named(mode: int) -> str:
+    mode = Path(path).stat().st_mode
     return next((name for fits, name in _KINDS if fits(mode)), "a device")
 
 

@@ -272,7 +272,8 @@ def _data(
             )
         ]
     kinds = {("data", "verify"): PHOTOS | DAMAGED}
-    kinds |= {("data", "convert"): PHOTOS, ("bench", "loader"): PHOTOS}
+    training = {name: change for name, change in PHOTOS.items() if name != "val"}
+    kinds |= {("data", "convert"): PHOTOS, ("bench", "loader"): training}
     if path not in kinds:
         return []
     where = by_name.get("DIR") or by_name["--data"]

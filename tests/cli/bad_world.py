@@ -157,7 +157,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.results = root / "results"
-        self.photos = write_pictures(root / "photos", 8, 4)
+        self.photos = write_pictures(root / "photos", 80, 8)
         self.study = self.file("small.yaml", yaml.safe_dump(STUDY))
         self.site = self.file("here.toml", 'description = "here"\n')
         self.report = self.file(
