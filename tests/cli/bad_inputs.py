@@ -52,7 +52,7 @@ SLOW = (
 CLEAR = "clear error"
 OUTCOMES = (CLEAR, "traceback", "hang", "accepted", "unclear")
 
-Path_ = tuple[str, ...]
+Words = tuple[str, ...]
 Draw = st.DrawFn
 
 
@@ -60,16 +60,16 @@ Draw = st.DrawFn
 class BadInput:
     """One call of `ddl`, and the words of which its message has to have one."""
 
-    command: Path_
+    command: Words
     kind: str
     words: tuple[str, ...]
     told: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict, hash=False)
 
 
-def commands(group: click.Group = main, path: Path_ = ()) -> dict[Path_, click.Command]:
+def commands(group: click.Group = main, path: Words = ()) -> dict[Words, click.Command]:
     """Return all commands that do something, by their words."""
-    found: dict[Path_, click.Command] = {}
+    found: dict[Words, click.Command] = {}
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             found |= commands(command, (*path, name))
@@ -106,7 +106,7 @@ def good(parameter: click.Parameter, world: World) -> list[str] | None:
 
 
 @st.composite
-def bad_inputs(draw: Draw, world: World, of: Path_ | None = None) -> BadInput:
+def bad_inputs(draw: Draw, world: World, of: Words | None = None) -> BadInput:
     """Draw a mistake in one command, by default any."""
     path = of or draw(st.sampled_from(sorted(commands())))
     command = commands()[path]
@@ -133,7 +133,7 @@ def bad_inputs(draw: Draw, world: World, of: Path_ | None = None) -> BadInput:
 
 
 def _called(
-    path: Path_,
+    path: Words,
     kind: str,
     given: dict[click.Parameter, list[str]],
     told: tuple[str, ...],
@@ -221,7 +221,7 @@ Content = tuple[str, dict[click.Parameter, list[str]], tuple[str, ...]]
 
 
 def _contents(
-    command: click.Command, path: Path_, world: World
+    command: click.Command, path: Words, world: World
 ) -> list[st.SearchStrategy[Content]]:
     """Return mistakes inside the files that a command reads."""
     by_name = {named(parameter): parameter for parameter in command.params}
@@ -248,7 +248,7 @@ def _contents(
 
 
 def _data(
-    by_name: dict[str, click.Parameter], path: Path_, world: World
+    by_name: dict[str, click.Parameter], path: Words, world: World
 ) -> list[st.SearchStrategy[Content]]:
     """Return mistakes in the folders of images that a command reads."""
     if path == ("data", "index"):

@@ -22,7 +22,7 @@ from ddl_core.records.paths import NOTEBOOKS
 from tests.cli.bad_inputs import (
     CLEAR,
     Hang,
-    Path_,
+    Words,
     as_process,
     bad_inputs,
     commands,
@@ -53,8 +53,8 @@ def _inside(world: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
-def test_a_mistake_in_any_command_is_told(path: Path_, world: World) -> None:
-    @settings(FIXED, max_examples=12)
+def test_a_mistake_in_any_command_is_told(path: Words, world: World) -> None:
+    @settings(FIXED, max_examples=20)
     @given(bad_inputs(world, path))
     def tell(bad: Any) -> None:
         outcome, said = in_process(bad)
