@@ -104,7 +104,7 @@ class RunSpec(BaseModel):
         "step", description="learning rate over epochs"
     )
     base_lr: float = Field(
-        0.025, gt=0, le=10**6, description="learning rate per worker, scaled linearly"
+        0.025, gt=0, le=1e30, description="learning rate per worker, scaled linearly"
     )
     warmup_epochs: float = Field(5, ge=0, le=10**6, description="linear learning-rate warm-up")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
