@@ -126,7 +126,7 @@ horovod: .venv/.packages ## build Horovod for this torch, as env does; docs/inst
 	  echo "error: all of the output: $(HOROVOD_LOG)"; exit 1; }
 
 clean: ## delete .venv and caches, keep results/
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .coverage .coverage.* htmlcov
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -18,6 +18,7 @@ from ddl_core.analysis.estimates import middle
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
 OTHERS = (
+    "bad_inputs",
     "coverage",
     "faults",
     "figures_10k",
@@ -129,6 +130,8 @@ def others() -> str:
             f"minutes, {found['runs_completed']} runs completed all the same; clear errors "
             f"{found['clear_errors']}, {counts}."
         )
+    if found := result("bad_inputs"):
+        lines.append(mistakes(found))
     missing = [name for name in OTHERS if result(name) is None]
     lines += [f"`{name}`: {NOT_YET.lower()}" for name in missing]
     return "\n".join(f"- {line}" for line in lines)
@@ -152,6 +155,18 @@ def covered(found: dict[str, Any]) -> list[str]:
         f"median of three: {percents([former['covered_by_interval_of_median']])} covered, "
         f"{percents([former['decided_over_8_sizes']])} of claims over 8 sizes decided.",
     ]
+
+
+def mistakes(found: dict[str, Any]) -> str:
+    """Return what became of bad inputs."""
+    parts = []
+    for where, some in found["outcomes"].items():
+        counts = ", ".join(f"{number:,} x {name}" for name, number in some.items())
+        parts.append(f"{where.replace('_', ' ')}: {counts}")
+    return (
+        f"`bad_inputs`: {found['inputs']:,} different mistakes in {found['commands']} commands; "
+        f"{'; '.join(parts)}."
+    )
 
 
 def percents(shares: Iterable[float]) -> str:

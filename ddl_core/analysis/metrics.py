@@ -28,6 +28,15 @@ def throughput(samples: float, wall_s: float) -> float:
     return samples / wall_s if wall_s > 0 else float("nan")
 
 
+def told(epochs: Sequence[EpochRecord]) -> str:
+    """Return the throughput of a run in words, or why it has none."""
+    warm = [row for row in epochs if row.phase == "train" and not row.cold]
+    if not warm:
+        return "no throughput, as no epoch counts: all were cold or profiled (docs/method.md)"
+    rate = throughput(sum(row.samples for row in warm), sum(row.wall_s for row in warm))
+    return f"{rate:.1f} images/s in {len(warm)} warm epoch{'s' if len(warm) > 1 else ''}"
+
+
 def runtime(wall_s: Values) -> float:
     """Return T, seconds: the sum of the wall times of all training epochs, the cold one too.
 

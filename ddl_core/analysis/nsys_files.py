@@ -182,8 +182,12 @@ def _table(path: Path) -> pd.DataFrame:
     rows = lines[header:]
     end = next((i for i, row in enumerate(rows) if not row.strip()), len(rows))
     try:
-        return pd.read_csv(io.StringIO("\n".join(rows[:end])), na_values=["None"])
-    except pd.errors.ParserError as error:
+        found = pd.read_csv(io.StringIO("\n".join(rows[:end])), na_values=["None"])
+        for name in (_SUMMARY | _TRACE) - {"Name"}:
+            if name in found:
+                found[name] = pd.to_numeric(found[name])
+        return found
+    except (pd.errors.ParserError, ValueError) as error:
         raise DataError(f"{path} is damaged: {error}; write the report again") from None
 
 

@@ -4,6 +4,7 @@ Modules that are slow to import (papermill, pandas, matplotlib, the launchers) a
 the commands that need them: `ddl --help` answers at once, and works where they are not installed.
 """
 
+import errno
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
+from ddl_core.cli.gate import check_environment, escape_output, guard
 from ddl_core.cli.kernel import kernel as kernel_command
 from ddl_core.cli.profile import profile as profile_command
 from ddl_core.cli.run import run as run_command
@@ -23,17 +25,33 @@ from ddl_core.errors import STOPPED, DDLError
 
 
 class Application(click.Group):
-    """A group that turns the errors a user can cause into one message and exit code 1."""
+    """A group that turns the errors a user can cause into one message and exit code 1.
+
+    What the system says of a file or folder is one of them: the user's disk, not a bug.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
+        escape_output()
         try:
+            check_environment()
             return super().invoke(ctx)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
             sys.exit(STOPPED)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "ddl_core":
+                raise
+            raise click.ClickException(
+                f"this needs the package {error.name!r}, which is not installed; run `make env`"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who read the output has seen enough
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from None
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,5 +74,5 @@ for command in (
     kernel_command,
 ):
     main.add_command(command)
-
+guard(main)
 loaded()

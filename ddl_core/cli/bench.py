@@ -37,12 +37,12 @@ def bench() -> None:
     multiple=True,
     help="May be given several times. [default: folder]",
 )
-@click.option("--threads", type=click.IntRange(0), default=1, show_default=True,
+@click.option("--threads", type=click.IntRange(0, 1024), default=1, show_default=True,
               help="Processes of the loader; DALI: threads.")  # fmt: skip
 @click.option("--image-size", type=int, default=224, show_default=True, help="Side, pixels.")
 @click.option("--local-batch-size", type=int, default=64, show_default=True, help="Images.")
 @click.option("--images", type=click.IntRange(1), help="Use only so many. [default: all]")
-@click.option("--epochs", type=click.IntRange(1), default=3, show_default=True,
+@click.option("--epochs", type=click.IntRange(1, 1000), default=3, show_default=True,
               help="Passes from memory, after one from the disk.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @data_option

@@ -17,9 +17,8 @@ def data() -> None:
 
 
 PROCESSES = click.option(
-    "--processes", type=click.IntRange(1), help="Processes that work. [default: one per core]"
+    "--processes", type=click.IntRange(1, 1024), help="Processes that work. [default: one per core]"
 )
-OUT = click.Path(file_okay=False, path_type=Path)
 
 
 @data.command("sample")
@@ -50,7 +49,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
 
 @data.command("import")
 @click.argument("name", metavar="NAME", type=click.Choice(PUBLIC_SETS))
-@click.argument("folder", metavar="[DIR]", type=OUT, required=False)
+@click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
 @click.option("--source", type=FOLDER, help="Folder of the packed files.")
 def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     """Write a small public set as an image folder, which all loaders read.
@@ -70,7 +69,7 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
 
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
-@click.option("--out", type=OUT, metavar="DIR", help="Where to. [default: DIR/tfrecord]")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Where to. [default: DIR/tfrecord]")
 @click.option("--train-shards", type=click.IntRange(1), help="Files of the training images.")
 @click.option("--val-shards", type=click.IntRange(1), help="Files of the validation images.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Another seed, another order.")

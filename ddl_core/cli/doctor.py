@@ -59,6 +59,7 @@ def doctor(
     """
     from ddl_core.doctor import examination
 
+    _refuse_unused(site_name, **request)
     tree = tree_of(root)
     if show:
         report = examination.show(show)
@@ -71,6 +72,17 @@ def doctor(
         _draw(tree, report.directory, as_json)
     if any(one.state == "bad" for one in report.findings):
         sys.exit(NOT_READY)
+
+
+def _refuse_unused(
+    site_name: str | None, ranks: int | None, nodes: int | None, **options: Any
+) -> None:
+    """Refuse what would be passed over: without a site there is no job."""
+    given = [name for name in ("account", "partition", "time") if options[name] is not None]
+    if nodes is not None and ranks is None:
+        given.append("nodes")
+    if given and site_name is None:
+        raise click.UsageError(f"--{given[0]} is for a job; name its machine with --site as well")
 
 
 def _request(

@@ -1,5 +1,6 @@
 """Options that several commands share, and the options made from the fields of a run."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -7,16 +8,17 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
+from ddl_core.cli.gate import Place
 from ddl_core.records.agreement import alarm
 from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import Tree, results
 from ddl_core.spec.labels import named
 from ddl_core.spec.registry import REGISTRIES
-from ddl_core.spec.run import RunSpec
+from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FOLDER = click.Path(file_okay=True, path_type=Path)
+FOLDER = Place(file_okay=False)
 
 
 def results_option(command: Command) -> Command:
@@ -47,6 +49,15 @@ def dry_run_option(command: Command) -> Command:
     return click.option(
         "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
     )(command)
+
+
+def checked_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the name of a study, which is one of a folder."""
+    if not re.fullmatch(NAME, value) or len(value) > LONGEST_NAME:
+        raise click.BadParameter(
+            f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
+        )
+    return value
 
 
 def tree_of(root: Path | None) -> Tree:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from ddl_core.cli.options import results_option, spec_options, tree_of
+from ddl_core.cli.gate import Place
+from ddl_core.cli.options import checked_name, results_option, spec_options, tree_of
 from ddl_core.records.paths import RunFiles
 from ddl_core.spec.run import RunSpec
 
@@ -25,7 +26,7 @@ def profile() -> None:
 @click.option("--site", "site_name", required=True, metavar="SITE",
               help="Machine: a name from slurm/, or a path.")  # fmt: skip
 @click.option("--study", "study_name", default="nsys", show_default=True, metavar="NAME",
-              help="Folder the run is kept under.")  # fmt: skip
+              callback=checked_name, help="Folder the run is kept under.")  # fmt: skip
 @results_option
 @spec_options
 def command(site_name: str, study_name: str, root: Path | None, **fields: Any) -> None:
@@ -45,8 +46,8 @@ def command(site_name: str, study_name: str, root: Path | None, **fields: Any) -
 
 @profile.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...",
-                type=click.Path(path_type=Path))  # fmt: skip
-@click.option("--csv", "csv", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path),
+                type=Place(dir_okay=False))  # fmt: skip
+@click.option("--csv", "csv", metavar="OUT", type=Place(dir_okay=False),
               help="Also write the table as CSV.")  # fmt: skip
 def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """Print the shares of time in files of Nsight Systems, a line for each rank.

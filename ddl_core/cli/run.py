@@ -1,23 +1,22 @@
 """``ddl run``."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ddl_core.cli.options import data_option, dry_run_option, results_option, spec_options, tree_of
+from ddl_core.cli.options import (
+    checked_name,
+    data_option,
+    dry_run_option,
+    results_option,
+    spec_options,
+    tree_of,
+)
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.run import read_epochs
 from ddl_core.spec.run import RunSpec
-
-STUDY_NAME = r"[a-z0-9_]+"  # becomes a folder
-
-
-def _checked_name(context: click.Context, option: click.Parameter, value: str) -> str:
-    if not re.fullmatch(STUDY_NAME, value):
-        raise click.BadParameter(f"{value!r} is not made of small letters, digits and _ only")
-    return value
 
 
 @click.command()
@@ -28,7 +27,7 @@ def _checked_name(context: click.Context, option: click.Parameter, value: str) -
     default="adhoc",
     show_default=True,
     metavar="NAME",
-    callback=_checked_name,
+    callback=checked_name,
     help="Folder the run is kept under.",
 )
 @data_option
@@ -42,6 +41,7 @@ def run(
     For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
+    from ddl_core.analysis import metrics
     from ddl_core.launch import local, plan, preflight, ranks
 
     spec = RunSpec.parse(fields)
@@ -57,5 +57,8 @@ def run(
     plan.check_data([entry(spec, directory)], tree, data_dir)
     plan.plan_run(spec, study_name, tree, data_dir)
     click.echo(spec.run_id)
+    if note := plan.without_throughput([spec]):
+        click.echo(note)
     local.run_one(directory)
-    click.echo(f"completed; its lab book is {files.notebook}")
+    click.echo(f"completed: {metrics.told(read_epochs(directory))}")
+    click.echo(f"its lab book is {files.notebook}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddl_core.cli.options import (
+    checked_name,
     data_option,
     dry_run_option,
     results_option,
@@ -80,15 +81,16 @@ def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: b
     resolve, judged by how much earlier records of this machine varied.
     """
     from ddl_core.analysis.design import resolves
-    from ddl_core.launch.plan import find_study, short_windows
+    from ddl_core.launch.plan import find_study, short_windows, without_throughput
     from ddl_core.records.ledger import plan
 
     asked, tree = find_study(name), tree_of(root)
     entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
     click.echo(show_entries(entries))
     click.echo(counts(entries))
-    if short := short_windows(asked.expand()):
-        click.echo(short)
+    for note in (short_windows(asked.expand()), without_throughput(asked.expand())):
+        if note:
+            click.echo(note)
     click.echo(resolves(asked, tree))
 
 
@@ -195,7 +197,7 @@ study.add_command(cancel)
 
 
 @study.command("publish")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", callback=checked_name)
 @results_option
 def publish_command(name: str, root: Path | None) -> None:
     """Copy the records of completed runs to data/runs/, to be committed."""
@@ -212,10 +214,12 @@ def publish_command(name: str, root: Path | None) -> None:
 def _start(
     name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.plan import find_study, without_throughput
     from ddl_core.launch.study import run_study, summary
 
     asked, tree = find_study(name), tree_of(root)
+    if note := without_throughput(asked.expand()):
+        click.echo(note)
     if dry_run:
         _show_start(ledger(asked, tree), retry_failed, in_turns=asked.turns is not None)
         return

@@ -1,12 +1,13 @@
 """``ddl study submit``."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
-from ddl_core.errors import DataError, LaunchError
+from ddl_core.errors import DataError, LaunchError, SpecError
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.spec.labels import named
@@ -14,6 +15,8 @@ from ddl_core.spec.labels import named
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
     from ddl_core.launch.slurm.submit import Submission, Submissions
+
+MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 
 
 @click.command()
@@ -46,6 +49,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Let the larger runs of an arm wait until one on its fewest nodes is complete.",
 )
+@click.option(
+    "--most-node-hours",
+    type=click.FloatRange(0),
+    default=MOST_NODE_HOURS,
+    show_default=True,
+    metavar="N",
+    help="Refuse to submit what may cost more.",
+)
 @data_option
 @results_option
 @dry_run_option
@@ -58,6 +69,7 @@ def submit(
     by: str,
     retry_failed: bool,
     small_first: bool,
+    most_node_hours: float,
     data_dir: Path | None,
     root: Path | None,
     dry_run: bool,
@@ -82,12 +94,32 @@ def submit(
         plan = core.prepare(joined(entries, queue), site, options, queue, choice)
         _show_scripts(plan.jobs)
         _show_plan(plan)
+        if dear := _too_dear(plan, most_node_hours):
+            click.echo(f"warning: nothing would be submitted: {dear}", err=True)
         _warn_of_data(plan.jobs, tree, data_dir)
         return
-    submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=_show_plan)
+    show = partial(_show_affordable, most=most_node_hours)
+    submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=show)
     names = named(asked.expand())
     for item, job_id in submitted:
         click.echo(f"{job_id}  {names.get(item.spec.run_id, item.spec.run_id)}")
+
+
+def _too_dear(plan: "Submissions", most: float) -> str | None:
+    """Return why a plan is not submitted: it may cost more than was said to be meant."""
+    hours = sum(job.node_hours for job in plan.jobs)
+    if hours <= most:
+        return None
+    return (
+        f"these jobs may cost {hours:,.0f} node-hours, more than --most-node-hours {most:,.0f}; "
+        "if that is meant, name as many there; else lower nodes, repeats or --time"
+    )
+
+
+def _show_affordable(plan: "Submissions", most: float) -> None:
+    _show_plan(plan)
+    if dear := _too_dear(plan, most):
+        raise SpecError(dear)
 
 
 def _show_plan(plan: "Submissions") -> None:

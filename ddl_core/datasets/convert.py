@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ddl_core.datasets.bulk import alone, explained, require_space, stream
 from ddl_core.datasets.folder import ImageList, list_images
+from ddl_core.datasets.image_file import why
 from ddl_core.datasets.manifest import (
     ConvertPlan,
     ShardEntry,
@@ -29,6 +30,7 @@ from ddl_core.datasets.sample import SPLITS
 from ddl_core.datasets.shards import converted_folder, index_fits, shard_name, write_index
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, SYNSET, Value, example, frame
 from ddl_core.errors import DataError
+from ddl_core.spec.gate import require_file
 
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
 
@@ -106,6 +108,7 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
     """Return the content, and the image of which only the header was read."""
     advice = f"find all such files: ddl data verify {path.parents[2]}"
     try:
+        require_file(path)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {advice}") from None
@@ -115,7 +118,7 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
             with Image.open(io.BytesIO(content)) as image:
                 return content, image
     except Exception as error:  # damaged files make Pillow raise many types
-        raise DataError(f"{path} is no image ({error}); {advice}") from None
+        raise DataError(f"{path} is no image ({why(error)}); {advice}") from None
 
 
 @dataclass(frozen=True)

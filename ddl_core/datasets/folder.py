@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from ddl_core.datasets import listing
 from ddl_core.datasets.listing import Arrays
 from ddl_core.errors import DataError
+from ddl_core.spec import gate
+from ddl_core.spec.gate import some
 
 # Those of torchvision.datasets.ImageFolder.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+# Inside one class folder. Links that lead to one another could make any number of them.
+MOST_FOLDERS = 100_000
 
 
 class ImageList:
@@ -166,12 +171,14 @@ def _listed_once(root: Path, found: Sequence[str], classes: Sequence[str] | None
     return ImageList.of_packed(root, order, (parts.get(name, b"") for name in order))
 
 
-def scan(root: Path, found: Sequence[str], classes: Sequence[str] | None = None) -> ImageList:
-    """List the images in the class folders `found`, of which some may be empty."""
+def scan(
+    root: Path, found: Sequence[str], classes: Sequence[str] | None = None, odd: bool = False
+) -> ImageList:
+    """List the images of class folders, of which some may be empty; `odd` as in `_walk`."""
     order = classes or found
     present = set(found)
     return ImageList(
-        root, order, (image_files(root / name) if name in present else () for name in order)
+        root, order, (_walk(root / name, odd)[0] if name in present else () for name in order)
     )
 
 
@@ -185,7 +192,7 @@ def class_folders(split_dir: Path) -> list[str]:
     """
     try:
         with os.scandir(split_dir) as entries:
-            kinds = {entry.name: entry.is_dir() for entry in entries}
+            kinds = {entry.name: _is_folder(entry) for entry in entries}
     except OSError as error:
         raise DataError(
             f"cannot read {split_dir}: {error.strerror}\n{expected(split_dir.parent)}"
@@ -201,26 +208,72 @@ def class_folders(split_dir: Path) -> list[str]:
     )
 
 
-def image_files(class_dir: Path) -> list[str]:
-    """Return the images below a class folder, relative to it, in ImageFolder's order.
+def _walk(class_dir: Path, odd: bool = False) -> tuple[list[str], bool]:
+    """Return the images below a class folder in ImageFolder's order, and whether it has folders.
+
+    Names are relative to it. `odd` lets through what has an image's name and is no file.
 
     Raises
     ------
     DataError
-        If a folder cannot be read.
+        If a folder cannot be read, a link leads in a circle, or an image is no file.
     """
-    return _walk(class_dir)[0]
-
-
-def _walk(class_dir: Path) -> tuple[list[str], bool]:
-    """Return the same, and whether there is a folder inside."""
     names = []
     top = str(class_dir)
-    walked = sorted(os.walk(top, followlinks=True, onerror=_unreadable))
-    for folder, _, files in walked:
+    walked = sorted(_folders(top, odd))
+    for folder, files in walked:
         inner = folder[len(top) + 1 :]
-        names += [f"{inner}/{file}" if inner else file for file in sorted(files) if is_image(file)]
+        names += [f"{inner}/{file}" if inner else file for file in sorted(files)]
     return names, len(walked) > 1
+
+
+def _folders(top: str, odd: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder from `top` down with its images; links are followed, but in no circle."""
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
+    seen = 0
+    while waiting:
+        folder, above = waiting.pop()
+        seen += 1
+        if seen > MOST_FOLDERS:
+            raise DataError(f"{top} has more than {MOST_FOLDERS:,} folders; links may be the cause")
+        files = []
+        try:
+            state = Path(folder).stat()
+            here = (state.st_dev, state.st_ino)
+            if here in above:
+                raise DataError(f"{folder} leads back to a folder above it; remove that link")
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if _is_folder(entry):
+                        waiting.append((entry.path, above | {here}))
+                    elif is_image(entry.name):
+                        if not odd:
+                            _require_file(entry)
+                        files.append(entry.name)
+        except OSError as error:
+            raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+        yield folder, files
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False
+
+
+def _require_file(entry: "os.DirEntry[str]") -> None:
+    """Refuse what has an image's name and is none; asks the system of links only."""
+    if entry.is_file(follow_symlinks=False):
+        return
+    try:
+        gate.require_file(entry.path)
+    except OSError as error:
+        link = f" (a link to {Path(entry.path).readlink()})" if entry.is_symlink() else ""
+        raise DataError(
+            f"{entry.path}{link} is no image file: {error.strerror}; repair or remove it; "
+            "all such files: ddl data verify DIR"
+        ) from None
 
 
 def is_image(name: str) -> bool:
@@ -237,13 +290,3 @@ def expected(root: Path) -> str:
         "    val/<class>/*.JPEG\n"
         "make a sample set with `ddl data sample`, or name another folder with `--data DIR`"
     )
-
-
-def _unreadable(error: OSError) -> None:
-    raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from ddl_core.spec.gate import require_file
+
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 
@@ -42,6 +44,7 @@ def inspect_file(path: str, size: int | None = None, sha256: str | None = None) 
     """
     facts = FileFacts()
     try:
+        require_file(path)
         content = Path(path).read_bytes()
     except OSError as error:
         facts.problems.append(("unreadable", str(error.strerror)))
@@ -92,11 +95,16 @@ def _decode(content: bytes, facts: FileFacts, is_jpeg: bool) -> None:
         facts.problems.append(_damage(content, error))
 
 
+def why(error: Exception) -> str:
+    """Return why Pillow cannot read an image, without the Python object that it names."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    return f"{type(error).__name__}: {error}"
+
+
 def _damage(content: bytes, error: Exception) -> tuple[str, str]:
     """Tell a file that ends too early from one that is damaged or no image at all."""
     cut = content.startswith(JPEG_START) and not content.rstrip(b"\0").endswith(JPEG_END)
     if cut:
         return "truncated", f"{len(content)} bytes, without a JPEG's end"
-    if isinstance(error, UnidentifiedImageError):
-        return "unreadable", "not an image of a known format"
-    return "unreadable", f"{type(error).__name__}: {error}"
+    return "unreadable", why(error)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddl_core.datasets.photos import CLASSES, Source
 from ddl_core.errors import DataError
 from ddl_core.records.storage import replacing
+from ddl_core.spec.gate import require_file
 
 MANIFEST = "manifest.json"
 FORMAT = "ddl-sample"
@@ -98,6 +99,7 @@ class Manifest(SamplePlan):
         """
         path = folder / MANIFEST
         try:
+            require_file(path)
             content = json.loads(path.read_bytes())
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 return None
@@ -106,7 +108,7 @@ class Manifest(SamplePlan):
             return None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
-        except ValueError as error:  # not JSON, or a field that is missing, unknown or wrong
+        except (ValueError, RecursionError) as error:  # not JSON, or a field missing or wrong
             reason = _first(error) if isinstance(error, ValidationError) else str(error)
             raise DataError(
                 f"{path} is damaged, or of another version of this program ({reason}); "
@@ -130,6 +132,7 @@ def read_journal(folder: Path) -> tuple[SamplePlan | None, list[FileEntry]]:
     plan: SamplePlan | None = None
     entries: list[FileEntry] = []
     try:
+        require_file(folder / JOURNAL)
         with (folder / JOURNAL).open(encoding="utf-8") as lines:
             plan = SamplePlan.model_validate_json(next(lines, ""))
             for line in lines:
@@ -200,6 +203,7 @@ def read_shard_log(folder: Path) -> tuple[ConvertPlan | None, list[ShardEntry]]:
     """
     path = folder / SHARD_LOG
     try:
+        require_file(path)
         lines = path.read_bytes().splitlines(keepends=True)
     except (FileNotFoundError, NotADirectoryError):
         return None, []

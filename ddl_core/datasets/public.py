@@ -5,7 +5,7 @@ import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from PIL import Image
 from tqdm import tqdm
 
 from ddl_core.datasets.bulk import alone, explained, require_space
+from ddl_core.datasets.folder import class_folders
 from ddl_core.errors import DataError
+from ddl_core.spec.gate import require_file
 
 # Xiao et al. 2017, arXiv:1708.07747, table 2. Numbered, so that sorted folders give the labels.
 FASHION_MNIST_CLASSES = (
@@ -32,6 +34,7 @@ CIFAR10_BYTES = 1 + 3 * 32 * 32  # a label, then the three planes of an image
 DIGITS_TRAIN = 1437  # four fifths; the later fifth was written by other people
 
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images are smaller
+MOST_BYTES = 10**9  # of an unpacked file; the largest known here has 47 MB
 
 
 class Split(NamedTuple):
@@ -63,8 +66,7 @@ def read_fashion_mnist(folder: Path) -> tuple[Split, Split]:
 
 def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Return the array of an IDX file: magic number, sizes as big-endian 32-bit, then bytes."""
-    with gzip.open(path) as file:
-        content = file.read()
+    content = _whole(path, gzip.open)
     head = np.frombuffer(content, ">u4", 1 + dimensions)
     if head[0] != 0x0800 + dimensions:
         raise ValueError(f"{path.name} is not an IDX file of {dimensions} dimensions")
@@ -79,16 +81,26 @@ def read_cifar10(folder: Path) -> tuple[Split, Split]:
     OSError, ValueError
         If a file is missing or damaged.
     """
-    names = (folder / "batches.meta.txt").read_text(encoding="utf-8").split()
+    names = _whole(folder / "batches.meta.txt", Path.open).decode().split()
     classes = tuple(f"{number}_{name}" for number, name in enumerate(names))
 
     def split(*files: str) -> Split:
-        content = b"".join((folder / file).read_bytes() for file in files)
+        content = b"".join(_whole(folder / file, Path.open) for file in files)
         rows = np.frombuffer(content, np.uint8).reshape(-1, CIFAR10_BYTES)
         planes = rows[:, 1:].reshape(-1, 3, 32, 32)
         return _checked(Split(planes.transpose(0, 2, 3, 1).copy(), rows[:, 0], classes))
 
     return split(*(f"data_batch_{part}.bin" for part in range(1, 6))), split("test_batch.bin")
+
+
+def _whole(path: Path, opened: Callable[..., Any]) -> bytes:
+    """Return what a file holds, opened as it has to be; refuse one that unpacks to anything."""
+    require_file(path)
+    with opened(path, "rb") as file:
+        content: bytes = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{path.name} holds more than {MOST_BYTES:,} bytes")
+    return content
 
 
 def read_digits(_folder: Path) -> tuple[Split, Split]:
@@ -156,7 +168,8 @@ def import_set(name: str, out_dir: Path, source: Path | None = None, progress: b
     Raises
     ------
     DataError
-        If the packed files are missing or damaged, or if `out_dir` cannot be written.
+        If the packed files are missing or damaged, if `out_dir` cannot be written, or if something
+        else is there.
     """
     chosen = SETS[name]
     place = source or chosen.place
@@ -165,6 +178,7 @@ def import_set(name: str, out_dir: Path, source: Path | None = None, progress: b
         raise DataError(f"the packed files of {name} are needed, but {missing}; {chosen.remedy}")
     folder = out_dir.absolute()
     if folder.exists():
+        class_folders(folder / "train")  # what is there has to be a set, not anything
         return 0
     try:
         train, val = chosen.read(place)

@@ -133,8 +133,8 @@ def _make(
     for part in folder.glob("*/*/.*.part"):  # of a process that was killed
         part.unlink()
     entries = _usable(folder, plan, check)
+    require_space(folder, (plan.images - len(entries)) * BYTES_PER_IMAGE)  # before they are listed
     todo = [task for task in tasks(plan) if task.path not in entries]
-    require_space(folder, len(todo) * BYTES_PER_IMAGE)
     for parent in {(folder / task.path).parent for task in todo}:
         parent.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(todo), IMAGES_PER_BATCH)

@@ -20,11 +20,11 @@ from tqdm import tqdm
 
 from ddl_core.datasets import listing
 from ddl_core.datasets.bulk import stream
-from ddl_core.datasets.folder import some
 from ddl_core.datasets.listing import Arrays
 from ddl_core.datasets.manifest import SHARD_LOG, read_shard_log, write_whole
 from ddl_core.datasets.tfrecord import ENCODED, Example, read_lengths, unframe
 from ddl_core.errors import DataError
+from ddl_core.spec.gate import require_file, some
 
 # Split -> how the names of its files begin.
 PREFIXES = {"train": "train", "val": "validation"}
@@ -96,6 +96,7 @@ def read_index(shard: Path) -> Places:
     advice = f"make it again: ddl data index {shard.parent}"
     try:
         size = shard.stat().st_size
+        require_file(path)
         places = np.array(path.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
     except FileNotFoundError as error:
         what = f"the index {path}" if str(error.filename) == str(path) else str(shard)

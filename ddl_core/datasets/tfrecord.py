@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl_core.errors import DataError, NotInstalledError
+from ddl_core.spec.gate import require_file
 
 ENCODED = "image/encoded"
 LABEL = "image/class/label"  # from 1: 0 was kept for a background class
@@ -115,7 +116,10 @@ def read_lengths(path: Path) -> Iterator[tuple[int, int]]:
     ------
     DataError
         If the file is no TFRecord file, or ends within a record.
+    OSError
+        If it cannot be read, or is no file.
     """
+    require_file(path)
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
         offset = number = 0
@@ -133,7 +137,10 @@ def read_records(path: Path) -> Iterator[Record]:
     ------
     DataError
         If the file is no TFRecord file, or ends within a record.
+    OSError
+        If it cannot be read, or is no file.
     """
+    require_file(path)
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         offset = number = 0

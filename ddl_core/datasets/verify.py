@@ -80,7 +80,7 @@ def verify(
     manifest = Manifest.read(root)
     report = VerifyReport(str(root), checksums, has_manifest=manifest is not None)
     found = {split: class_folders(root / split) for split in SPLITS}
-    lists = {split: scan(root / split, found[split]) for split in SPLITS}
+    lists = {split: scan(root / split, found[split], odd=True) for split in SPLITS}
     _check_classes(report, found, lists)
     known = {entry.path: entry for entry in manifest.files} if manifest else None
     total = sum(map(len, lists.values()))

@@ -93,6 +93,7 @@ def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report
     runs = Study.load(STUDIES / "laptop.yaml").expand()
     folder = asked.data_dir or tree.dataset("sample")
     data = machine.data(folder, asked.data_format)
+    record = _planned_here(asked, folder if data.state == "ok" else None)
     report = Report(
         [
             *machine.examine_packages({run.strategy for run in runs}),
@@ -101,19 +102,26 @@ def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report
             data,
         ]
     )
-    if asked.ranks is None:
+    if record is None:
         return report
-    record = _planned(asked, None, folder if data.state == "ok" else None)
-    if record.spec.nodes > 1 and Allocation.current() is None:
-        raise SpecError(
-            f"nodes = {record.spec.nodes}: this is one machine; name a --site, or start this in "
-            "a job of `ddl`"
-        )
     if login_node.where() == "login node":
         report.findings.append(LOGIN_NODE)
         return report
     _probe_here(asked, record, tree, on_state, report)
     return report
+
+
+def _planned_here(asked: Request, data_dir: Path | None) -> ProbeRecord | None:
+    """Return the record of a probe of this machine, before time is spent on packages."""
+    if asked.ranks is None:
+        return None
+    record = _planned(asked, None, data_dir)
+    if record.spec.nodes > 1 and Allocation.current() is None:
+        raise SpecError(
+            f"nodes = {record.spec.nodes}: this is one machine; name a --site, or start this in "
+            "a job of `ddl`"
+        )
+    return record
 
 
 def _site(asked: Request, site: Site, tree: Tree, on_state: Callable[[str], None]) -> Report:

@@ -113,8 +113,10 @@ class LocalJob:
             lab_book.write_lab_book(self.run_dir, self._keep_kernel)
         except DDLError as error:
             self._error = error
-            with suppress(DDLError):  # of a full disk: then this error is told, not kept
+            try:
                 self._record(error)
+            except DDLError as unwritten:  # it has the reason too
+                self._error = unwritten
 
     def _record(self, error: DDLError) -> None:
         """Let the record say so if the kernel could not: it did not start, or was killed."""

@@ -14,7 +14,7 @@ from ddl_core.records.ledger import (
 )
 from ddl_core.records.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_core.records.run import read_record, write_record
-from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
+from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
 ENOUGH_STEPS = 200  # of a window on GPUs: some 10 s, in which a start of 0.1 s is one per cent
@@ -103,12 +103,42 @@ def short_windows(runs: list[RunSpec]) -> str | None:
 
 def _few_steps(run: RunSpec) -> int | None:
     """Return the steps of a window where they are too few; None where not, or not known."""
-    whole = run.loader == "synthetic" or run.dataset == "imagenet"
-    images = run.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
-    if run.device != "cuda" or images is None:
+    if run.device != "cuda" or run.known_images is None:
         return None
-    steps = images * run.passes(images) // run.global_batch_size
+    steps = _steps(run, run.known_images)
     return steps if steps < ENOUGH_STEPS else None
+
+
+def _steps(run: RunSpec, images: int) -> int:
+    return images * run.passes(images) // run.global_batch_size
+
+
+def without_throughput(runs: list[RunSpec]) -> str | None:
+    """Say which runs will have no throughput: what does not count is as long as they are.
+
+    Where a run's number of images is not known before it starts, nothing is said of it.
+    """
+    cold = [run for run in runs if _all_cold(run)]
+    if not cold:
+        return None
+    first = cold[0]
+    count = min(_cold(first), first.epochs)
+    last = " and the profiled one" if first.profile_steps else ""
+    return (
+        f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. in "
+        f"{first.run_id}, of epochs = {first.epochs}, the first {count}{last} do not count "
+        f"(warmup_steps = {first.warmup_steps}); ask for more epochs, or fewer warmup_steps"
+    )
+
+
+def _all_cold(run: RunSpec) -> bool:
+    if run.nsys or run.known_images is None:  # under nsys no epoch is meant to count
+        return False
+    return run.epochs - bool(run.profile_steps) <= _cold(run)
+
+
+def _cold(run: RunSpec) -> int:
+    return run.cold_epochs(max(1, _steps(run, run.known_images or 1)))
 
 
 def _point_to(directory: Path, data_dir: Path) -> None:

@@ -28,7 +28,8 @@ REMEDIES: dict[Category, str] = {
     "ask for more with --time",
     "cancelled": "stopped from outside; start or submit the study again to go on",
     "node_failure": "the machine's fault; submit again to go on from the last checkpoint",
-    "killed": "ended by a signal, sender unknown; see the log, ask the site, try again",
+    "killed": "ended by a signal, sender unknown; see logs/ of the run's folder, ask the site, try "
+    "again",
     "rendezvous": "the ranks did not meet: check the network interface and the master address of "
     "the site's file, and that no other run uses the port",
     "collective": "the ranks lost one another; look for the first one to fail in logs/, then check "

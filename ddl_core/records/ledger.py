@@ -14,7 +14,7 @@ from ddl_core.errors import Interrupted, LaunchError, RecordError
 from ddl_core.records.failures import Category, remedy
 from ddl_core.records.paths import RunFiles, Tree, portable
 from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
-from ddl_core.records.storage import now
+from ddl_core.records.storage import free_room, now
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
@@ -156,14 +156,27 @@ def is_locked(directory: Path) -> bool:
 
 
 def mark_failed(directory: Path, cause: Failure) -> None:
-    """Write into the record of a run why it failed, unless it is complete."""
+    """Write into the record of a run why it failed, unless it is complete.
+
+    Raises
+    ------
+    RecordError
+        If the record cannot be read; if it cannot be written, with the cause and what remains.
+    """
     record = read_record(directory)
     if record.status == "completed":
         return
-    record.status, record.error = "failed", cause
+    before, record.status, record.error = record.status, "failed", cause
     if record.attempts and record.attempts[-1].status == "running":
         _close(record.attempts[-1], cause)
-    write_record(directory, record)
+    free_room(RunFiles(directory).reserve)
+    try:
+        write_record(directory, record)
+    except RecordError as error:
+        raise RecordError(
+            f"{cause.kind}: {cause.message}; its record cannot say so and remains {before!r}: "
+            f"{error}"
+        ) from None
 
 
 def restate(directory: Path, cause: Failure) -> None:

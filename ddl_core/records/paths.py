@@ -72,6 +72,11 @@ class RunFiles:
         return self.directory / "error.json"
 
     @property
+    def reserve(self) -> Path:
+        """``.reserve``: room on the disk that is kept for telling how the run ended."""
+        return self.directory / ".reserve"
+
+    @property
     def lock(self) -> Path:
         """Held by the process that executes the run."""
         return self.directory / ".lock"

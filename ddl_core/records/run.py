@@ -16,6 +16,7 @@ from ddl_core.errors import RecordError
 from ddl_core.records.failures import Category, classify
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
+from ddl_core.spec.gate import escaped
 from ddl_core.spec.run import RunSpec, describe
 
 SCHEMA_VERSION = 4
@@ -67,7 +68,8 @@ class Failure(Strict):
     def of(
         cls, kind: str, message: str, rank: int | None = None, exit_code: int | None = None
     ) -> "Failure":
-        """Return a failure with its class, see `classify`."""
+        """Return a failure with its class, see `classify`; its message as a file can hold it."""
+        message = escaped(message)
         category = classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
 

@@ -15,6 +15,8 @@ from ddl_core.spec.run import describe
 
 Record = TypeVar("Record", bound=BaseModel)
 
+RESERVE_BYTES = 65_536  # some times what an error and a record take
+
 
 class Strict(BaseModel):
     """What all records are: an unknown field is an error, and so is what is no finite number."""
@@ -61,6 +63,23 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
             file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def keep_room(path: Path) -> None:
+    """Take some room on the disk, so that the end of a run can be written where it fills up.
+
+    Raises
+    ------
+    RecordError
+        If there is none.
+    """
+    write_atomically(path, os.urandom(RESERVE_BYTES), sync=False)  # zeros may take no room
+
+
+def free_room(path: Path) -> None:
+    """Give back what `keep_room` has taken."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def cannot_write(path: Path, error: OSError) -> RecordError:

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
+from ddl_core.spec.gate import LARGEST, shown
 from ddl_core.spec.registry import STRATEGIES, check_name
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
@@ -24,11 +25,15 @@ IMAGENET_EVAL_IMAGES = 50_000
 # minutes, then more sockets than a process may have. Above this they need MPI.
 MOST_NODES_OVER_GLOO = 16
 
+NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
+LONGEST_NAME = 100  # characters
+MOST_PROBLEMS = 20  # that one message lists
+
 
 def _name(kind: str) -> AfterValidator:
     def check(value: str) -> str:
         try:
-            return check_name(kind, value)
+            return check_name(kind, value[:LONGEST_NAME])  # which none has
         except SpecError as error:
             raise ValueError(str(error)) from None
 
@@ -50,47 +55,66 @@ class RunSpec(BaseModel):
     )
     dataset: str = Field(
         "sample",
-        pattern=r"^[a-z0-9_]+$",
+        pattern=NAME,
+        max_length=LONGEST_NAME,
         description="name of the data; its folder is a launch matter",
     )
     data_format: Literal["folder", "tfrecord"] = Field(
         "folder", description="image files in class folders, or TFRecord shards"
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
-    classes: PositiveInt = Field(1000, description="outputs of the network")
+    classes: PositiveInt = Field(1000, le=10**6, description="outputs of the network")
     crop_min_area: float = Field(
         0.08, gt=0, le=1, description="smallest share of an image that a training crop shows"
     )
     train_images: PositiveInt | None = Field(
-        None, description="use only so many training images (default: all; synthetic: ImageNet's)"
+        None,
+        le=10**10,
+        description="use only so many training images (default: all; synthetic: ImageNet's)",
     )
-    eval_images: PositiveInt | None = Field(None, description="the same for evaluation")
-    nodes: PositiveInt = Field(1, description="machines")
-    gpus_per_node: PositiveInt = Field(1, description="ranks per machine (processes without a GPU)")
+    eval_images: PositiveInt | None = Field(None, le=10**10, description="the same for evaluation")
+    nodes: PositiveInt = Field(1, le=10**5, description="machines")
+    gpus_per_node: PositiveInt = Field(
+        1, le=10**4, description="ranks per machine (processes without a GPU)"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
-    cpu_threads: PositiveInt = Field(1, description="compute threads of each rank on the CPU")
-    local_batch_size: PositiveInt = Field(64, description="images per rank and micro-batch")
-    accumulation: PositiveInt = Field(1, description="virtual workers that each rank stands for")
-    epochs: PositiveInt = Field(90, description="passes over the training images")
+    cpu_threads: PositiveInt = Field(
+        1, le=10**4, description="compute threads of each rank on the CPU"
+    )
+    local_batch_size: PositiveInt = Field(
+        64, le=10**6, description="images per rank and micro-batch"
+    )
+    accumulation: PositiveInt = Field(
+        1, le=10**6, description="virtual workers that each rank stands for"
+    )
+    epochs: PositiveInt = Field(90, le=10**6, description="passes over the training images")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field("fp32", description="arithmetic")
     channels_last: bool = Field(False, description="NHWC memory format")
     compile: bool = Field(False, description="torch.compile the model")
     optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="update rule")
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD and LARS")
     nesterov: bool = Field(False, description="momentum of Nesterov's kind, for SGD and LARS")
-    weight_decay: float = Field(1e-4, ge=0, description="pull of the weights towards zero")
+    weight_decay: float = Field(
+        1e-4, ge=0, le=10**6, description="pull of the weights towards zero"
+    )
     decay_norm_bias: bool = Field(
         True, description="weight decay on normalisation and biases as well"
     )
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
         "step", description="learning rate over epochs"
     )
-    base_lr: float = Field(0.025, gt=0, description="learning rate per worker, scaled linearly")
-    warmup_epochs: float = Field(5, ge=0, description="linear learning-rate warm-up")
+    base_lr: float = Field(
+        0.025, gt=0, le=1e30, description="learning rate per worker, scaled linearly"
+    )
+    warmup_epochs: float = Field(5, ge=0, le=10**6, description="linear learning-rate warm-up")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
-    eval_every: int = Field(1, ge=0, description="epochs between evaluations (0: never)")
-    checkpoint_every: int = Field(1, ge=0, description="epochs between checkpoints (0: never)")
-    warmup_steps: int = Field(20, ge=0, description="optimiser steps that no throughput counts")
+    eval_every: int = Field(1, ge=0, le=10**6, description="epochs between evaluations (0: never)")
+    checkpoint_every: int = Field(
+        1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
+    )
+    warmup_steps: int = Field(
+        20, ge=0, le=10**10, description="optimiser steps that no throughput counts"
+    )
     window_steps: int = Field(
         0,
         ge=0,
@@ -108,22 +132,28 @@ class RunSpec(BaseModel):
         False, description="ranks run under Nsight Systems, and no epoch gives a throughput"
     )
     loader_workers: int = Field(
-        8, ge=0, description="processes of each rank's loader; DALI: its threads"
+        8, ge=0, le=10**4, description="processes of each rank's loader; DALI: its threads"
     )
     loader_prefetch: PositiveInt = Field(
-        2, description="batches prepared ahead, by each process; DALI: by its pipeline"
+        2, le=10**4, description="batches prepared ahead, by each process; DALI: by its pipeline"
     )
     pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")
     # The defaults of a framework's settings are its own: a run without them shows what a user gets.
-    ddp_bucket_mb: float = Field(25, gt=0, description="DDP: gradients reduced together, MiB")
+    ddp_bucket_mb: float = Field(
+        25, gt=0, le=10**6, description="DDP: gradients reduced together, MiB"
+    )
     ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
     ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
     ddp_compression: Literal["none", "fp16", "bf16"] = Field(
         "none", description="DDP: gradients on the wire"
     )
-    horovod_fusion_mb: float = Field(128, ge=0, description="Horovod: tensor fusion buffer, MiB")
-    horovod_cycle_ms: float = Field(1, gt=0, description="Horovod: time between reductions, ms")
+    horovod_fusion_mb: float = Field(
+        128, ge=0, le=10**6, description="Horovod: tensor fusion buffer, MiB"
+    )
+    horovod_cycle_ms: float = Field(
+        1, gt=0, le=10**6, description="Horovod: time between reductions, ms"
+    )
     horovod_compression: Literal["none", "fp16"] = Field(
         "none", description="Horovod: gradients on the wire"
     )
@@ -133,8 +163,8 @@ class RunSpec(BaseModel):
     deepspeed_overlap_comm: bool = Field(
         False, description="DeepSpeed: reduce gradients during backward"
     )
-    seed: int = Field(0, ge=0, description="of weights, order and augmentation")
-    repeat: int = Field(0, ge=0, description="index of the repetition; enters every seed")
+    seed: int = Field(0, ge=0, le=LARGEST, description="of weights, order and augmentation")
+    repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -214,6 +244,16 @@ class RunSpec(BaseModel):
         """Return how often an epoch takes each of `images` training images."""
         return max(1, -(-self.window_steps * self.global_batch_size // images))
 
+    def cold_epochs(self, steps: int) -> int:
+        """Return how many epochs of so many steps may not count after a start: at least one."""
+        return max(1, -(-self.warmup_steps // steps))
+
+    @property
+    def known_images(self) -> int | None:
+        """Training images, where that is known before a loader has looked."""
+        whole = self.loader == "synthetic" or self.dataset == "imagenet"
+        return self.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
+
     @property
     def run_id(self) -> str:
         """Readable part, then 8 hexadecimal digits over the fields that differ from the defaults.
@@ -234,6 +274,13 @@ class RunSpec(BaseModel):
         SpecError
             Naming each wrong field, its value and what is allowed.
         """
+        for name, value in fields.items():
+            known = cls.model_fields.get(name)
+            if isinstance(value, bool) and known and known.annotation is not bool:
+                raise SpecError(
+                    f"  {name} = {value}: a truth value, as YAML reads true, yes, on, false, no "
+                    "and off; write a number, or a text in quotes"
+                )
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -243,12 +290,15 @@ class RunSpec(BaseModel):
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
     """Return one line per problem: field, value, what is allowed."""
     lines = []
-    for problem in error.errors():
+    problems = error.errors()
+    for problem in problems[:MOST_PROBLEMS]:
         field = ".".join(map(str, problem["loc"])) or model.__name__
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             text = f"unknown field; choose from: {', '.join(sorted(model.model_fields))}"
         value = problem.get("input")
-        shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
-        lines.append(f"  {field}{shown}: {text}")
+        told = "" if isinstance(value, dict | BaseModel) else f" = {shown(value)}"
+        lines.append(f"  {field}{told}: {text}")
+    if len(problems) > MOST_PROBLEMS:
+        lines.append(f"  and {len(problems) - MOST_PROBLEMS} more")
     return "\n".join(lines)

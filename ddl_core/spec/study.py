@@ -1,11 +1,11 @@
 """What a study is: a question, and the grid of runs that answers it."""
 
 import itertools
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,7 +17,11 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec, describe
+from ddl_core.spec import yaml_file
+from ddl_core.spec.gate import shown, some
+from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec, describe
+
+MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
 
 
 class Turns(BaseModel):
@@ -39,13 +43,13 @@ class Study(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z0-9_]+$")
-    question: str
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    question: str = Field(max_length=2_000)
     base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
     axes: list[dict[str, list[Any]]] = Field(
-        [{}], description="grids, each field -> values to combine"
+        [{}], min_length=1, description="grids, each field -> values to combine"
     )
-    repeats: PositiveInt = 3
+    repeats: PositiveInt = Field(3, le=MOST_RUNS)
     turns: Turns | None = Field(
         None, description="all arms are alive, and their epochs take turns on one machine"
     )
@@ -54,6 +58,13 @@ class Study(BaseModel):
     @classmethod
     def _one_grid_is_a_list_of_one(cls, value: Any) -> Any:
         return [value] if isinstance(value, dict) else value
+
+    @field_validator("repeats", mode="before")
+    @classmethod
+    def _a_truth_value_is_no_number(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("a truth value, as YAML reads yes and no; write a number")
+        return value
 
     @model_validator(mode="after")
     def _knows_its_fields(self) -> Self:
@@ -70,7 +81,16 @@ class Study(BaseModel):
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
         if self.turns:
             _check_fields("turns.reference", self.turns.reference)
+        self._check_size()
         return self
+
+    def _check_size(self) -> None:
+        sizes = [math.prod(map(len, grid.values())) for grid in self.axes]
+        if (runs := self.repeats * sum(sizes)) > MOST_RUNS:
+            raise ValueError(
+                f"repeats = {self.repeats} of {sum(sizes):,} combinations of axes are {runs:,} "
+                f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
+            )
 
     @classmethod
     def load(cls, path: Path) -> "Study":
@@ -79,14 +99,9 @@ class Study(BaseModel):
         Raises
         ------
         SpecError
-            If the file is missing, is not YAML, or has a wrong field.
+            If the file is missing, is not YAML, has a wrong field, or more than `MOST_RUNS` runs.
         """
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SpecError(f"cannot read the study {path}: {error.strerror}") from None
-        except yaml.YAMLError as error:
-            raise SpecError(f"{path} is not valid YAML: {error}") from None
+        content = yaml_file.read(path, "study")
         try:
             study = cls.model_validate(content)
             study.expand()
@@ -112,7 +127,9 @@ class Study(BaseModel):
         ]
         twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
         if twice:
-            raise SpecError(f"two grids of axes contain the same run: {', '.join(twice)}")
+            raise SpecError(
+                "two grids of axes contain the same run, or one names a value twice: " + some(twice)
+            )
         if self.turns:
             _check_reference(self.turns, runs)
         return runs
@@ -130,10 +147,10 @@ class Study(BaseModel):
 def _check_reference(turns: Turns, runs: list[RunSpec]) -> None:
     fitting = [run for run in runs if run.repeat == 0 and turns.is_reference(run)]
     if len(fitting) != 1:
-        found = ", ".join(run.run_id for run in fitting) or "none"
+        found = some([run.run_id for run in fitting]) or "none"
         raise SpecError(
-            f"turns.reference = {turns.reference} must fit one arm alone, but it fits {found}; "
-            "name fields that only the reference has"
+            f"turns.reference = {shown(turns.reference)} must fit one arm alone, but it fits "
+            f"{found}; name fields that only the reference has"
         )
 
 
@@ -141,6 +158,6 @@ def _check_fields(place: str, names: dict[str, Any]) -> None:
     unknown = sorted(names.keys() - RunSpec.model_fields.keys())
     if unknown:
         raise ValueError(
-            f"{place}: unknown field {', '.join(map(repr, unknown))}; "
+            f"{place}: unknown field {some([shown(name) for name in unknown])}; "
             f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
         )

@@ -304,7 +304,8 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
     if corrupt > allowed:
         raise DataError(
             f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
-            "that a run tolerates; the log names them; check the folder with `ddl data verify DIR`"
+            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names "
+            "them; check the data with `ddl data verify DIR`"
         )
 
 
@@ -324,7 +325,7 @@ def count_rescued(strategy: Strategy, loader: Loader, samples: int) -> int | Non
     if rescued > allowed:
         raise DataError(
             f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than the {allowed} that a run tolerates; DALI's error is in the log; use another "
-            "loader, or another version of DALI"
+            f"than the {allowed} that a run tolerates; DALI's error is in stderr.log of "
+            "the rank, in logs/ of the run's folder; use another loader, or another version of DALI"
         )
     return rescued

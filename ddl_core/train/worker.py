@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,7 @@ from ddl_core.records.run import (
     read_record,
     write_record,
 )
-from ddl_core.records.storage import now
+from ddl_core.records.storage import free_room, keep_room, now
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train import checkpoint, device
@@ -76,6 +77,8 @@ class Run:
         self.record = read_record(directory)
         self.spec = self.record.spec
         first = int(os.environ.get("RANK", 0)) == 0
+        if first:
+            keep_room(self.files.reserve)
         own = self.files.progress if first else None
         self.progress = Progress(own, self.spec.epochs, publish)
         device.configure(self.spec)
@@ -174,8 +177,7 @@ class Run:
 
     def _cold_epochs(self, loader: Loader) -> int:
         """Return how many epochs after a start may not count: at least the first."""
-        steps = len(loader) // self.spec.accumulation
-        return max(1, -(-self.spec.warmup_steps // steps))
+        return self.spec.cold_epochs(len(loader) // self.spec.accumulation)
 
     def _profiler(self, steps: int) -> "Profiler | None":
         """Return what watches the last epoch of `steps` steps; without one, nothing is imported."""
@@ -284,6 +286,7 @@ class Run:
         self.record.error = None
         self.record.attempts[-1].status = "completed"
         self.record.attempts[-1].ended_utc = now()
+        free_room(self.files.reserve)
         write_record(self.files.directory, self.record)
 
 
@@ -293,8 +296,12 @@ def _due(every: int, epoch: int, epochs: int) -> bool:
 
 
 def report(directory: Path, error: Exception) -> None:
-    """Leave what went wrong for the launcher; the first rank to fail knows best."""
-    traceback.print_exc()
+    """Leave what went wrong for the launcher; the first rank to fail knows best.
+
+    Where the disk is full, this takes the room that was kept for it.
+    """
+    files = RunFiles(directory)
+    free_room(files.reserve)
     if isinstance(error, torch.OutOfMemoryError):
         message = f"out of memory on the GPU: {error}; lower local_batch_size"
     else:
@@ -306,10 +313,15 @@ def report(directory: Path, error: Exception) -> None:
         "traceback": traceback.format_exc(),
     }
     try:
-        with RunFiles(directory).error.open("x", encoding="utf-8") as file:
+        with files.error.open("x", encoding="utf-8") as file:
             json.dump(content, file)
     except OSError as failure:
         log.error("could not leave error.json: %s", failure)
+    if isinstance(error, DDLError):
+        log.error("%s: %s", content["kind"], message)
+    else:
+        with suppress(OSError):
+            traceback.print_exc()
 
 
 if __name__ == "__main__":

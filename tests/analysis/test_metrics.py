@@ -5,6 +5,7 @@ import math
 import pytest
 
 from ddl_core.analysis import metrics
+from ddl_core.records.run import EpochRecord
 
 
 def test_throughput_is_images_over_time() -> None:
@@ -25,3 +26,17 @@ def test_efficiency_of_the_papers_runtimes() -> None:
 
 def test_efficiency_is_one_at_its_base() -> None:
     assert metrics.relative_efficiency(4, 2464, 4, 2464) == 1
+
+
+def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
+    return EpochRecord.model_construct(
+        phase="train", epoch=number, cold=cold, samples=samples, wall_s=wall_s
+    )
+
+
+def test_the_throughput_of_a_run_is_told_or_why_there_is_none() -> None:
+    cold = epoch(0, True, 64, 9.0)
+    first, second = epoch(1, False, 64, 1.0), epoch(2, False, 64, 3.0)
+    assert metrics.told([cold, first, second]) == "32.0 images/s in 2 warm epochs"
+    assert metrics.told([cold, first]) == "64.0 images/s in 1 warm epoch"
+    assert metrics.told([cold]).startswith("no throughput, as no epoch counts")

@@ -1,5 +1,6 @@
 """The command line as a user meets it: a process of its own, real ranks, real signals."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,10 @@ pytestmark = [pytest.mark.notebook, pytest.mark.multiprocess]
 
 def test_a_run_from_the_command_line(start: Start) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
-    _, errors = (caller := start("-m", "ddl_core.cli", "run", *options)).communicate(timeout=120)
+    options.append("--epochs=2")
+    said, errors = (caller := start("-m", "ddl_core.cli", "run", *options)).communicate(timeout=120)
     assert caller.returncode == 0, errors
+    assert re.search(r"^completed: \d+\.\d images/s in 1 warm epoch$", said, re.MULTILINE)
     (run_dir,) = results().study("adhoc").iterdir()
     assert read_record(run_dir).status == "completed"
     assert "completed, attempts: 1" in RunFiles(run_dir).notebook.read_text()

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets.folder import ImageList, list_images
+from ddl_core.datasets import folder
+from ddl_core.datasets.folder import ImageList, list_images, scan
 from ddl_core.errors import DataError
 
 
@@ -146,3 +147,62 @@ def test_the_list_of_imagenet_is_small(tmp_path):
     tracemalloc.stop()
     assert len(images) == 1_281_000
     assert held < 60e6
+
+
+ODD = {
+    "dangling.jpg": (lambda path: path.symlink_to("nowhere"), "a link to nowhere.*No such file"),
+    "itself.jpg": (lambda path: path.symlink_to(path.name), "itself.jpg .a link to itself.jpg."),
+    "fifo.jpg": (os.mkfifo, "it is a fifo, not a file"),
+    "endless.jpg": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_file_is_named_and_never_read(split, name):
+    make, words = ODD[name]
+    make(split / "b" / name)
+    with pytest.raises(DataError, match=f"{split}/b/{name}.* is no image file: .*"):
+        list_images(split)
+    with pytest.raises(DataError, match=words):
+        list_images(split)
+    # Who looks for damage lists it, to name it with all others.
+    images = scan(split, ["b"], odd=True)
+    assert f"b/{name}" in [images.name(number) for number in range(len(images))]
+
+
+def test_a_link_to_a_file_or_folder_elsewhere_is_followed(split, tmp_path):
+    touch(tmp_path, "elsewhere/1.jpg")
+    (split / "a" / "one.jpg").symlink_to(tmp_path / "elsewhere" / "1.jpg")
+    (split / "c").symlink_to(tmp_path / "elsewhere")
+    images = list_images(split)
+    names = [images.name(number) for number in range(len(images))]
+    assert {"a/one.jpg", "c/1.jpg"} <= set(names)
+
+
+def test_links_in_a_circle_are_named(split):
+    (split / "b" / "up").symlink_to(split)
+    with pytest.raises(DataError, match=r"b/up/b leads back to a folder above it|b/up/b/up leads"):
+        list_images(split)
+    (split / "b" / "up").unlink()
+    (split / "a" / "other").symlink_to(split / "b")
+    (split / "b" / "other").symlink_to(split / "a")
+    with pytest.raises(DataError, match="other/other leads back to a folder above it"):
+        list_images(split)
+
+
+def test_links_that_fan_out_have_an_end(split, monkeypatch):
+    """Each of few folders leads to the next one several times."""
+    monkeypatch.setattr(folder, "MOST_FOLDERS", 100)
+    for number in range(20):
+        place = split.parent / "chain" / str(number)
+        place.mkdir(parents=True)
+        for way in "xy":
+            (place / way).symlink_to(split.parent / "chain" / str(number + 1))
+    (split / "a" / "chain").symlink_to(split.parent / "chain" / "0")
+    with pytest.raises(DataError, match="more than 100 folders"):
+        list_images(split)
+
+
+def test_a_class_that_is_a_link_to_itself_is_no_class(split):
+    (split / "loop").symlink_to("loop")
+    assert list_images(split).classes == ("B", "a", "b")

@@ -38,13 +38,13 @@ def split(tmp_path: Path) -> Path:
 def walks(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """How often each class folder was listed."""
     counted: Counter = Counter()
-    walk = os.walk
+    walk = folder._walk
 
-    def count(top, **how):
-        counted[Path(top).name] += 1
-        return walk(top, **how)
+    def count(class_dir, odd=False):
+        counted[class_dir.name] += 1
+        return walk(class_dir, odd)
 
-    monkeypatch.setattr(folder.os, "walk", count)
+    monkeypatch.setattr(folder, "_walk", count)
     return counted
 
 

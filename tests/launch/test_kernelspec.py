@@ -72,7 +72,7 @@ def test_a_kernel_that_is_not_ours_is_left_alone(command: str, data: Path) -> No
     assert foreign.read_text() == '{"argv": [], "metadata": {}}'
 
 
-@pytest.mark.parametrize("name", ["DDL", "", "a b", "-x", "../up"])
+@pytest.mark.parametrize("name", ["DDL", "a b", "-x", "../up"])
 def test_names_that_portals_refuse(name: str, data: Path) -> None:
     done = ddl("install", "--name", name)
     assert done.exit_code == 1

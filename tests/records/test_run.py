@@ -181,3 +181,11 @@ def test_a_full_disk_costs_no_finished_record(full_disk):
     rows = read_epochs(full_disk)
     assert rows[0].epoch == 0
     assert RunFiles(full_disk).epochs.read_bytes().endswith(b"\n")
+
+
+def test_a_failure_may_name_a_file_whose_name_is_not_utf8(tmp_path):
+    name = os.fsdecode(b"na\xefve.jpg")
+    failure = Failure.of("DataError", f"{name} is gone")
+    record = RunRecord.plan("s", RunSpec()).model_copy(update={"error": failure})
+    write_record(tmp_path, record)
+    assert read_record(tmp_path).error.message == r"na\udcefve.jpg is gone"

@@ -102,3 +102,44 @@ def test_a_missing_study_file_is_a_clear_error(tmp_path):
 def test_nesterov_without_momentum_is_refused(fields):
     with pytest.raises(SpecError, match="nesterov = true needs momentum"):
         RunSpec.parse({"nesterov": True, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"epochs": True}, "epochs = True: a truth value, as YAML reads true, yes"),
+        ({"schedule": False}, "schedule = False: a truth value"),
+        ({"nodes": 10**9}, "nodes = 1000000000: Input should be less than or equal to 100000"),
+        ({"train_images": 10**11}, "train_images = 100000000000: .* less than or equal to"),
+        ({"base_lr": 1e300}, r"base_lr = 1e\+300"),
+        ({"seed": 2**64}, "seed"),
+        ({"dataset": "a" * 300}, "dataset = 'aaa"),
+        ({"model": "x" * 100_000}, r"model = 'x+\.\.\.x+'"),
+    ],
+)
+def test_a_value_out_of_all_proportion_is_refused_in_few_words(fields, words):
+    with pytest.raises(SpecError, match=words) as caught:
+        RunSpec.parse(fields)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("axes: []", "axes"),
+        ("repeats: 100000000", "repeats = 100000000"),
+        ("repeats: 5000\naxes: {nodes: [1, 2, 3]}", "are 15,000 runs; a study may have 10,000"),
+        ("axes: {epochs: [1, 2, 2]}", "names a value twice"),
+        ("question: again", "'question' is there twice"),
+    ],
+)
+def test_a_study_without_end_or_without_runs_is_refused(tmp_path, text, words):
+    with pytest.raises(SpecError, match=words):
+        Study.load(write(tmp_path, f"name: s\nquestion: q\n{text}"))
+
+
+def test_a_long_list_of_mistakes_is_cut(tmp_path):
+    values = ", ".join(f"x{number}" for number in range(1000))
+    with pytest.raises(SpecError) as caught:
+        Study.load(write(tmp_path, f"name: s\nquestion: q\naxes: [{values}]"))
+    assert "and 980 more" in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from ddl_core.errors import SpecError
-from ddl_core.launch.plan import short_windows
+from ddl_core.launch.plan import short_windows, without_throughput
 from ddl_core.records.paths import PAPER, STUDIES
 from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
@@ -190,4 +190,22 @@ def test_short_windows_of_a_plan_are_told() -> None:
 )
 def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | None) -> None:
     text = short_windows([RunSpec(**{"device": "cuda", **fields})])
+    assert text is None if told is None else told in (text or "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"epochs": 3, "warmup_steps": 20}, "of epochs = 3, the first 3 do not count"),
+        ({"epochs": 1, "warmup_steps": 0}, "of epochs = 1, the first 1 do not count"),
+        ({"epochs": 2, "warmup_steps": 0}, None),
+        ({"epochs": 2, "warmup_steps": 0, "profile_steps": 2}, "and the profiled one do not count"),
+        ({"epochs": 3, "warmup_steps": 9}, "the first 3 do not count"),  # 4 steps an epoch
+        ({"epochs": 3, "warmup_steps": 8}, None),
+        ({"epochs": 3, "warmup_steps": 20, "train_images": None}, None),  # nobody knows how many
+        ({"epochs": 3, "warmup_steps": 20, "nsys": True}, None),
+    ],
+)
+def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) -> None:
+    text = without_throughput([RunSpec(**{"train_images": 64, "local_batch_size": 16, **fields})])
     assert text is None if told is None else told in (text or "")

@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from ddl_core.errors import SpecError
 from ddl_core.records.paths import SITES
+from ddl_core.spec.gate import read_text
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec, describe
 
-TIME = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
+MOST_BYTES = 100_000  # of a file; the largest here has 3,000
 
 # They stand in double quotes in the script, so that a value may name a variable of the machine.
 Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
@@ -35,10 +37,10 @@ class Site(BaseModel):
     time_max: str | None = Field(
         None, pattern=f"^{TIME.pattern}$", description="longest limit that `partition` grants"
     )
-    gpus_per_node: int = Field(0, ge=0, description="0: ranks compute on the CPU")
+    gpus_per_node: int = Field(0, ge=0, le=10**4, description="0: ranks compute on the CPU")
     gpu_request: Literal["none", "gres", "gres_typed", "gpus_per_node", "gpus_per_task"] = "none"
     gpu_type: Word | None = Field(None, description="the a100 of --gres=gpu:a100:4")
-    cpus_per_rank: PositiveInt = 1
+    cpus_per_rank: PositiveInt = Field(1, le=10**4)
     memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="of a node; 0: all")
     exclusive: bool = Field(False, description="share no node with other jobs")
     sbatch_lines: tuple[Directive, ...] = Field((), description="further options of sbatch")
@@ -68,8 +70,8 @@ class Site(BaseModel):
         description="what a rank's `visible_variable` is made to be",
     )
     dali: bool = Field(True, description="NVIDIA DALI can run here")
-    signal_s: PositiveInt = Field(120, description="notice before the time limit")
-    requeues: int = Field(0, ge=0, description="times a job goes on after its time limit")
+    signal_s: PositiveInt = Field(120, le=10**6, description="notice before the time limit")
+    requeues: int = Field(0, ge=0, le=100, description="times a job goes on after its time limit")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -109,13 +111,11 @@ class Site(BaseModel):
             allowed.
         """
         try:
-            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise SpecError(f"cannot read the site {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SpecError(f"{path} is not valid TOML: {error}") from None
-        except ValidationError as error:
+            return cls.model_validate(tomllib.loads(read_text(path, "site", MOST_BYTES)))
+        except ValidationError as error:  # before ValueError, of which it is one
             raise SpecError(f"{path}:\n{describe(error, cls)}") from None
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"{path} is not valid TOML: {error}") from None
 
     def check(self, spec: RunSpec) -> None:
         """Check that a run fits this machine.

@@ -8,9 +8,9 @@ import math
 from random import Random
 from typing import NamedTuple
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from ddl_core.datasets.image_file import MAX_PIXELS
+from ddl_core.datasets.image_file import MAX_PIXELS, why
 from ddl_core.spec.run import RunSpec
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
@@ -112,6 +112,9 @@ def open_rgb(content: bytes) -> Image.Image:
     OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError
         If it is unreadable (`UNREADABLE`).
     """
-    with Image.open(io.BytesIO(content)) as image:
-        check_pixels(image.height, image.width)
-        return image.convert("RGB")
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            check_pixels(image.height, image.width)
+            return image.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise OSError(why(error)) from None

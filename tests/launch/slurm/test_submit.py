@@ -256,3 +256,18 @@ def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     shown = ddl("study", "status", path)
     assert shown.exit_code == 0
     assert "warning" not in shown.output
+
+
+def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm: StandIns) -> None:
+    path, _ = two_runs(tmp_path)
+    submitting = ("study", "submit", path, "--site", "generic", "--time", "6000:00:00")
+    shown = ddl(*submitting, "--dry-run")
+    assert shown.exit_code == 0
+    assert "nothing would be submitted: these jobs may cost 30,000 node-hours" in shown.stderr
+    refused = ddl(*submitting)
+    assert refused.exit_code == 1
+    assert "more than --most-node-hours 10,000; if that is meant" in refused.stderr
+    assert not slurm.calls("sbatch")
+    assert not list(results().runs.glob("*/*/run.json"))
+    asked = ddl(*submitting, "--most-node-hours", 30_000)
+    assert asked.exit_code == 0, asked.stderr
