@@ -1,7 +1,7 @@
 """The questions that have a figure: how its points are chosen, and how they are drawn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -15,21 +15,31 @@ from ddl_core.analysis.figures import (
     ratios,
     schedules,
     time_budget,
+    time_shares,
 )
 from ddl_core.analysis.paper import Paper
-from ddl_core.analysis.tables import empty_windows
+from ddl_core.analysis.tables import empty_profiles, empty_windows
+from ddl_core.spec.study import Study
 
 Draw = Callable[[pd.DataFrame], Figure]
+
+OF_NO_RUN = "what the paper states"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """All that a figure's points are made of."""
+    """All that a figure's points are made of.
+
+    `study` is what was asked, with its question and its axes; None where nobody knows, and where
+    several studies are drawn together.
+    """
 
     runs: pd.DataFrame
     arms: pd.DataFrame
     paper: Paper
-    windows: pd.DataFrame
+    windows: pd.DataFrame = field(default_factory=empty_windows)
+    profiles: pd.DataFrame = field(default_factory=empty_profiles)
+    study: Study | None = None
 
 
 @dataclass(frozen=True)
@@ -109,11 +119,19 @@ QUESTIONS = {
     "kernel_shares": Question(
         lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
+        needs=OF_NO_RUN,
     ),
     "time_budget": Question(
         lambda tables: time_budget.points(tables.runs, tables.arms), time_budget.draw
     ),
-    "schedules": Question(lambda tables: schedules.points(tables.paper), schedules.draw),
+    "time_shares": Question(
+        lambda tables: time_shares.points(tables.profiles, tables.runs),
+        time_shares.draw,
+        needs="profiled runs",
+    ),
+    "schedules": Question(
+        lambda tables: schedules.points(tables.paper), schedules.draw, needs=OF_NO_RUN
+    ),
     "accuracy_vs_batch_size": Question(
         lambda tables: accuracy.batch_size_points(tables.runs, tables.paper),
         accuracy.draw_batch_size,

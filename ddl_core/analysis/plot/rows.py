@@ -55,7 +55,7 @@ def row_frame(
         Rows of arms, one or several for each, with ``panel`` and what an arm is. Those returned
         have a column ``row``: the place of their arm, from 0 on top.
     legend, caption
-        As `frame` takes them; how many arms found no room is added.
+        As `frame` takes them; which arms found no room is added.
     texts
         What stands beside an arm.
     label
@@ -68,8 +68,9 @@ def row_frame(
     most = _most_rows([table["row"].nunique() for table in tables], MOST_LINES // lines)
     tables = [table[table["row"] < most] for table in tables]
     arms = [[arm for _, arm in table.groupby("row")] for table in tables]
-    rest = len(points.drop_duplicates(["panel", *_ARM])) - sum(map(len, arms))
     formats = style.formats_differ(points)
+    rest = _left_out(points, tables)
+    lost = [arm_name(arm, formats) for _, arm in rest.iterrows()]
     names = [[arm_name(arm.iloc[0], formats, lines) for arm in panel] for panel in arms]
     told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
     figure, axes = frame(
@@ -77,7 +78,7 @@ def row_frame(
         panels,
         [max(len(panel), 2) * lines * _LINE_INCHES for panel in arms],
         legend,
-        [*caption, *captions.not_drawn("Rows", rest)],
+        [*caption, *captions.not_drawn("Rows", len(lost), lost)],
         left=_inches(names, THEME["ytick.labelsize"]),
         right=[_inches(told, labels.POINTS)] * len(panels),
     )
@@ -86,6 +87,12 @@ def row_frame(
         for row, text in enumerate(beside):
             labels.write(ax, text, (1, row), (8, 0), coords=ax.get_yaxis_transform())
     return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def _left_out(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return a row of each arm that is in no table: of panels that are cut, or not drawn at all."""
+    arms = points.drop_duplicates(["panel", *_ARM])
+    return arms[~arms.index.isin([place for table in drawn for place in table.index])]
 
 
 def _numbered(table: pd.DataFrame) -> pd.DataFrame:
