@@ -66,7 +66,9 @@ def case(tree: Tree, studies: int, runs: int, epochs: int) -> dict[str, Any]:
 def redrawing(tree: Tree, studies: list[str]) -> Took:
     """Return what a new process takes that imports the analysis and redraws."""
     started, before = time.perf_counter(), os.times()
-    subprocess.run([sys.executable, "-c", REDRAW, str(tree.root), *studies], check=True, cwd=PROJECT)
+    subprocess.run(
+        [sys.executable, "-c", REDRAW, str(tree.root), *studies], check=True, cwd=PROJECT
+    )
     wall_s, after = time.perf_counter() - started, os.times()
     return Took(wall_s, sum(after[2:4]) - sum(before[2:4]))  # of children, user and system
 

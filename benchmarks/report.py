@@ -84,7 +84,8 @@ def others() -> str:
         for case in found["cases_s"]:
             lines.append(
                 f"`figures_10k`: {case['studies_drawn']} of 50 studies with together "
-                f"{case['runs']:,} runs of {case['epochs_per_run']} epochs, {case['figures']} figures: "
+                f"{case['runs']:,} runs of {case['epochs_per_run']} epochs take, for "
+                f"{case['figures']} figures, "
                 f"{shown(case['wall'])} s by wall, {shown(case['cpu'])} s by CPU (n = {case['n']})."
             )
     if found := result("launch_cost"):

@@ -71,6 +71,8 @@ _NATIVE = [("native", "turbo", "synthetic")]
 _CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
 _DALI = [_CPU, _GPU]
 _ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
+_SIZES = "at two numbers of workers"
+_LEARNING = "a study of schedules or optimisers"
 
 QUESTIONS = {
     "ratios": Question(
@@ -81,24 +83,29 @@ QUESTIONS = {
     "throughput_vs_workers": Question(
         lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
         over_workers.draw_throughput,
+        needs=f"a network and loader {_SIZES}",
     ),
     "throughput_by_arm": Question(
         lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
     ),
     "loader_bound": Question(
-        lambda tables: loader_bound.points(tables.runs, tables.windows), loader_bound.draw
+        lambda tables: loader_bound.points(tables.runs, tables.windows),
+        loader_bound.draw,
+        needs="training on data that a loader reads",
     ),
     "efficiency_native": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _NATIVE, models=["resnet50"]
         ),
         over_workers.draw_native,
+        needs=f"ResNet50 with the native loader {_SIZES}",
     ),
     "efficiency_dali": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _DALI, models=["resnet50"]
         ),
         over_workers.draw_dali,
+        needs=f"ResNet50 with DALI {_SIZES}",
     ),
     "efficiency_by_model": Question(
         lambda tables: over_workers.efficiency_points(
@@ -109,12 +116,14 @@ QUESTIONS = {
             compare="model",
         ),
         over_workers.draw_by_model,
+        needs=f"PyTorch-DDP with two networks {_SIZES}",
     ),
     "efficiency_by_loader": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _ALL, models=["resnet101"]
         ),
         over_workers.draw_by_loader,
+        needs=f"ResNet101 {_SIZES}",
     ),
     "kernel_shares": Question(
         lambda tables: kernel_shares.points(tables.paper),
@@ -122,7 +131,9 @@ QUESTIONS = {
         needs=OF_NO_RUN,
     ),
     "time_budget": Question(
-        lambda tables: time_budget.points(tables.runs, tables.arms), time_budget.draw
+        lambda tables: time_budget.points(tables.runs, tables.arms),
+        time_budget.draw,
+        needs="runs that tell what their time was spent on",
     ),
     "time_shares": Question(
         lambda tables: time_shares.points(tables.profiles, tables.runs),
@@ -135,10 +146,11 @@ QUESTIONS = {
     "accuracy_vs_batch_size": Question(
         lambda tables: accuracy.batch_size_points(tables.runs, tables.paper),
         accuracy.draw_batch_size,
+        needs=_LEARNING,
     ),
     "learning_curves": Question(
         lambda tables: accuracy.curve_points(tables.runs),
         accuracy.draw_curves,
-        needs="a study of schedules or optimisers",
+        needs=_LEARNING,
     ),
 }

@@ -1,8 +1,8 @@
 """Rebuild the tables and figures of a tree of records: those of each study in a folder of its own.
 
 No study can push another out of a figure: each is drawn by itself, ``figures/<study>/<question>``,
-beside the paper's numbers where these answer the same. ``figures/paper/`` shows these alone. Several
-studies are drawn together where somebody says so, in ``figures/<study>+<study>/``.
+beside the paper's numbers where these answer the same. ``figures/paper/`` shows these alone.
+Several studies are drawn together where somebody says so, in ``figures/<study>+<study>/``.
 """
 
 import os
@@ -86,13 +86,9 @@ class Redrawn:
         own = [one for one in self.drawn if one.stem.parent.name == folder]
         shown = [one.stem.name for one in own if one.files]
         yield f"{folder} ({self.runs[folder]}): {', '.join(shown) or 'IN NO FIGURE'}"
-        needs: dict[str, list[str]] = {}
-        for one in own:
-            if not one.files:
-                needs.setdefault(QUESTIONS[one.stem.name].needs, []).append(one.stem.name)
-        needs.pop(OF_NO_RUN, None)
-        for need, names in needs.items():
-            yield f"  not drawn, needs {need}: {', '.join(names)}"
+        needs = {one.stem.name: QUESTIONS[one.stem.name].needs for one in own if not one.files}
+        lacks = [f"{name} (needs {need})" for name, need in needs.items() if need != OF_NO_RUN]
+        yield f"  nothing to show in {', '.join(lacks)}"
 
 
 def _name(one: Drawn) -> str:

@@ -50,8 +50,6 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
     if done.damaged:
-        raise RecordError(
-            "\n".join([f"{len(done.damaged)} damaged, in no figure:", *done.damaged])
-        )
+        raise RecordError("\n".join([f"{len(done.damaged)} damaged, in no figure:", *done.damaged]))
     if root is None and not studies:
         readme.update(README, readme.texts(tree))

@@ -48,7 +48,8 @@ class Examined:
 def examine(directory: Path) -> Examined:
     """Read the files of a run and check them against one another."""
     files = RunFiles(directory)
-    record, rows = None, []
+    record: RunRecord | None = None
+    rows: list[EpochRecord] = []
     try:
         record = read_record(directory)
         if wrong := [f"{files.record.name}: {why}" for why in _identity(directory, record)]:

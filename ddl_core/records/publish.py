@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.records.damage import examine
+from ddl_core.records.damage import verify
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import RunRecord
 from ddl_core.records.storage import write_atomically
@@ -31,12 +31,7 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
         If there is nothing to publish, a record is damaged, or a run was published before with
         other content; then nothing was copied.
     """
-    found = [examine(folder) for folder in source.run_folders(study)]
-    if not found:
-        raise RecordError(
-            f"no runs of study {study!r} in {source.runs}; run `ddl study run {study}` first, "
-            "or name the folder of its results with --results DIR"
-        )
+    found = verify(source, study)
     if damages := [line for one in found for line in one.told()]:
         raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
     done = Published()

@@ -36,6 +36,7 @@ THEME: Any = {  # matplotlib's own type lists every key
 
 P = ParamSpec("P")
 
+
 @dataclass(frozen=True)
 class Page:
     """What all figures of a study have in common, whatever they show."""
@@ -45,7 +46,8 @@ class Page:
     notes: tuple[str, ...] = ()  # sentences that end the caption
 
 
-_page: ContextVar[Page] = ContextVar("page", default=Page())
+_NO_PAGE = Page()
+_page: ContextVar[Page] = ContextVar("page", default=_NO_PAGE)
 
 
 @contextmanager
@@ -147,7 +149,9 @@ def frame(
     free = list(right) or [0.0] * len(panels)
     names = _names(panels, cell - left)
     name_lines = max(name.count("\n") + 1 for name in names)
-    lines = wrapped(" ".join([*caption, *_page.get().notes]), page - 2 * _MARGIN, style.CAPTION_POINTS)
+    lines = wrapped(
+        " ".join([*caption, *_page.get().notes]), page - 2 * _MARGIN, style.CAPTION_POINTS
+    )
     legend_rows = math.ceil(len(legend) / _legend_columns(page))
     above = _MARGIN + _TITLE + (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
     over = _ABOVE_AXES + _PANEL_LINE * name_lines
