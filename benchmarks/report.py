@@ -83,9 +83,8 @@ def others() -> str:
     if found := result("figures_10k"):
         for case in found["cases_s"]:
             lines.append(
-                f"`figures_10k`: {case['studies_drawn']} of 50 studies with together "
-                f"{case['runs']:,} runs of {case['epochs_per_run']} epochs take, for "
-                f"{case['figures']} figures, "
+                f"`figures_10k`: {case['figures']} figures of {case['studies_drawn']} of 50 studies "
+                f"with {case['runs']:,} runs of {case['epochs_per_run']} epochs together, take "
                 f"{shown(case['wall'])} s by wall, {shown(case['cpu'])} s by CPU (n = {case['n']})."
             )
     if found := result("launch_cost"):

@@ -44,7 +44,8 @@ from ddl_core.records.paths import Tree
 
 PAPER = "paper"  # the folder of what only the paper states
 TOGETHER = "+"  # between the names of studies that are drawn together; in no study's name
-MOST_PROCESSES = 8  # each takes seconds to start and 300 MB
+MOST_PROCESSES = 8  # each takes 300 MB, and seconds to start:
+FEW_FOLDERS = 3  # so many are drawn sooner without them
 
 Names = tuple[str, ...]
 """The studies of a folder; none in that of the paper."""
@@ -134,7 +135,7 @@ def redraw(
     present = tree.studies()
     folders = _chosen(present, studies, tree) if studies else _all(present, figures)
     names = sorted({name for chosen in folders.values() for name in chosen})
-    with _processes() as each:
+    with _processes(len(folders)) as each:
         tables = list(each(partial(_tabulate, tree, carbon_g_per_kwh), names))
         parts = dict(zip(folders, each(partial(_part, tree), folders.values()), strict=True))
         jobs = [
@@ -295,10 +296,10 @@ Each = Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]]
 
 
 @contextmanager
-def _processes() -> Iterator[Each]:
-    """Give a `map` that works on all processors: figures have nothing in common but the reader."""
+def _processes(folders: int) -> Iterator[Each]:
+    """Give a `map` that works on all processors where there are some `folders` to fill."""
     number = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
-    if number < 2:
+    if number < 2 or folders <= FEW_FOLDERS:
         yield map
         return
     # Not forked: whoever calls may have threads, as a notebook's kernel does.
