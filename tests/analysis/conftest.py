@@ -57,6 +57,8 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
         "spent": spent if phase == "train" else None,
     }
     fields |= changes
+    if "top5" not in changes:
+        fields["top5"] = max(0.05, fields["top1"] or 0)
     fields.setdefault("throughput_samples_per_s", fields["samples"] / fields["wall_s"])
     return EpochRecord(**fields)
 
