@@ -81,6 +81,13 @@ def from_the_first(rows: Sequence[EpochRecord]) -> list[EpochRecord]:
     return [row.model_copy(update={"epoch": row.epoch - first}) for row in rows]
 
 
+def filled(rows: Sequence[EpochRecord], epochs: int) -> list[EpochRecord]:
+    """Return `rows` with the epochs of training that they leave out, which take no time."""
+    there = {row.epoch for row in rows if row.phase == "train"}
+    rest = [epoch for epoch in range(epochs) if rows and epoch not in there]
+    return [*rows, *(epoch_row(epoch, cold=True, wall_s=1e-6, spent=None) for epoch in rest)]
+
+
 MakeRun = Callable[..., Path]
 
 
@@ -109,7 +116,7 @@ def make_run(tree: Tree) -> MakeRun:
             rows = [epoch_row(0, wall_s=5 * wall_s)]
             rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
             rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
-        rows = from_the_first(rows)
+        rows = filled(rows, fields["epochs"]) if "epochs" in fields else from_the_first(rows)
         record = RunRecord.plan(study, RunSpec(**SPEC | asked(rows) | fields))
         record.status = status
         record.system = system
