@@ -35,7 +35,7 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 	@$(BIN)/ddl study compare studies/laptop.yaml
 	@$(BIN)/ddl study status studies/laptop.yaml | grep "^same weights" || true
 	@echo "Done. Look at:"
-	@echo "  figures/            the published runs beside the paper's numbers"
+	@echo "  figures/            the published runs beside the paper's numbers, a folder for each study"
 	@echo "  $${DDL_RESULTS:-results}/figures/    figures of this machine's runs"
 	@echo "  $${DDL_RESULTS:-results}/tables/     this machine's numbers"
 	@echo "  $${DDL_RESULTS:-results}/runs/laptop/*/run.ipynb    the lab book of each run"

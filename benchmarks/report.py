@@ -92,7 +92,8 @@ def others() -> str:
     if found := result("figures_10k"):
         for case in found["cases_s"]:
             lines.append(
-                f"`figures_10k`: {case['runs']:,} runs of {case['epochs_per_run']} epochs take "
+                f"`figures_10k`: {case['figures']} figures of {case['studies_drawn']} studies "
+                f"of 50 with {case['runs']:,} runs of {case['epochs_per_run']} epochs take "
                 f"{shown(case['wall'])} s by wall, {shown(case['cpu'])} s by CPU (n = {case['n']})."
             )
     if found := result("launch_cost"):

@@ -14,7 +14,7 @@ def compare(study: Study, tree: Tree) -> str:
     Raises
     ------
     RecordError
-        If the study's arms do not take turns, none has measured yet, or a record cannot be read.
+        If the study's arms do not take turns, or none has measured yet.
     """
     if study.turns is None:
         raise RecordError(

@@ -31,11 +31,6 @@ def spread(study: Study, tree: Tree) -> Spread | None:
 
     From the records of this machine in `tree`; where these are too few, from the published ones.
     None if these are too few as well.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
     """
     machine = host()
     for place, name in ((tree, "this machine's records"), (committed(), "the published records")):
@@ -77,13 +72,7 @@ def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
 
 
 def resolves(study: Study, tree: Tree) -> str:
-    """Return how well the study will know the ratio of two arms, and what 5 % needs, in a line.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
-    """
+    """Return how well the study will know the ratio of two arms, and what 5 % needs, in a line."""
     if study.turns is None:
         pairs, what, field = study.repeats, "repeats", "repeats"
     else:

@@ -1,7 +1,7 @@
 """The questions that have a figure: how its points are chosen, and how they are drawn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -18,21 +18,31 @@ from ddl_core.analysis.figures import (
     scaling_prediction,
     schedules,
     time_budget,
+    time_shares,
 )
 from ddl_core.analysis.paper import Paper
-from ddl_core.analysis.tables import empty_windows
+from ddl_core.analysis.tables import empty_profiles, empty_windows
+from ddl_core.spec.study import Study
 
 Draw = Callable[[pd.DataFrame], Figure]
+
+OF_NO_RUN = "what the paper states"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """All that a figure's points are made of."""
+    """All that a figure's points are made of.
+
+    `study` is what was asked, with its question and its axes; None where nobody knows, and where
+    several studies are drawn together.
+    """
 
     runs: pd.DataFrame
     arms: pd.DataFrame
     paper: Paper
-    windows: pd.DataFrame
+    windows: pd.DataFrame = field(default_factory=empty_windows)
+    profiles: pd.DataFrame = field(default_factory=empty_profiles)
+    study: Study | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ _NATIVE = [("native", "turbo", "synthetic")]
 _CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
 _DALI = [_CPU, _GPU]
 _ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
+_SIZES = "at two numbers of workers"
+_LEARNING = "a study of schedules or optimisers"
 
 QUESTIONS = {
     "ratios": Question(
@@ -72,66 +84,86 @@ QUESTIONS = {
         needs="a study whose arms take turns",
     ),
     "comparison": Question(
-        lambda tables: comparison.points(tables.runs, tables.windows),
+        lambda tables: comparison.points(
+            tables.runs, tables.windows, tables.study.question if tables.study else ""
+        ),
         comparison.draw,
         needs="a study that trained two arms",
     ),
     "throughput_vs_workers": Question(
         lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
         over_workers.draw_throughput,
+        needs=f"a network and loader {_SIZES}",
     ),
     "throughput_by_arm": Question(
         lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
     ),
     "loader_bound": Question(
-        lambda tables: loader_bound.points(tables.runs, tables.windows), loader_bound.draw
+        lambda tables: loader_bound.points(tables.runs, tables.windows),
+        loader_bound.draw,
+        needs="training on data that a loader reads",
     ),
     "efficiency_native": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _NATIVE, models=["resnet50"]
         ),
         over_workers.draw_native,
+        needs=f"ResNet50 with the native loader {_SIZES}",
     ),
     "efficiency_dali": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _DALI, models=["resnet50"]
         ),
         over_workers.draw_dali,
+        needs=f"ResNet50 with DALI {_SIZES}",
     ),
     "efficiency_by_model": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms,
             tables.paper,
-            [("dali_cpu",), ("native",)],
+            [_CPU, ("native",)],
             strategies=["ddp"],
             compare="model",
         ),
         over_workers.draw_by_model,
+        needs=f"PyTorch-DDP with two networks {_SIZES}",
     ),
     "efficiency_by_loader": Question(
         lambda tables: over_workers.efficiency_points(
             tables.arms, tables.paper, _ALL, models=["resnet101"]
         ),
         over_workers.draw_by_loader,
+        needs=f"ResNet101 {_SIZES}",
     ),
     "kernel_shares": Question(
         lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
+        needs=OF_NO_RUN,
     ),
     "scaling_prediction": Question(
-        lambda tables: scaling_prediction.points(), scaling_prediction.draw
+        lambda tables: scaling_prediction.points(), scaling_prediction.draw, needs=OF_NO_RUN
     ),
     "time_budget": Question(
-        lambda tables: time_budget.points(tables.runs, tables.arms), time_budget.draw
+        lambda tables: time_budget.points(tables.runs, tables.arms),
+        time_budget.draw,
+        needs="runs that tell what their time was spent on",
     ),
-    "schedules": Question(lambda tables: schedules.points(tables.paper), schedules.draw),
+    "time_shares": Question(
+        lambda tables: time_shares.points(tables.profiles, tables.runs),
+        time_shares.draw,
+        needs="profiled runs",
+    ),
+    "schedules": Question(
+        lambda tables: schedules.points(tables.paper), schedules.draw, needs=OF_NO_RUN
+    ),
     "accuracy_vs_batch_size": Question(
         lambda tables: accuracy_vs_batch_size.points(tables.runs, tables.paper),
         accuracy_vs_batch_size.draw,
+        needs=_LEARNING,
     ),
     "learning_curves": Question(
         lambda tables: learning_curves.points(tables.runs),
         learning_curves.draw,
-        needs="a study of schedules or optimisers",
+        needs=_LEARNING,
     ),
 }

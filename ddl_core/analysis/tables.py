@@ -1,11 +1,11 @@
-"""From result records to tables: a row per run, failed runs too, missing values empty.
+"""From result records to tables: a row per run, failed and damaged ones too, missing values empty.
 
 `windows_table` has a row per warm training epoch, `profiles_table` one per profiled run, rank and
 share of time.
 """
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -14,15 +14,17 @@ import pandas as pd
 
 from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
+from ddl_core.records.damage import Examined, examine
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
-from ddl_core.records.run import EpochRecord, RunRecord, Spent, read_epochs, read_record
+from ddl_core.records.run import EpochRecord, RunRecord, Spent
 from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 
 WINDOW = "window"
+DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
 KERNELS = "kernel time"
 
 PROFILE_COLUMNS = {
@@ -101,6 +103,7 @@ COLUMNS: dict[str, str] = {
     "energy_method": "string",
     "error_kind": "string",
     "error_category": "string",
+    "damage": "string",
 }
 WINDOW_COLUMNS = {
     "study": "string",
@@ -120,33 +123,26 @@ _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_i
 
 
 def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> pd.DataFrame:
-    """Read every record below `runs_dir` (``<study>/<run_id>/``) strictly.
+    """Read every record below `runs_dir` (``<study>/<run_id>/``): a row each, damaged ones too.
 
     Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
     of warm training epochs (see `metrics`); ``runtime_s`` sums all training epochs of a completed
     run, cold ones too; ``diverged`` says that a training loss was not finite. ``energy_kwh`` is of
     all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
 
-    Raises
-    ------
-    RecordError
-        If a record cannot be read, has an unknown field, or lies in a folder of another name.
+    Of a damaged record nothing is believed but, where that is whole, what was asked for: its
+    status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out.
     """
-    return _frame([_row(*run) for run in _runs(runs_dir)], carbon_g_per_kwh)
+    return _frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
 
 
 def windows_table(runs_dir: Path) -> pd.DataFrame:
     """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
 
     block, reference, round and place are empty where arms did not take turns; only block is told
-    where they shared the nodes of a job.
-
-    Raises
-    ------
-    RecordError
-        As `runs_table`.
+    where they shared the nodes of a job. Damaged records have none.
     """
-    return _window_frame([row for run in _runs(runs_dir) for row in _windows(*run)])
+    return _window_frame([row for run in _runs(runs_dir) for row in _windows(run)])
 
 
 def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
@@ -158,10 +154,10 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
     Raises
     ------
     RecordError
-        If the study has no runs here, or a record cannot be read, or the table not be written.
+        If the study has no runs here, or the table cannot be written.
     """
     # Each record is read once for both.
-    read = [(_row(*run), _windows(*run)) for run in _study_runs(tree.study(study))]
+    read = [(_row(run), _windows(run)) for run in map(examine, tree.run_folders(study))]
     if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
@@ -194,9 +190,9 @@ def to_csv(table: pd.DataFrame) -> str:
     return str(table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
-def studies_with_runs(tree: Tree) -> list[str]:
-    """Return the names of the studies that have at least one record in `tree`."""
-    return sorted({path.parent.parent.name for path in tree.runs.glob("*/*/run.json")})
+def whole(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs whose records are not damaged."""
+    return runs[runs["status"] != DAMAGED]
 
 
 def counts(runs: pd.DataFrame) -> str:
@@ -215,6 +211,11 @@ def empty_windows() -> pd.DataFrame:
     return _window_frame([])
 
 
+def empty_profiles() -> pd.DataFrame:
+    """Return a table of no profiles, with all columns and their types."""
+    return _profile_frame([])
+
+
 def _frame(
     rows: list[dict[str, Any]], carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
 ) -> pd.DataFrame:
@@ -225,42 +226,25 @@ def _frame(
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
 
 
-Run = tuple[RunRecord, list[EpochRecord]]
+def _runs(runs_dir: Path) -> Iterator[Examined]:
+    tree = Tree(runs_dir.parent)
+    for study in tree.studies():
+        yield from map(examine, tree.run_folders(study))
 
 
-def _runs(runs_dir: Path) -> Iterator[Run]:
-    if runs_dir.is_dir():
-        for study in sorted(folder for folder in runs_dir.iterdir() if folder.is_dir()):
-            yield from _study_runs(study)
+def _row(run: Examined) -> dict[str, Any]:
+    place = {"study": run.directory.parent.name, "run_id": run.directory.name}
+    asked = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else place
+    if run.damages:
+        return asked | {"status": DAMAGED, "damage": "; ".join(run.damages)}
+    assert run.record is not None
+    return asked | _measured(run.rows, completed=run.record.status == "completed")
 
 
-def _study_runs(study: Path) -> Iterator[Run]:
-    if study.is_dir():
-        for folder in sorted(study.iterdir()):
-            if RunFiles(folder).record.exists():
-                yield _read(folder)
-
-
-def _read(directory: Path) -> Run:
-    record = read_record(directory)
-    place = (directory.parent.name, directory.name)
-    if place != (record.study, record.run_id):
-        raise RecordError(
-            f"{directory} holds the record of run {record.run_id!r} of study {record.study!r}; "
-            "a copied run would count twice: remove the copy or restore the folder's name"
-        )
-    return record, read_epochs(directory)
-
-
-def _row(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
-    return {
-        **record.spec.model_dump(),
-        **_about(record),
-        **_measured(epochs, completed=record.status == "completed"),
-    }
-
-
-def _windows(record: RunRecord, epochs: list[EpochRecord]) -> list[dict[str, Any]]:
+def _windows(run: Examined) -> list[dict[str, Any]]:
+    record = run.record
+    if record is None:
+        return []
     job = {"block": record.attempts[-1].block} if record.attempts else {}
     return [
         {
@@ -274,7 +258,7 @@ def _windows(record: RunRecord, epochs: list[EpochRecord]) -> list[dict[str, Any
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
         }
-        for row in epochs
+        for row in run.rows
         if row.phase == "train" and not row.cold
     ]
 
@@ -378,8 +362,8 @@ def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
     }
 
 
-def profiles_table(tree: Tree) -> pd.DataFrame:
-    """Read the profiles of all completed runs in `tree`.
+def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataFrame:
+    """Read the profiles of all completed runs in `tree`, or of some studies.
 
     Returns
     -------
@@ -389,31 +373,29 @@ def profiles_table(tree: Tree) -> pd.DataFrame:
         ``copies``, ``data``, ``other`` and ``idle``, in this order, which sum to 1 in each rank;
         apart from them ``overlapped``, which lies within ``compute`` and is missing where it is
         not known. Of the ``kernel time``, only on GPUs: the kinds of `kernel_names`, which sum to 1
-        as well. ``source`` is ``torch.profiler``.
-
-    Raises
-    ------
-    RecordError
-        If a record or a profile cannot be read.
+        as well. ``source`` is ``torch.profiler``. Damaged runs have no rows.
     """
-    rows = [
-        row for path in sorted(tree.runs.glob("*/*/run.json")) for row in _profile_rows(path.parent)
-    ]
+    names = tree.studies() if studies is None else studies
+    folders = [folder for name in names for folder in tree.run_folders(name)]
+    profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
+    rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
+    return _profile_frame(rows)
+
+
+def _profile_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(PROFILE_COLUMNS)).astype(PROFILE_COLUMNS)
 
 
-def _profile_rows(directory: Path) -> list[dict[str, object]]:
-    if not RunFiles(directory).profile.exists():
+def _profile_rows(run: Examined) -> list[dict[str, object]]:
+    record = run.record
+    if record is None or run.damages or record.status != "completed":
         return []
-    record = read_record(directory)
-    if record.status != "completed":
-        return []
-    profile = read_profile(directory)
+    profile = read_profile(run.directory)
     about = _about_profile(record, profile)
     return [
-        {**about, "rank": one.rank, "share": share, "of": whole, "value": value}
+        {**about, "rank": one.rank, "share": share, "of": of, "value": value}
         for one in profile.ranks
-        for share, whole, value in _profile_values(one)
+        for share, of, value in _profile_values(one)
     ]
 
 

@@ -19,6 +19,7 @@ from ddl_core.cli.options import (
 from ddl_core.cli.submit import submit
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.records.agreement import statements
+from ddl_core.records.damage import checked, verify
 from ddl_core.records.ledger import Entry, State, counts, ledger, remedies
 from ddl_core.records.paths import RunFiles, committed
 from ddl_core.spec.labels import named
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-ENDED = ("completed", "failed", "interrupted")
+ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
 
 
 @click.command()
@@ -126,8 +127,9 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or still to come.
 
     What ended badly has its class of failure in brackets; below is what to do about each class. A
-    run whose job was killed before it could say so gets, in its record, what SLURM says of it. The
-    last line says whether the frameworks hold the same weights.
+    run whose job was killed before it could say so gets, in its record, what SLURM says of it. What
+    is damaged is not counted as complete: `ddl study verify` tells more. The last line says whether
+    the frameworks hold the same weights.
     """
     from ddl_core.launch.plan import find_study
     from ddl_core.launch.study import live
@@ -135,7 +137,7 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     asked, tree = find_study(name), tree_of(root)
     jobs, shown = _JobStates(), ""
     while True:
-        entries = jobs.join(ledger(asked, tree))
+        entries = checked(jobs.join(ledger(asked, tree)))
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
         text = "\n".join([*parts, *statements(entries)])
         if text != shown:
@@ -149,6 +151,27 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         if all(item.state in ENDED for item in entries):
             sys.exit(any(item.state != "completed" for item in entries))
         time.sleep(WATCH_EVERY_S)
+
+
+@study.command("verify")
+@click.argument("name", metavar="STUDY")
+@results_option
+def verify_command(name: str, root: Path | None) -> None:
+    """Check that the records of a study are whole: one line on each damage, status 1 if any.
+
+    The name of each run against its settings, the lines of each against what such a run writes, and
+    that what they say is possible. STUDY may also be one whose file is elsewhere.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        from ddl_core.launch.plan import find_study
+
+        name = find_study(name).name
+    runs = verify(tree_of(root), name)
+    for line in (line for run in runs for line in run.told()):
+        click.echo(line)
+    damaged = sum(bool(run.damages) for run in runs)
+    click.echo(f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged} damaged")
+    sys.exit(damaged > 0)
 
 
 @study.command("compare")

@@ -150,11 +150,16 @@ def _point_to(directory: Path, data_dir: Path) -> None:
 
 
 def _set_aside_unreadable(item: Entry) -> None:
-    """Make room for a new record; the unreadable one is kept for whoever wants to look at it."""
+    """Make room for a new record; the unreadable one is kept for whoever wants to look at it.
+
+    With its lines and its checkpoint: a new record would take them for its own.
+    """
     if item.state != "unreadable":
         return
-    record = RunFiles(item.directory).record
-    try:
-        record.replace(record.with_suffix(".json.unreadable"))
-    except OSError as error:
-        raise RecordError(f"cannot set aside {record}: {error.strerror}") from None
+    files = RunFiles(item.directory)
+    for path in (files.record, files.epochs, files.checkpoint):
+        try:
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.unreadable"))
+        except OSError as error:
+            raise RecordError(f"cannot set aside {path}: {error.strerror}") from None

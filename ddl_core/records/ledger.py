@@ -11,6 +11,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from ddl_core.errors import Interrupted, LaunchError, RecordError
+from ddl_core.records.asked import keep
 from ddl_core.records.failures import Category, remedy
 from ddl_core.records.paths import RunFiles, Tree, portable
 from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
@@ -18,7 +19,7 @@ from ddl_core.records.storage import free_room, now
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
-State = Status | Literal["missing", "interrupted", "unreadable"]
+State = Status | Literal["missing", "interrupted", "unreadable", "damaged"]
 
 INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
@@ -41,8 +42,10 @@ class Entry:
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
     """Write a ``planned`` record for every run that has none; return the ledger.
 
-    `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
+    What is asked is kept beside the runs, see `asked`. `data_dir` is the folder of the dataset; by
+    default the tree's own folder of that name.
     """
+    keep(study, tree)
     for spec in study.expand():
         plan_one(spec, study.name, tree, data_dir)
     return ledger(study, tree)
@@ -51,7 +54,7 @@ def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
 def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
     """Write a ``planned`` record for a run that has none; return its entry."""
     directory = tree.study(study) / spec.run_id
-    if not RunFiles(directory).record.exists():
+    if entry(spec, directory).state == "missing":
         folder = data_folder(spec, tree, data_dir)
         write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
     return entry(spec, directory)
@@ -84,8 +87,10 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
 
     ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
     process holds its lock: the process was killed before it could say so.
+    Only `damage.checked` reads the lines of a run: here ``damaged`` does not come up.
     """
-    if not RunFiles(directory).record.exists():
+    files = RunFiles(directory)
+    if not files.record.exists() and not files.epochs.exists():
         return Entry(spec, directory, "missing")
     try:
         record = read_record(directory)

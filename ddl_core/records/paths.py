@@ -130,10 +130,27 @@ class Tree:
         """Return the folder of the runs of one study."""
         return self.runs / name
 
+    def asked(self, study: str) -> Path:
+        """``runs/<study>/study.json``: what the study asked for when it was last planned."""
+        return self.study(study) / "study.json"
+
+    def studies(self) -> list[str]:
+        """Return the studies that have at least one run here, by name."""
+        return [folder.name for folder in _folders(self.runs) if self.run_folders(folder.name)]
+
+    def run_folders(self, study: str) -> list[Path]:
+        """Return the folders of a study that hold a run, or what is left of one."""
+        found = map(RunFiles, _folders(self.study(study)))
+        return [run.directory for run in found if run.record.exists() or run.epochs.exists()]
+
     def dataset(self, name: str) -> Path:
         """Return the default folder of a dataset; ``DDL_DATA`` moves all datasets."""
         base = os.environ.get("DDL_DATA")
         return (Path(base) if base else self.root / "datasets") / name
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
 
 
 def results() -> Tree:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
+from ddl_core.records.damage import verify
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profile import read_profile
-from ddl_core.records.run import RunRecord, read_epochs, read_record
+from ddl_core.records.run import RunRecord
 from ddl_core.records.storage import write_atomically
 
 
@@ -28,25 +28,20 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
     Raises
     ------
     RecordError
-        If there is nothing to publish, or a run was published before with other content; then
-        nothing was copied.
+        If there is nothing to publish, a record is damaged, or a run was published before with
+        other content; then nothing was copied.
     """
-    folders = sorted(path.parent for path in source.study(study).glob("*/run.json"))
-    if not folders:
-        raise RecordError(
-            f"no runs of study {study!r} in {source.runs}; run `ddl study run {study}` first, "
-            "or name the folder of its results with --results DIR"
-        )
+    found = verify(source, study)
+    if damages := [line for one in found for line in one.told()]:
+        raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
     done = Published()
     copies: list[tuple[Path, Path]] = []
-    for folder in folders:
-        record = read_record(folder)
+    for one in found:
+        folder, record = one.directory, one.record
+        assert record is not None  # else there is a damage
         if record.status != "completed":
             done.skipped.append(f"{record.run_id} ({record.status})")
             continue
-        read_epochs(folder)  # strict: what cannot be read is not published
-        if RunFiles(folder).profile.exists():
-            read_profile(folder)
         done.warnings.extend(_doubts(record))
         copies.append((folder, target.study(study) / folder.name))
     for folder, copy in copies:
@@ -54,6 +49,8 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
     for folder, copy in copies:
         if folder.name in done.new:
             _copy(folder, copy)
+    if source.asked(study).exists():
+        write_atomically(target.asked(study), source.asked(study).read_bytes())
     return done
 
 

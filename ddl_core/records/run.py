@@ -8,9 +8,9 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AllowInfNan, ConfigDict, Field, ValidationError
 
 from ddl_core.errors import RecordError
 from ddl_core.records.failures import Category, classify
@@ -141,20 +141,22 @@ class RunRecord(Strict):
 class EpochRecord(Strict):
     """One line of ``epochs.jsonl``: one epoch of one phase. Missing is null, never 0."""
 
-    # A loss that diverged is kept as it is.
-    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")
+    # A loss that diverged is kept as it is; no other number can be none.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     attempt: int = Field(description="index into RunRecord.attempts")
-    epoch: int
+    epoch: int = Field(ge=0)
     phase: Literal["train", "eval"]
     cold: bool = Field(description="warm-up: no throughput may use this row")
-    steps: int = Field(description="optimiser steps (train) or batches of the busiest rank (eval)")
-    samples: int = Field(description="images really consumed, all ranks")
-    corrupt_images: int = Field(description="of these, unreadable and replaced")
+    steps: int = Field(
+        ge=1, description="optimiser steps (train) or batches of the busiest rank (eval)"
+    )
+    samples: int = Field(ge=1, description="images really consumed, all ranks")
+    corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
     rescued_images: int | None = Field(
         None, description="of these, decoded by Pillow because DALI failed; null without DALI"
     )
-    wall_s: float = Field(description="barrier to barrier, maximum over ranks")
+    wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(
         description="waiting for the next batch, maximum over ranks; on a GPU the device's waiting"
@@ -164,9 +166,9 @@ class EpochRecord(Strict):
     step_s_median: float | None
     step_s_p95: float | None
     throughput_samples_per_s: float
-    loss: float | None
-    top1: float | None = Field(description="share of images, 0 to 1")
-    top5: float | None
+    loss: Annotated[float, AllowInfNan(True)] | None
+    top1: float | None = Field(ge=0, le=1, description="share of images, 0 to 1")
+    top5: float | None = Field(ge=0, le=1)
     lr: float | None = Field(description="of the last optimiser step")
     max_memory_bytes: int | None = Field(
         description="of torch's tensors on the accelerator, maximum over ranks"
@@ -249,11 +251,10 @@ def _write(descriptor: int, line: bytes) -> int:
         raise
 
 
-def read_epochs(directory: Path) -> list[EpochRecord]:
-    """Return the valid rows in order of epoch and phase.
+def read_rows(directory: Path) -> list[EpochRecord]:
+    """Return the finished lines of ``epochs.jsonl`` in their order; none where there is no file.
 
-    Where a resumed run measured an epoch again, the newest attempt counts. An unfinished last line
-    (its writer was killed) is not a row.
+    An unfinished last line (its writer was killed) is not a row.
 
     Raises
     ------
@@ -263,14 +264,33 @@ def read_epochs(directory: Path) -> list[EpochRecord]:
     path = RunFiles(directory).epochs
     if not path.exists():
         return []
-    newest: dict[tuple[int, str], EpochRecord] = {}
+    rows = []
     for number, line in enumerate(_read(path).split("\n")[:-1], start=1):
         try:
-            row = EpochRecord.model_validate_json(line)
+            rows.append(EpochRecord.model_validate_json(line))
         except ValidationError as error:
             raise RecordError(f"{path}, line {number}:\n{describe(error, EpochRecord)}") from None
-        newest[row.epoch, row.phase] = row
-    return [newest[key] for key in sorted(newest, key=lambda key: (key[0], key[1] != "train"))]
+    return rows
+
+
+def newest(rows: list[EpochRecord]) -> list[EpochRecord]:
+    """Return the rows that count, in order of epoch and phase.
+
+    Where a resumed run measured an epoch again, the newest attempt counts.
+    """
+    found = {(row.epoch, row.phase): row for row in rows}
+    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] != "train"))]
+
+
+def read_epochs(directory: Path) -> list[EpochRecord]:
+    """Return the rows of a run that count: `newest` of `read_rows`.
+
+    Raises
+    ------
+    RecordError
+        If a finished line is not a valid row.
+    """
+    return newest(read_rows(directory))
 
 
 def _read(path: Path) -> str:
@@ -278,12 +298,14 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise RecordError(f"{path} holds {type(content).__name__}, not an object")

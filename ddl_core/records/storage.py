@@ -102,7 +102,7 @@ def read_versioned(path: Path, model: type[Record], kind: str, version: int, rem
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}; {remedy}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}") from None
     found = content.get(f"{kind}_version") if isinstance(content, dict) else None
     if found != version:

@@ -49,7 +49,6 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
         "rank_wall_s_max": 20.0,
         "step_s_median": 1.9,
         "step_s_p95": 2.5,
-        "throughput_samples_per_s": 16.0,
         "loss": 6.5,
         "top1": 0.01,
         "top5": 0.05,
@@ -57,7 +56,36 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
         "max_memory_bytes": None,
         "spent": spent if phase == "train" else None,
     }
-    return EpochRecord(**fields | changes)
+    fields |= changes
+    if "top5" not in changes:
+        fields["top5"] = max(0.05, fields["top1"] or 0)
+    fields.setdefault("throughput_samples_per_s", fields["samples"] / fields["wall_s"])
+    return EpochRecord(**fields)
+
+
+def asked(rows: Sequence[EpochRecord]) -> dict[str, int]:
+    """Return the fields of a run that writes just these rows: its record is then whole."""
+    if not rows:
+        return {}
+    epochs = max(row.epoch for row in rows) + 1
+    evaluated = {row.epoch for row in rows if row.phase == "eval"}
+    for every in range(epochs, 0, -1):
+        if evaluated == {*range(every - 1, epochs, every), epochs - 1}:
+            return {"epochs": epochs, "eval_every": every}
+    return {"epochs": epochs, "eval_every": 0}
+
+
+def from_the_first(rows: Sequence[EpochRecord]) -> list[EpochRecord]:
+    """Return `rows` with epochs that begin at 0."""
+    first = min((row.epoch for row in rows), default=0)
+    return [row.model_copy(update={"epoch": row.epoch - first}) for row in rows]
+
+
+def filled(rows: Sequence[EpochRecord], epochs: int) -> list[EpochRecord]:
+    """Return `rows` with the epochs of training that they leave out, which take no time."""
+    there = {row.epoch for row in rows if row.phase == "train"}
+    rest = [epoch for epoch in range(epochs) if rows and epoch not in there]
+    return [*rows, *(epoch_row(epoch, cold=True, wall_s=1e-6, spent=None) for epoch in rest)]
 
 
 MakeRun = Callable[..., Path]
@@ -70,7 +98,10 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def make_run(tree: Tree) -> MakeRun:
-    """Return a function that writes one run: warm wall time per epoch, status, spec fields."""
+    """Return a function that writes one run: warm wall time per epoch, status, spec fields.
+
+    It has as many epochs and evaluations as its rows tell, if its fields do not say otherwise.
+    """
 
     def make(
         wall_s: float = 20.0,
@@ -81,7 +112,12 @@ def make_run(tree: Tree) -> MakeRun:
         rows: list[EpochRecord] | None = None,
         **fields: Any,
     ) -> Path:
-        record = RunRecord.plan(study, RunSpec(**SPEC | fields))
+        if rows is None:
+            rows = [epoch_row(0, wall_s=5 * wall_s)]
+            rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
+            rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
+        rows = filled(rows, fields["epochs"]) if "epochs" in fields else from_the_first(rows)
+        record = RunRecord.plan(study, RunSpec(**SPEC | asked(rows) | fields))
         record.status = status
         record.system = system
         record.provenance = CODE
@@ -92,10 +128,6 @@ def make_run(tree: Tree) -> MakeRun:
         # Written plainly: `write_record` and `append_epoch` wait for the disk each time.
         directory.mkdir(parents=True)
         RunFiles(directory).record.write_text(record.model_dump_json())
-        if rows is None:
-            rows = [epoch_row(0, wall_s=5 * wall_s)]
-            rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
-            rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
         lines = [row.model_dump_json() + "\n" for row in rows]
         RunFiles(directory).epochs.write_text("".join(lines))
         return directory
@@ -115,10 +147,15 @@ def turned(
     block: str = "a",
     reference: dict[str, Any] = REFERENCE,
     place: int = 0,
+    windows: int = 0,
     **about: Any,
 ) -> Path:
-    """Write one run whose warm windows took turns with those of `reference`."""
-    name = RunSpec(**SPEC | reference).run_id
+    """Write one run whose warm windows took turns with those of `reference`.
+
+    The reference has as many, or so many `windows`.
+    """
+    epochs = {"epochs": 1 + (windows or len(wall_s)), "eval_every": 0}
+    name = RunSpec(**SPEC | epochs | reference).run_id
     rows = [epoch_row(0)]
     for number, wall in enumerate(wall_s):
         turn = Turn(block=block, reference=name, round=number, place=place)

@@ -12,8 +12,9 @@ from ddl_core.errors import RecordError
 from ddl_core.records.kernel_names import KINDS
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, read_profile, write_profile
-from ddl_core.records.run import RunRecord, write_record
+from ddl_core.records.run import Attempt, RunRecord, append_epoch, write_record
 from ddl_core.spec.run import RunSpec
+from tests.analysis.conftest import epoch_row
 
 SHARES = Shares(
     compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15, idle=0.05
@@ -39,13 +40,17 @@ def profiled(
         gpus_per_node=2,
         epochs=2,
         profile_steps=2,
+        eval_every=0,
         loader_workers=1,
         repeat=repeat,
     )
     record = RunRecord.plan("where", spec).model_copy(update={"status": status})
     record.system = None if load is None else {"cpu": "Example CPU", "load_average_1min": load}
+    record.attempts = [Attempt(started_utc=record.created_utc)]
     directory = tree.study("where") / spec.run_id
     write_record(directory, record)
+    for epoch in range(spec.epochs):
+        append_epoch(directory, epoch_row(epoch))
     profile = ProfileRecord(
         run_id=spec.run_id,
         device="cuda" if on_gpu else "cpu",
@@ -85,7 +90,7 @@ def test_each_rank_has_its_shares(tmp_path: Path) -> None:
     assert len(table.groupby(["run_id", "rank"])) == 4
 
 
-def test_a_run_that_failed_or_was_not_profiled_has_no_rows(tmp_path: Path) -> None:
+def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False, status="failed")
     RunFiles(profiled(tree, on_gpu=True)).profile.unlink()
@@ -163,7 +168,7 @@ def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> N
 
 def test_there_is_no_figure_without_profiles(tmp_path: Path) -> None:
     def drawn(tree: Tree) -> set[str]:
-        return {path.stem for path in redraw(tree, figures=tree.figures)}
+        return {path.stem for path in redraw(tree, figures=tree.figures).files}
 
     tree = Tree(tmp_path)
     assert "time_shares" not in drawn(tree)

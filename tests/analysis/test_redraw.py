@@ -1,7 +1,9 @@
 """From records to files: all of them, the same bytes, without torch."""
 
 import hashlib
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +13,24 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from ddl_core.analysis import redraw as redrawing
 from ddl_core.analysis.plot.canvas import save_figure
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import not_drawn, redraw
+from ddl_core.analysis.redraw import Redrawn, pictures, redraw
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import PROJECT, Tree
-from tests.analysis.conftest import MakeRun
+from ddl_core.records.asked import keep
+from ddl_core.records.damage import REMEDY
+from ddl_core.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
+from ddl_core.spec.study import Study
+from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 
-# Without runs of ours these show what is stated; the others nothing.
+OF_A_LAPTOP = {
+    "throughput_vs_workers",
+    "throughput_by_arm",
+    "loader_bound",
+    "efficiency_native",
+    "time_budget",
+}
+# These show what is stated; the others nothing but runs.
 OF_THE_PAPER = {
     "throughput_vs_workers",
     "efficiency_native",
@@ -49,7 +61,7 @@ def redraw_in_new_process(tree: Tree, figures: Path, seed: str, folder: Path) ->
         cwd=folder,
         env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(PROJECT)},
     )
-    places = {path.name: path for path in figures.iterdir()}
+    places = {str(path.relative_to(figures)): path for path in figures.glob("*/*")}
     places |= {str(path.relative_to(tree.root)): path for path in tree.tables.glob("**/*.csv")}
     return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in places.items()}
 
@@ -60,39 +72,180 @@ def test_two_processes_write_the_same_bytes(tree: Tree, laptop: MakeRun, tmp_pat
     first = redraw_in_new_process(tree, tmp_path / "a", "1", tmp_path)
     second = redraw_in_new_process(tree, tmp_path / "b", "2", PROJECT)
     assert first == second
-    figures = len(QUESTIONS) - 2  # no study of accuracy, so no learning_curves; no turns: no ratios
-    assert len(first) == 4 * figures + 2  # a table, and one of windows
+    shown = {name.split(".")[0] for name in first if name.startswith("laptop/")}
+    assert shown == {f"laptop/{name}" for name in OF_A_LAPTOP}
+    assert len(first) == 4 * (len(OF_A_LAPTOP) + len(OF_THE_PAPER)) + 2  # two tables
+
+
+def shown(done: Redrawn) -> dict[str, set[str]]:
+    """Return the figures in each folder."""
+    found: dict[str, set[str]] = {}
+    for path in done.files:
+        found.setdefault(path.parent.name, set()).add(path.stem)
+    return found
 
 
 def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
-    written = redraw(Tree(tmp_path / "none"), figures=tmp_path / "figures")
-    assert sorted(path.name for path in written) == sorted(
-        f"{name}.{kind}" for name in OF_THE_PAPER for kind in ("svg", "pdf", "png", "csv")
-    )
-    assert all(path.stat().st_size for path in written)
-    assert not (tmp_path / "none").exists()
-    table = pd.read_csv(tmp_path / "figures" / "efficiency_native.csv")
+    done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
+    assert shown(done) == {"paper": OF_THE_PAPER}
+    assert len(done.files) == 4 * len(OF_THE_PAPER)
+    assert all(path.stat().st_size for path in done.files)
+    table = pd.read_csv(tmp_path / "figures" / "paper" / "efficiency_native.csv")
     assert set(table["source"]) == {"stated"}
+    assert done.told() == []
 
 
-def test_a_figure_with_nothing_in_it_is_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
-    drawn = redraw(tree, figures=tree.figures)
-    lacking = not_drawn(drawn)
-    assert {"learning_curves", "time_shares", "all_reduce"} <= set(lacking)
-    assert lacking["learning_curves"] == "a study of schedules or optimisers"
-    stale = tree.figures / "learning_curves.png"
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="there is no folder of results"):
+        redraw(Tree(tmp_path / "none"), figures=tmp_path / "figures")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_no_study_pushes_another_out(tree: Tree, laptop: MakeRun) -> None:
+    """What is drawn of a study is the same, however many others there are, and large ones."""
+    redraw(tree, figures=tree.figures)
+    before = {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()}
+    for number in range(8):
+        for size in (1, 2, 3, 4):
+            laptop(study=f"another_{number}", strategy="ddp", gpus_per_node=size)
+    done = redraw(tree, figures=tree.figures)
+    assert {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()} == before
+    assert set(shown(done)) == {"laptop", "paper", *(f"another_{n}" for n in range(8))}
+
+
+@pytest.mark.slow
+def test_figures_without_runs_are_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
+    laptop(study="gone")
+    flat, other = tree.figures / "ratios.png", tree.figures / "gone" / "mine.png"
+    redraw(tree, figures=tree.figures)
+    flat.write_bytes(b"of the time when studies shared a figure")
+    stale = tree.figures / "laptop" / "learning_curves.png"
     stale.write_bytes(b"of runs that are gone")
-    other = tree.figures / "mine.png"
     other.write_bytes(b"drawn by somebody")
-    shutil.rmtree(tree.runs)
-    again = redraw(tree, figures=tree.figures)
-    assert set(not_drawn(again)) == {*QUESTIONS, "time_shares", "all_reduce"} - OF_THE_PAPER
-    assert set(tree.figures.iterdir()) == {*again, other}
+    shutil.rmtree(tree.study("gone"))
+    done = redraw(tree, figures=tree.figures)
+    assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
+    *_, removed = done.told()
+    for name in ("laptop/learning_curves", "figures/ratios", "gone/throughput_by_arm"):
+        assert name in removed
+    assert "learning_curves (needs a study of schedules or optimisers)" in done.told()[1]
 
 
-def test_runs_that_were_all_lost_are_no_figure(tree: Tree, make_run: MakeRun) -> None:
+def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    make_run(study="other")
+    done = redraw(tree, figures=tree.figures, studies=["other"])
+    assert set(shown(done)) == {"other"}
+    assert [path.name for path in tree.figures.iterdir()] == ["other"]
+    assert [path.name for path in tree.tables.glob("*.csv")] == ["other.csv"]
+    assert {path.stem for path in pictures(done, "other")} == shown(done)["other"]
+    with pytest.raises(RecordError, match=r"study 'x' in .*; choose from: laptop, other"):
+        redraw(tree, figures=tree.figures, studies=["x"])
+
+
+@pytest.mark.slow
+def test_a_stated_set_is_drawn_together_and_kept_up_to_date(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    make_run(study="other")
+    done = redraw(tree, figures=tree.figures, studies=["other", "laptop"])
+    assert set(shown(done)) == {"laptop+other"}
+    together = tree.figures / "laptop+other" / "throughput_by_arm.csv"
+    assert set(pd.read_csv(together)["study"]) == {"laptop", "other"}
+    make_run(repeat=1)
+    assert set(shown(redraw(tree, figures=tree.figures))) == {
+        *("laptop", "other", "laptop+other", "paper")
+    }
+    assert len(pd.read_csv(together)) == 3
+    shutil.rmtree(tree.study("other"))
+    redraw(tree, figures=tree.figures)
+    assert {path.name for path in tree.figures.iterdir()} == {"laptop", "paper"}
+
+
+def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run: MakeRun) -> None:
+    make_run(study="paper")
+    for _ in range(2):
+        done = redraw(tree, figures=tree.figures)
+        assert set(shown(done)) == {"paper", "paper+"}
+        assert shown(done)["paper"] == OF_THE_PAPER
+        assert pictures(done, "paper")[0].parent.name == "paper+"
+
+
+def test_runs_that_were_all_lost_are_no_figure_and_it_is_said(
+    tree: Tree, make_run: MakeRun
+) -> None:
     make_run(status="failed", rows=[])
-    assert "throughput_by_arm" in not_drawn(redraw(tree, figures=tree.figures))
+    done = redraw(tree, figures=tree.figures)
+    assert set(shown(done)) == {"paper"}
+    assert done.told()[0] == "laptop (1 runs: 1 failed): IN NO FIGURE"
+
+
+def test_accuracies_that_all_diverged_are_drawn(tree: Tree, make_run: MakeRun) -> None:
+    for schedule in ("step", "cosine"):
+        rows = [epoch_row(0, loss=math.nan), epoch_row(0, "eval", top1=0.1)]
+        make_run(rows=rows, schedule=schedule)
+    assert "accuracy_vs_batch_size" in shown(redraw(tree, figures=tree.figures))["laptop"]
+
+
+DAMAGES = {
+    "record": lambda files: files.record.write_text("{"),
+    "spec": lambda files: files.record.write_text(
+        files.record.read_text().replace('"image_size":96', '"image_size":64')
+    ),
+    "lines": lambda files: files.epochs.write_text(files.epochs.read_text()[:-200]),
+    "no lines": lambda files: files.epochs.unlink(),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_record_is_named_and_the_others_are_drawn(
+    name: str, tree: Tree, make_run: MakeRun
+) -> None:
+    make_run(study="other")
+    whole, broken = make_run(), make_run(strategy="ddp")
+    DAMAGES[name](RunFiles(broken))
+    done = redraw(tree, figures=tree.figures)
+    (line,) = done.damaged
+    assert line.startswith(f"{broken}: ")
+    assert line.endswith(REMEDY)
+    assert "laptop (2 runs: 1 completed, 1 damaged): " in "\n".join(done.told())
+    assert shown(done)["laptop"] == shown(done)["other"]
+    table = pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")
+    assert table["run_id"].tolist() == [whole.name]
+    svg = (tree.figures / "laptop" / "throughput_by_arm.svg").read_text()
+    assert "Damaged, not drawn: 1 record" in svg
+    assert "Damaged" not in (tree.figures / "other" / "throughput_by_arm.svg").read_text()
+
+
+def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    probe = ProbeFiles(tree.probes / "here")
+    probe.directory.mkdir(parents=True)
+    probe.record.write_text("{")
+    done = redraw(tree, figures=tree.figures)
+    assert "probe.json" in done.damaged[0]
+    assert shown(done)["laptop"]
+
+
+def test_what_has_no_room_is_named_with_its_figure(tree: Tree, make_run: MakeRun) -> None:
+    for size in range(1, 60):
+        make_run(strategy="ddp", gpus_per_node=size)
+    done = redraw(tree, figures=tree.figures)
+    (line,) = (line for line in done.told() if line.startswith("laptop/throughput_by_arm"))
+    assert "Rows not drawn, see the CSV: " in line
+    assert re.search(r"No room for: PyTorch-DDP, native, \d+ workers; .* more\.", line)
+    assert len(pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")) == 59
+
+
+def test_the_question_of_a_study_is_where_its_figures_are_drawn(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    make_run()
+    keep(Study(name="laptop", question="Who is first?", base=SPEC), tree)
+    redrawing._tabulate(tree, 1.0, "laptop")
+    part = redrawing._part(tree, ("laptop",))
+    assert part.page.question == "Who is first?"
+    assert part.tables.study is not None
 
 
 def small(tmp_path: Path) -> list[Path]:

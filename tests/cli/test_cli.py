@@ -10,10 +10,9 @@ from ddl_core.cli import main, study
 from ddl_core.launch import study as running
 from ddl_core.records.ledger import exclusive, ledger
 from ddl_core.records.paths import RunFiles, Tree, results
-from ddl_core.records.run import read_record, write_record
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
-from tests.launch.running import study_file
+from tests.launch.running import finish, study_file
 
 COMMANDS = (
     "",
@@ -32,6 +31,7 @@ COMMANDS = (
     "study resume",
     "study status",
     "study publish",
+    "study verify",
     "kernel",
     "kernel install",
     "kernel uninstall",
@@ -96,6 +96,8 @@ def test_usage_errors_end_with_2(arguments: str) -> None:
         ("study run nothing", "unknown study 'nothing'; choose one of: "),
         ("study run nothing.yaml", "cannot read the study nothing.yaml"),
         ("study publish nothing", "no runs of study 'nothing'"),
+        ("study verify nothing", "no runs of study 'nothing'"),
+        ("figures --results nowhere", "there is no folder of results"),
     ],
 )
 def test_bad_input_ends_with_1_and_one_message(
@@ -153,7 +155,7 @@ def test_a_plan_is_written_once_and_shown(tmp_path: Path) -> None:
 
 def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
     ddl("study", "plan", study_file(tmp_path), "--results", tmp_path / "there")
-    assert len(list((tmp_path / "there" / "runs" / "small").iterdir())) == 1
+    assert len(Tree(tmp_path / "there").run_folders("small")) == 1
     assert not results().root.exists()
 
 
@@ -165,8 +167,7 @@ def test_watching_ends_when_all_runs_have_ended(
     (item,) = ledger(Study.load(path), results())
 
     def complete(seconds: float) -> None:
-        record = read_record(item.directory)
-        write_record(item.directory, record.model_copy(update={"status": "completed"}))
+        finish(item.directory)
 
     monkeypatch.setattr(study.time, "sleep", complete)
     result = ddl("study", "status", path, "--watch")
@@ -181,8 +182,7 @@ def completed_study(tmp_path: Path, **weights: str) -> Path:
     ddl("study", "plan", path)
     for item in ledger(Study.load(path), results()):
         digest = weights[item.spec.strategy] * 64
-        update = {"status": "completed", "weights_sha256": digest, "system": {"device": "cpu"}}
-        write_record(item.directory, read_record(item.directory).model_copy(update=update))
+        finish(item.directory, weights_sha256=digest, system={"device": "cpu"})
     return path
 
 
@@ -227,9 +227,7 @@ def test_publishing_goes_to_the_committed_tree(
     path = study_file(tmp_path, classes=[5, 7])
     ddl("study", "plan", path)
     first, second = ledger(Study.load(path), results())
-    update = {"status": "completed", "provenance": {"git_dirty": True}}
-    write_record(first.directory, read_record(first.directory).model_copy(update=update))
-    RunFiles(first.directory).epochs.write_text("")
+    finish(first.directory, provenance={"git_dirty": True})
     result = ddl("study", "publish", "small")
     assert result.exit_code == 0
     assert result.stdout == "1 published, 0 published before\n"
@@ -268,10 +266,44 @@ def test_converting_there_and_back(tmp_path: Path) -> None:
 def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
     result = ddl("figures", "--results", tmp_path)
     assert result.exit_code == 0, result.output
-    drawn = list((tmp_path / "figures").iterdir())
+    drawn = list((tmp_path / "figures" / "paper").iterdir())
     assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
     assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output
-    (lacking,) = (line for line in result.output.splitlines() if "not drawn" in line)
-    assert "learning_curves (needs a study of schedules or optimisers)" in lacking
-    assert "throughput_by_arm (needs training runs)" in lacking
-    assert not (tmp_path / "figures" / "learning_curves.png").exists()
+    assert list((tmp_path / "figures").iterdir()) == [tmp_path / "figures" / "paper"]
+
+
+def test_results_that_are_not_there_are_not_made(tmp_path: Path) -> None:
+    result = ddl("figures", "--results", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert f"there is no folder of results {tmp_path / 'nowhere'}" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> None:
+    path = study_file(tmp_path, classes=[5, 7], epochs=2)
+    ddl("study", "plan", path)
+    broken, other = ledger(Study.load(path), results())
+    for item in (broken, other):
+        finish(item.directory, system={"device": "cpu"})
+    verified = ddl("study", "verify", path)
+    assert (verified.exit_code, verified.stdout) == (
+        0,
+        "2 records of small: 2 whole, 0 damaged\n",
+    )
+    RunFiles(broken.directory).epochs.unlink()
+    told = f"{broken.directory}/epochs.jsonl: is missing, but the run is completed"
+    verified = ddl("study", "verify", "small")
+    assert verified.exit_code == 1
+    assert verified.stdout.startswith(told)
+    assert verified.stdout.endswith("\n2 records of small: 1 whole, 1 damaged\n")
+    status = ddl("study", "status", path)
+    assert status.exit_code == 0
+    assert "2 runs: 1 completed, 1 damaged" in status.stdout
+    assert f"damaged     {broken.spec.run_id}  epochs.jsonl: is missing" in status.stdout
+    drawn = ddl("figures", "--study", "small", "--results", results().root)
+    assert drawn.exit_code == 1
+    assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout
+    assert f"1 damaged, in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
+    table = (results().figures / "small" / "throughput_by_arm.csv").read_text()
+    assert other.spec.run_id in table
+    assert broken.spec.run_id not in table

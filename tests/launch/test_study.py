@@ -146,10 +146,14 @@ def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher
     (item,) = plan(study, results())
     record = RunFiles(item.directory).record
     record.write_text("{")
+    lines = RunFiles(item.directory).epochs
+    lines.write_text("of the old record")
     assert states(run_study(study, results(), launcher=launcher)) == ["unreadable"]
     entries = run_study(study, results(), launcher=launcher, retry_failed=True)
     assert states(entries) == ["completed"]
     assert record.with_suffix(".json.unreadable").read_text() == "{"
+    assert not lines.exists()
+    assert lines.with_name("epochs.jsonl.unreadable").read_text() == "of the old record"
 
 
 def test_a_study_at_work_elsewhere_is_refused_at_once(launcher: FakeLauncher) -> None:

@@ -3,34 +3,13 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
+from ddl_core.records.asked import asked, keep
 from ddl_core.records.paths import RunFiles, Tree, results
 from ddl_core.records.profile import ProfileRecord, write_profile
 from ddl_core.records.publish import publish
-from ddl_core.records.run import EpochRecord, append_epoch, read_record, write_record
-from tests.launch.running import planned
-
-ROW = EpochRecord(
-    attempt=0,
-    epoch=0,
-    phase="train",
-    cold=True,
-    steps=1,
-    samples=8,
-    corrupt_images=0,
-    wall_s=1,
-    cpu_s=1,
-    data_s=0,
-    rank_wall_s_min=1,
-    rank_wall_s_max=1,
-    step_s_median=1,
-    step_s_p95=1,
-    throughput_samples_per_s=8,
-    loss=1,
-    top1=None,
-    top5=None,
-    lr=0.1,
-    max_memory_bytes=None,
-)
+from ddl_core.records.run import read_record, write_record
+from ddl_core.spec.study import Study
+from tests.launch.running import TINY, finish, planned
 
 
 @pytest.fixture
@@ -40,13 +19,7 @@ def target(tmp_path: Path) -> Tree:
 
 def completed(repeat: int = 0, dirty: bool = False, data_dir: str | None = None) -> Path:
     run_dir = planned(repeat=repeat)
-    update = {
-        "status": "completed",
-        "provenance": {"git_dirty": dirty},
-        "data_dir": data_dir,
-    }
-    write_record(run_dir, read_record(run_dir).model_copy(update=update))
-    append_epoch(run_dir, ROW)
+    finish(run_dir, provenance={"git_dirty": dirty}, data_dir=data_dir)
     return run_dir
 
 
@@ -115,7 +88,7 @@ def test_a_published_record_is_never_replaced(target: Tree) -> None:
     publish("test", results(), target)
     record = RunFiles(target.study("test") / run_dir.name).record
     before = record.read_bytes()
-    append_epoch(run_dir, ROW.model_copy(update={"epoch": 1}))
+    write_record(run_dir, read_record(run_dir).model_copy(update={"job_id": "17"}))
     completed(repeat=1)
     with pytest.raises(RecordError, match="published before with other content"):
         publish("test", results(), target)
@@ -139,6 +112,14 @@ def test_what_cannot_be_read_is_not_published(target: Tree) -> None:
     run_dir = completed()
     with RunFiles(run_dir).epochs.open("a") as file:
         file.write("{}\n")
-    with pytest.raises(RecordError, match="line 2"):
+    with pytest.raises(RecordError, match="line 3"):
         publish("test", results(), target)
     assert not target.runs.exists()
+
+
+def test_what_the_study_asked_goes_with_it(target: Tree) -> None:
+    completed()
+    study = Study(name="test", question="Why?", base=TINY)
+    keep(study, results())
+    publish("test", results(), target)
+    assert asked("test", target) == study

@@ -20,9 +20,10 @@ from ddl_core.analysis.figures.against_base import Arm
 from ddl_core.analysis.figures.over_workers import stack
 from ddl_core.analysis.figures.ratios import WORDS
 from ddl_core.analysis.plot import captions, marks, scales, style
-from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_core.analysis.plot.canvas import LeftOut, drawn_panels, frame, styled
 from ddl_core.analysis.plot.rows import best_rows, ranked_rows
 from ddl_core.analysis.plot.scales import three_digits
+from ddl_core.analysis.tables import whole
 from ddl_core.analysis.turns import Turns
 
 COMPARISON = {
@@ -100,7 +101,7 @@ def points(
                 label=arms.map(dict(enumerate(study_arms.names(firsts)))),
                 common=study_arms.common(firsts),
                 unsaid=study_arms.unsaid(firsts),
-                left_out=study_arms.left_out(runs[runs["study"] == study], own),
+                left_out=study_arms.left_out(whole(runs[runs["study"] == study]), own),
                 question=question,
             )
             tables += _panels(about, taken, named)
@@ -370,13 +371,12 @@ def _cut(drawn: pd.DataFrame) -> bool:
     return False
 
 
-def _no_room(rest: pd.DataFrame) -> list[str]:
+def _no_room(rest: pd.DataFrame) -> list[LeftOut]:
     """Return the sentence that names the arms that found no room."""
     if rest.empty:
         return []
     named = [f"{row['label']} ({_value(row)})" for _, row in rest.head(_MOST_NAMED).iterrows()]
     more = len(rest) - len(named)
     and_more = [f"{more} more"] if more else []
-    return [
-        f"No room for {len(rest)} arms, see the CSV (images/s): {', '.join([*named, *and_more])}."
-    ]
+    told = ", ".join([*named, *and_more])
+    return [LeftOut(f"No room for {len(rest)} arms, see the CSV (images/s): {told}.")]

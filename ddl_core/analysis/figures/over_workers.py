@@ -49,7 +49,7 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
     Formats of one loader share its panel. One that was measured at one number of workers says
-    nothing here and is left out where another was measured at more.
+    nothing here and is left out.
     The paper's panel comes last and is its own, because the hardware is another.
     """
     ours = _measured(_varied(arms), ["value", "low", "high"])
@@ -116,11 +116,10 @@ def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
 
 
 def _varied(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what is a panel and was measured at two or more world sizes; all if there is none."""
+    """Return what is a panel and was measured at two or more world sizes."""
     reached = table["world_size"].where(table["n"] > 0)
     panels = [table[name] for name in ("setting", "model", "loader")]
-    varied = reached.groupby(panels).transform("nunique") > 1
-    return table[varied] if varied.any() else table
+    return table[reached.groupby(panels).transform("nunique") > 1]
 
 
 def _scaling(table: pd.DataFrame) -> pd.DataFrame:

@@ -75,7 +75,8 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 def _references(runs: pd.DataFrame, windows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the runs of the reference arm of each study that took turns."""
     named = windows[["study", "reference"]].dropna().drop_duplicates()
-    found = runs.merge(named, left_on=["study", "run_id"], right_on=["study", "reference"])
+    known = runs[runs["strategy"].notna()]  # of a damaged one nothing may be
+    found = known.merge(named, left_on=["study", "run_id"], right_on=["study", "reference"])
     return {str(study): table for study, table in found.groupby("study")}
 
 

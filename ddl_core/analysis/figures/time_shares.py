@@ -9,9 +9,8 @@ from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, commits, with_settin
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
-from ddl_core.analysis.tables import WINDOW
+from ddl_core.analysis.tables import WINDOW, whole
 
-NAME = "time_shares"
 POINTS = {
     "panel": "string",
     **ARM_TYPES,
@@ -45,6 +44,7 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     runs
         The same runs, and others.
     """
+    runs = whole(runs)
     own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     own = own.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[

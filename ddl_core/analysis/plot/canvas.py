@@ -7,7 +7,10 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -35,6 +38,40 @@ THEME: Any = {  # matplotlib's own type lists every key
 }
 
 P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What all figures of a study have in common, whatever they show."""
+
+    study: str = ""  # several are joined by a plus; empty: of the paper alone
+    question: str = ""  # the study's own
+    notes: tuple[str, ...] = ()  # sentences that end the caption
+
+
+_NO_PAGE = Page()
+_page: ContextVar[Page] = ContextVar("page", default=_NO_PAGE)
+
+
+@contextmanager
+def on_page(page: Page) -> Iterator[None]:
+    """Let the figures that are drawn in a ``with`` block say what is on their page."""
+    token = _page.set(page)
+    try:
+        yield
+    finally:
+        _page.reset(token)
+
+
+class LeftOut(str):
+    """A sentence of a caption on what was measured and is not drawn: told on the terminal, too."""
+
+
+class Sheet(Figure):
+    """A figure that knows what it has no room for."""
+
+    left_out: tuple[str, ...] = ()
+
 
 _CAPTION_LINE = style.CAPTION_POINTS * 1.35 / 72
 _TITLE_POINTS = 9.5
@@ -88,6 +125,8 @@ def frame(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and one axes per panel.
 
+    The notes of the page end the caption, see `on_page`.
+
     Parameters
     ----------
     title
@@ -116,8 +155,9 @@ def frame(
     titles, shared = short_titles(panels)
     names = _names(titles, cell - left)
     name_lines = max(name.count("\n") + 1 for name in names)
-    told = [*caption, *([f"All panels measured here: {shared}."] if shared else [])]
-    lines = wrapped(" ".join(told), page - 2 * _MARGIN, style.CAPTION_POINTS)
+    said = [f"All panels measured here: {shared}."] if shared else []
+    told = " ".join([*caption, *said, *_page.get().notes])
+    lines = wrapped(told, page - 2 * _MARGIN, style.CAPTION_POINTS)
     legend_rows = math.ceil(len(legend) / _legend_columns(page))
     asked = wrapped(title, page - 2 * _MARGIN, _TITLE_POINTS, "normal" if note else "bold")
     above = _MARGIN + _TITLE + (len(asked) - 1) * _TITLE_LINE
@@ -125,7 +165,8 @@ def frame(
     over = _ABOVE_AXES + _PANEL_LINE * name_lines
     below = 2 * _MARGIN + len(lines) * _CAPTION_LINE
     total = above + below + sum(heights) + len(heights) * (over + _BELOW_AXES)
-    figure = Figure(figsize=(page, total))
+    figure = Sheet(figsize=(page, total))
+    figure.left_out = tuple(one for one in caption if isinstance(one, LeftOut))
     axes: list[Axes] = []
     top = total - above
     for row, height in enumerate(heights):
@@ -253,22 +294,29 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     return [*paths, table]
 
 
-def remove_figure(stem: Path) -> None:
+def remove_figure(stem: Path) -> bool:
     """Remove what `save_figure` wrote earlier, if it did: nothing may show runs that are gone.
+
+    Returns
+    -------
+    bool
+        Whether there was anything.
 
     Raises
     ------
     RecordError
         If a file cannot be removed.
     """
+    found = [path for path in _paths(stem) if path.exists()]
     try:
-        for path in _paths(stem):
+        for path in found:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise RecordError(
             f"cannot remove {error.filename}, a figure of runs that are gone: {error.strerror}; "
             "remove it by hand"
         ) from None
+    return bool(found)
 
 
 def _paths(stem: Path) -> list[Path]:

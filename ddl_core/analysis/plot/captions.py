@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot.canvas import LeftOut
 
 METHOD_ONLY = "shows method and overhead, not hardware"
 
@@ -85,14 +86,18 @@ def formats(ours: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def not_drawn(what: str, rest: int) -> list[str]:
+def not_drawn(what: str, rest: int, names: Sequence[str] = ()) -> list[LeftOut]:
     """Return the sentence about what a figure has no room for, nothing if it has."""
-    return [f"{what} not drawn, see the CSV: {rest}."] if rest > 0 else []
+    if rest <= 0:
+        return []
+    named = f" No room for: {'; '.join(_shortened(list(names)))}." if names else ""
+    return [LeftOut(f"{what} not drawn, see the CSV: {rest}.{named}")]
 
 
-def panels_not_drawn(points: pd.DataFrame, drawn: Sequence[str]) -> list[str]:
+def panels_not_drawn(points: pd.DataFrame, drawn: Sequence[str]) -> list[LeftOut]:
     """Return the sentence about panels that a figure has no room for."""
-    return not_drawn("Panels", points["panel"].nunique() - len(drawn))
+    names = [name for name in points["panel"].unique() if name not in drawn]
+    return not_drawn("Panels", len(names), names)
 
 
 def _runs(number: int) -> str:

@@ -60,7 +60,7 @@ def row_frame(
         Rows of arms, one or several for each, with ``panel`` and what an arm is. Those returned
         have a column ``row``: the place of their arm, from 0 on top.
     legend, caption
-        As `frame` takes them; how many arms found no room is added.
+        As `frame` takes them; which arms found no room is added.
     texts
         What stands beside an arm.
     label
@@ -73,8 +73,9 @@ def row_frame(
     most = _most_rows([table["row"].nunique() for table in tables], MOST_LINES // lines)
     tables = [table[table["row"] < most] for table in tables]
     arms = [[arm for _, arm in table.groupby("row")] for table in tables]
-    rest = len(points.drop_duplicates(["panel", *_ARM])) - sum(map(len, arms))
     formats = style.formats_differ(points)
+    rest = _left_out(points, tables)
+    lost = [arm_name(arm, formats) for _, arm in rest.iterrows()]
     names = [[arm_name(arm.iloc[0], formats, lines) for arm in panel] for panel in arms]
     told = [["\n".join(texts(arm)) for arm in panel] for panel in arms]
     figure, axes = frame(
@@ -82,7 +83,7 @@ def row_frame(
         panels,
         [max(len(panel), 2) * lines * _LINE_INCHES for panel in arms],
         legend,
-        [*caption, *captions.not_drawn("Rows", rest)],
+        [*caption, *captions.not_drawn("Rows", len(lost), lost)],
         left=_inches(names, THEME["ytick.labelsize"]),
         right=[_inches(told, labels.POINTS)] * len(panels),
     )
@@ -169,6 +170,10 @@ def _column_starts(panels: Sequence[Mapping[str, Sequence[str]]]) -> list[float]
         texts = [head, *(text for panel in panels for text in panel[head])]
         starts.append(starts[-1] + style.widest(texts, labels.POINTS) + _COLUMN_POINTS)
     return starts
+def _left_out(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return a row of each arm that is in no table: of panels that are cut, or not drawn at all."""
+    arms = points.drop_duplicates(["panel", *_ARM])
+    return arms[~arms.index.isin([place for table in drawn for place in table.index])]
 
 
 def _numbered(table: pd.DataFrame) -> pd.DataFrame:

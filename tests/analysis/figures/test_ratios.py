@@ -71,7 +71,7 @@ def test_settings_and_machines_are_not_pooled(tree: Tree, study: MakeRun) -> Non
         {"repeat": 2, "system": MACHINE | {"cpu_cores": 4}},
     ]
     for change in changes:
-        turned(study, HOROVOD, list(DRIFT[:3] / 2), place=3, **change)
+        turned(study, HOROVOD, list(DRIFT[:3] / 2), place=3, windows=6, **change)
     table = points(tree)
     wall = table[(table["strategy"] == "horovod") & (table["clock"] == "wall")]
     assert sorted(zip(wall["n"], wall["value"].round(2), strict=True)) == [
@@ -87,7 +87,8 @@ def test_windows_of_other_blocks_and_rounds_are_no_pairs(tree: Tree, make_run: M
     turned(make_run, DDP, list(DRIFT))
     again = DDP | {"repeat": 1}
     turned(make_run, again, list(3 * DRIFT[:4]), block="b", reference=again)
-    turned(make_run, HOROVOD, list(1.5 * DRIFT[:3]), block="b", reference=again, place=1)
+    late = list(1.5 * DRIFT[:3])
+    turned(make_run, HOROVOD, late, block="b", reference=again, place=1, windows=4)
     table = points(tree)
     assert table["n"].tolist() == [3, 3]
     assert table["value"].tolist() == pytest.approx([2.0, 2.0])
@@ -150,7 +151,7 @@ def test_nothing_measured_says_so() -> None:
 def test_redraw_reads_the_windows_back(tree: Tree, study: MakeRun, tmp_path: Path) -> None:
     figures = tmp_path / "figures"
     redraw(tree, figures=figures)
-    drawn = pd.read_csv(figures / "ratios.csv")
+    drawn = pd.read_csv(figures / "laptop" / "ratios.csv")
     assert drawn["value"].tolist() == pytest.approx(points(tree)["value"].tolist(), rel=1e-5)
 
 

@@ -1,0 +1,183 @@
+"""Whether the files of a run hold together, and what to do where they do not.
+
+A record is believed as a whole or not at all: its name follows from its spec, its lines are those
+that such a run writes, and what they say is possible. What is damaged is named and not counted; the
+files stay as they are, and other runs are none the worse for it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from textwrap import shorten
+
+from ddl_core.errors import RecordError
+from ddl_core.records.ledger import Entry
+from ddl_core.records.paths import RunFiles, Tree
+from ddl_core.records.profile import read_profile
+from ddl_core.records.run import EpochRecord, RunRecord, newest, read_record, read_rows
+from ddl_core.spec.run import RunSpec
+
+REMEDY = (
+    "restore the file (a published one with `git checkout data`), or remove the run's folder and "
+    "run the study again"
+)
+_SAME = 1e-6  # relative: a quotient computed twice
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the folder of a run holds.
+
+    `record` is None where it cannot be read or is not this run's; `rows` are those that count, none
+    of a damaged run. Each of `damages` is a line that begins with the name of the file.
+    """
+
+    directory: Path
+    record: RunRecord | None = None
+    rows: list[EpochRecord] = field(default_factory=list)
+    damages: list[str] = field(default_factory=list)
+
+    def told(self) -> list[str]:
+        """Return a line on each damage: where, what, and what to do."""
+        return [f"{self.directory}/{reason}; {REMEDY}" for reason in self.damages]
+
+
+def examine(directory: Path) -> Examined:
+    """Read the files of a run and check them against one another."""
+    files = RunFiles(directory)
+    record: RunRecord | None = None
+    rows: list[EpochRecord] = []
+    try:
+        record = read_record(directory)
+        if wrong := [f"{files.record.name}: {why}" for why in _identity(directory, record)]:
+            return Examined(directory, damages=wrong)
+        rows = read_rows(directory)
+        wrong = [f"{files.epochs.name}: {why}" for why in _lines(files, record, rows)]
+        wrong += [f"{files.profile.name}: {why}" for why in _profile(files, record)]
+    except RecordError as error:
+        wrong = [shorten(str(error).replace(f"{directory}/", ""), 400, placeholder=" ...")]
+    return Examined(directory, record, [] if wrong else newest(rows), wrong)
+
+
+def verify(tree: Tree, study: str) -> list[Examined]:
+    """Examine every run of a study that has files in `tree`.
+
+    Raises
+    ------
+    RecordError
+        If there are none.
+    """
+    folders = tree.run_folders(study)
+    if not folders:
+        raise RecordError(
+            f"no runs of study {study!r} in {tree.runs}; run `ddl study run {study}` first, "
+            "or name the folder of its results with --results DIR"
+        )
+    return [examine(folder) for folder in folders]
+
+
+def checked(entries: list[Entry]) -> list[Entry]:
+    """Return a ledger in which a damaged run is not taken for what its record says."""
+    return [_checked(item) for item in entries]
+
+
+def _checked(item: Entry) -> Entry:
+    if item.state in ("missing", "unreadable"):
+        return item
+    damages = examine(item.directory).damages
+    reason = f"{'; '.join(damages)}; {REMEDY}"
+    return replace(item, state="damaged", reason=reason, category=None) if damages else item
+
+
+def _identity(directory: Path, record: RunRecord) -> Iterator[str]:
+    """Yield why a record is not that of its folder, or its spec not the one it was made of."""
+    spec, place = record.spec, (directory.parent.name, directory.name)
+    if place != (record.study, record.run_id):
+        yield (
+            f"it is of run {record.run_id!r} of study {record.study!r}, in a folder of another "
+            "name: a copied run would count twice"
+        )
+    if spec.run_id != record.run_id:
+        yield f"its spec is not that of its run_id, but of {spec.run_id}"
+    for name in ("world_size", "global_batch_size"):
+        if getattr(record, name) != getattr(spec, name):
+            yield f"{name} = {getattr(record, name)}, but its spec gives {getattr(spec, name)}"
+
+
+def _lines(files: RunFiles, record: RunRecord, rows: list[EpochRecord]) -> Iterator[str]:
+    """Yield what is wrong with the lines of a run, seen against its record."""
+    if record.status == "completed":
+        if not files.epochs.exists():
+            yield "is missing, but the run is completed"
+            return
+        if (content := files.epochs.read_bytes()) and not content.endswith(b"\n"):
+            yield "its last line is cut, but the run is completed"
+    for number, row in enumerate(rows, start=1):
+        if reason := _impossible(row, record):
+            yield f"line {number}: {reason}"
+    places = Counter((row.attempt, row.epoch, row.phase) for row in rows)
+    if twice := [f"{place[2]} of epoch {place[1]}" for place, n in places.items() if n > 1]:
+        yield f"holds more than once {_named(twice)}"
+    known = {(row.epoch, row.phase) for row in rows}
+    if missing := [place for place in _expected(record, rows) if place not in known]:
+        yield f"lacks {_named([f'{phase} of epoch {epoch}' for epoch, phase in missing])}"
+
+
+def _named(places: list[str]) -> str:
+    rest = len(places) - _MOST_NAMED
+    return ", ".join(places[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _impossible(row: EpochRecord, record: RunRecord) -> str | None:
+    """Return why no such run could have written this line."""
+    if not 0 <= row.attempt < len(record.attempts):
+        return f"attempt = {row.attempt}, but the record has {len(record.attempts)}"
+    if row.epoch >= record.spec.epochs:
+        return f"epoch = {row.epoch}, but the run has {record.spec.epochs}, from 0"
+    if row.corrupt_images > row.samples:
+        return f"corrupt_images = {row.corrupt_images} of samples = {row.samples}"
+    if not math.isclose(row.throughput_samples_per_s * row.wall_s, row.samples, rel_tol=_SAME):
+        return (
+            f"throughput_samples_per_s = {row.throughput_samples_per_s:g}, but samples / wall_s = "
+            f"{row.samples / row.wall_s:g}"
+        )
+    if row.top1 is not None and row.top5 is not None and row.top1 > row.top5:
+        return f"top1 = {row.top1:g} is more than top5 = {row.top5:g}"
+    return None
+
+
+def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int, str]]:
+    """Yield the epochs and phases that must be there: all, or those before the last one begun."""
+    spec = record.spec
+    done = spec.epochs if record.status == "completed" else max((r.epoch for r in rows), default=0)
+    for epoch in range(done):
+        yield epoch, "train"
+        if spec.work == "train" and _evaluated(spec, epoch):
+            yield epoch, "eval"
+
+
+def _evaluated(spec: RunSpec, epoch: int) -> bool:
+    """Say whether a run evaluates after an epoch: every so many, and after the last."""
+    every = spec.eval_every
+    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == spec.epochs)
+
+
+def _profile(files: RunFiles, record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong with the profile of a completed run.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be read.
+    """
+    if record.status != "completed":
+        return
+    if files.profile.exists():
+        profile = read_profile(files.directory)
+        if profile.run_id != record.run_id:
+            yield f"it is of run {profile.run_id}"
+    elif record.spec.profile_steps:
+        yield "is missing, but the run is completed and was profiled"

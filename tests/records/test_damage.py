@@ -1,0 +1,213 @@
+"""What is damaged is found and named, whatever was done to it; what is whole is left alone."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import RecordError
+from ddl_core.records.damage import REMEDY, checked, examine, verify
+from ddl_core.records.ledger import entry
+from ddl_core.records.paths import RunFiles, committed, results
+from ddl_core.records.profile import ProfileRecord, write_profile
+from ddl_core.records.run import Attempt, append_epoch, read_record, write_record
+from tests.launch.running import finish, line, planned
+
+EPOCHS = 3
+
+
+@pytest.fixture
+def run_dir() -> Path:
+    directory = planned(epochs=EPOCHS)
+    finish(directory)
+    return directory
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    """Change a file of JSON, as somebody might by hand."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def lines(change: Callable[[list[str]], list[str]]) -> Callable[[RunFiles], None]:
+    def apply(files: RunFiles) -> None:
+        files.epochs.write_text("".join(change(files.epochs.read_text().splitlines(True))))
+
+    return apply
+
+
+def number(old: str, new: str) -> Callable[[RunFiles], None]:
+    """Replace a number in the third line: the training of epoch 1."""
+    return lines(lambda all_: [*all_[:2], all_[2].replace(old, new), *all_[3:]])
+
+
+def record(change: Callable[[Any], Any]) -> Callable[[RunFiles], None]:
+    return lambda files: edit(files.record, change)
+
+
+DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
+    "record gone": (lambda files: files.record.unlink(), "cannot read run.json: No such file"),
+    "record empty": (lambda files: files.record.write_text(""), "run.json is not valid JSON"),
+    "record cut": (
+        lambda files: files.record.write_text(files.record.read_text()[:100]),
+        "run.json is not valid JSON",
+    ),
+    "record no text": (lambda files: files.record.write_bytes(b"\xff\xfe"), "is not UTF-8 text"),
+    "record nested": (lambda files: files.record.write_text("[" * 10**6), "is not valid JSON"),
+    "record a list": (lambda files: files.record.write_text("[]"), "holds list, not an object"),
+    "spec changed": (
+        record(lambda content: content["spec"].update(base_lr=9.0)),
+        "run.json: its spec is not that of its run_id, but of single-",
+    ),
+    "run_id changed": (record(lambda content: content.update(run_id="x")), "of run 'x' of study"),
+    "of another study": (
+        record(lambda content: content.update(study="x")),
+        "a copied run would count twice",
+    ),
+    "world size": (record(lambda content: content.update(world_size=64)), "world_size = 64"),
+    "unknown field": (record(lambda content: content.update(colour=1)), "colour"),
+    "other version": (
+        record(lambda content: content.update(schema_version=99)),
+        "schema version 99",
+    ),
+    "lines gone": (lambda files: files.epochs.unlink(), "epochs.jsonl: is missing"),
+    "no lines": (lines(lambda all_: []), "lacks train of epoch 0, eval of epoch 0, train of"),
+    "first line gone": (lines(lambda all_: all_[1:]), "lacks train of epoch 0"),
+    "line gone": (lines(lambda all_: all_[:2] + all_[3:]), "lacks train of epoch 1"),
+    "last line gone": (lines(lambda all_: all_[:-1]), "lacks eval of epoch 2"),
+    "line doubled": (
+        lines(lambda all_: [*all_, all_[2]]),
+        "holds more than once train of epoch 1",
+    ),
+    "line cut": (
+        lines(lambda all_: [*all_[:2], all_[2][:40] + "\n", *all_[3:]]),
+        "epochs.jsonl, line 3",
+    ),
+    "last line cut": (lines(lambda all_: [*all_[:-1], all_[-1][:40]]), "its last line is cut"),
+    "line of no text": (lambda files: files.epochs.write_bytes(b"\xff\n"), "is not UTF-8 text"),
+    "NaN": (number('"wall_s":2.0', '"wall_s":NaN'), "line 3: wall_s = nan: Input should be a fini"),
+    "infinity": (number('"cpu_s":2.0', '"cpu_s":Infinity'), "line 3: cpu_s = inf"),
+    "no time": (number('"wall_s":2.0', '"wall_s":0.0'), "line 3: wall_s = 0.0: Input should be gr"),
+    "negative": (number('"samples":32', '"samples":-32'), "line 3: samples = -32"),
+    "more right than all": (
+        lines(lambda all_: [one.replace('"top1":0.25', '"top1":25.0') for one in all_]),
+        "line 2: top1 = 25.0: Input should be less than or equal to 1",
+    ),
+    "first more than five": (
+        lines(lambda all_: [one.replace('"top1":0.25', '"top1":0.75') for one in all_]),
+        "top1 = 0.75 is more than top5 = 0.5",
+    ),
+    "time changed": (number('"wall_s":2.0', '"wall_s":1.0'), "but samples / wall_s = 32"),
+    "broken images": (number('"corrupt_images":0', '"corrupt_images":33'), "corrupt_images = 33"),
+    "unknown attempt": (number('"attempt":0', '"attempt":7'), "attempt = 7, but the record has 1"),
+    "epoch too many": (number('"epoch":1', '"epoch":9'), "epoch = 9, but the run has 3"),
+    "lines of a folder": (
+        lambda files: files.epochs.unlink() or files.epochs.mkdir(),
+        "cannot read epochs.jsonl: Is a directory",
+    ),
+    "profile": (
+        lambda files: files.profile.write_text("{"),
+        "profile.json is not JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damage_is_named_with_its_file(name: str, run_dir: Path) -> None:
+    files = RunFiles(run_dir)
+    whole = planned(repeat=1)
+    finish(whole)
+    damage, words = DAMAGES[name]
+    damage(files)
+    left = {path: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
+    found, other = sorted(verify(results(), "test"), key=lambda one: one.directory == whole)
+    assert words in found.damages[0]
+    assert found.rows == []
+    for told in found.told():
+        assert told.startswith(f"{run_dir}/")
+        assert told.endswith(f"; {REMEDY}")
+        assert "\n" not in told
+    assert other.damages == []
+    assert {path: path.read_bytes() for path in left} == left
+
+
+def test_a_whole_run_is_found_whole(run_dir: Path) -> None:
+    found = examine(run_dir)
+    assert found.damages == []
+    assert len(found.rows) == 2 * EPOCHS
+    assert found.record == read_record(run_dir)
+
+
+def test_published_records_are_whole() -> None:
+    for study in committed().studies():
+        assert [told for run in verify(committed(), study) for told in run.told()] == []
+
+
+def test_a_diverged_loss_is_no_damage(run_dir: Path) -> None:
+    number('"loss":1.5', '"loss":NaN')(RunFiles(run_dir))
+    assert examine(run_dir).damages == []
+
+
+def test_an_epoch_that_was_made_again_is_no_damage(run_dir: Path) -> None:
+    first = read_record(run_dir)
+    again = [*first.attempts, Attempt(started_utc=first.created_utc, status="completed")]
+    write_record(run_dir, first.model_copy(update={"attempts": again}))
+    append_epoch(run_dir, line(2, attempt=1, loss=1.25))
+    found = examine(run_dir)
+    assert found.damages == []
+    assert found.rows[-2].loss == 1.25
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_a_run_that_was_killed_in_a_line_is_no_damage(status: str, run_dir: Path) -> None:
+    """What it wrote is there up to a point, and the next attempt cuts the line off."""
+    write_record(run_dir, read_record(run_dir).model_copy(update={"status": status}))
+    epochs = RunFiles(run_dir).epochs
+    kept = epochs.read_text().splitlines(True)[:3]
+    epochs.write_text("".join(kept) + kept[2][:40])
+    assert examine(run_dir).damages == []
+    epochs.write_text("".join(kept[1:]))
+    assert examine(run_dir).damages == ["epochs.jsonl: lacks train of epoch 0"]
+
+
+def test_many_that_are_missing_are_counted(run_dir: Path) -> None:
+    RunFiles(run_dir).epochs.write_text("")
+    (missing,) = examine(run_dir).damages
+    assert missing.endswith("train of epoch 1, eval of epoch 1 and 2 more")
+
+
+def test_a_profile_that_is_gone_or_of_another_run() -> None:
+    directory = planned(epochs=2, profile_steps=2)
+    finish(directory)
+    missing = "profile.json: is missing, but the run is completed and was profiled"
+    assert examine(directory).damages == [missing]
+    profile = ProfileRecord(
+        run_id="another",
+        device="cpu",
+        epoch=1,
+        first_step=1,
+        steps=2,
+        overlapped_missing=None,
+        ranks=[],
+    )
+    write_profile(directory, profile)
+    assert examine(directory).damages == ["profile.json: it is of run another"]
+    write_profile(directory, profile.model_copy(update={"run_id": directory.name}))
+    assert examine(directory).damages == []
+
+
+def test_a_ledger_does_not_take_a_damaged_run_for_complete(run_dir: Path) -> None:
+    items = [entry(read_record(one).spec, one) for one in (run_dir, planned(repeat=1))]
+    assert [item.state for item in checked(items)] == ["completed", "planned"]
+    RunFiles(run_dir).epochs.unlink()
+    damaged, other = checked(items)
+    assert (damaged.state, other.state) == ("damaged", "planned")
+    assert damaged.reason == f"epochs.jsonl: is missing, but the run is completed; {REMEDY}"
+
+
+def test_a_study_without_runs_says_what_to_do() -> None:
+    with pytest.raises(RecordError, match="run `ddl study run nothing` first"):
+        verify(results(), "nothing")
