@@ -16,9 +16,8 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 
-CACHES = (
-    "DDL_CACHES"  # a site's folder for what libraries keep; each node has its own if it is in /tmp
-)
+# A site's folder for what libraries keep; in /tmp, each node has its own.
+CACHES = "DDL_CACHES"
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 MODE = 0o700
