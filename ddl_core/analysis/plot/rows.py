@@ -170,6 +170,8 @@ def _column_starts(panels: Sequence[Mapping[str, Sequence[str]]]) -> list[float]
         texts = [head, *(text for panel in panels for text in panel[head])]
         starts.append(starts[-1] + style.widest(texts, labels.POINTS) + _COLUMN_POINTS)
     return starts
+
+
 def _left_out(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> pd.DataFrame:
     """Return a row of each arm that is in no table: of panels that are cut, or not drawn at all."""
     arms = points.drop_duplicates(["panel", *_ARM])
