@@ -21,6 +21,7 @@ SPEC = {
     "image_size": 96,
     "local_batch_size": 16,
     "epochs": 3,
+    "eval_every": 3,
     "loader_workers": 1,
     "train_images": 320,
     "eval_images": 64,
@@ -81,11 +82,16 @@ def from_the_first(rows: Sequence[EpochRecord]) -> list[EpochRecord]:
     return [row.model_copy(update={"epoch": row.epoch - first}) for row in rows]
 
 
-def filled(rows: Sequence[EpochRecord], epochs: int) -> list[EpochRecord]:
-    """Return `rows` with the epochs of training that they leave out, which take no time."""
-    there = {row.epoch for row in rows if row.phase == "train"}
-    rest = [epoch for epoch in range(epochs) if rows and epoch not in there]
-    return [*rows, *(epoch_row(epoch, cold=True, wall_s=1e-6, spent=None) for epoch in rest)]
+def filled(rows: Sequence[EpochRecord], spec: RunSpec) -> list[EpochRecord]:
+    """Return `rows` with what they leave out of a run of `spec`, which takes no time."""
+    if not rows:
+        return []
+    due = {(epoch, "train") for epoch in range(spec.epochs)}
+    if spec.eval_every and spec.work == "train":
+        ends = {*range(spec.eval_every - 1, spec.epochs, spec.eval_every), spec.epochs - 1}
+        due |= {(epoch, "eval") for epoch in ends}
+    rest = sorted(due - {(row.epoch, row.phase) for row in rows})
+    return [*rows, *(epoch_row(*place, cold=True, wall_s=1e-6, spent=None) for place in rest)]
 
 
 MakeRun = Callable[..., Path]
@@ -116,8 +122,11 @@ def make_run(tree: Tree) -> MakeRun:
             rows = [epoch_row(0, wall_s=5 * wall_s)]
             rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
             rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
-        rows = filled(rows, fields["epochs"]) if "epochs" in fields else from_the_first(rows)
-        record = RunRecord.plan(study, RunSpec(**SPEC | asked(rows) | fields))
+        if "epochs" not in fields:
+            rows = from_the_first(rows)
+        spec = RunSpec(**SPEC | asked(rows) | fields)
+        rows = filled(rows, spec)
+        record = RunRecord.plan(study, spec)
         record.status = status
         record.system = system
         record.provenance = CODE

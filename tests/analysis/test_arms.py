@@ -206,6 +206,7 @@ def test_run_that_failed_early_stands_with_its_study(tree: Tree, make_run: MakeR
 def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRun) -> None:
     make_run(repeat=0)
     lost = [epoch_row(0), *(epoch_row(epoch, loss=math.nan) for epoch in (1, 2))]
+    lost.append(epoch_row(2, "eval"))
     make_run(repeat=1, rows=lost)
     make_run(repeat=2, status="running")
     make_run(repeat=3, status="planned", rows=[], system=None)

@@ -299,7 +299,8 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> 
     status = ddl("study", "status", path)
     assert status.exit_code == 0
     assert "2 runs: 1 completed, 1 damaged" in status.stdout
-    assert f"damaged     {broken.spec.run_id}  epochs.jsonl: is missing" in status.stdout
+    told = f"damaged     {broken.spec.run_id} (classes 5)  epochs.jsonl: is missing"
+    assert told in status.stdout
     drawn = ddl("figures", "--study", "small", "--results", results().root)
     assert drawn.exit_code == 1
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout

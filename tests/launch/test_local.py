@@ -75,7 +75,7 @@ def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
 
     monkeypatch.setattr(lab_book, "write_lab_book", fail)
     monkeypatch.setattr(local, "mark_failed", refuse)
-    with pytest.raises(LaunchError, match="the kernel did not start"):
+    with pytest.raises(RecordError, match="the disk is full"):
         Local().submit(planned()).wait(timeout=10)
 
 

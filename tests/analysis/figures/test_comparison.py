@@ -16,7 +16,7 @@ from ddl_core.launch.plan import find_study
 from ddl_core.records.paths import Tree
 from ddl_core.spec.labels import REPEATS
 from ddl_core.spec.run import RunSpec
-from tests.analysis.conftest import MACHINE, MakeRun, turned
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, turned
 from tests.fields import changed
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
@@ -177,8 +177,8 @@ def test_no_field_is_pooled_and_each_is_told(tree: Tree, make_run: MakeRun, fiel
     for number, spec in enumerate(changed(field)):
         make_run(20.0 + number, **spec.model_dump())
     table = points(tree)
-    if field in ("work", "optimizer", "schedule"):
-        return  # no training, or a study of accuracy
+    if field in ("work", "optimizer", "schedule", "profile_steps"):
+        return  # no training, a study of accuracy, or without the profile that it asks for
     assert table["n"].tolist() == [1, 1]
     assert table["label"].nunique() == 2
     assert "" not in set(table["label"])
@@ -249,7 +249,8 @@ def test_lost_arms_and_runs_in_no_row_are_told(tree: Tree, make_run: MakeRun) ->
     make_run(loader="turbo", status="failed", rows=[], **DDP)
     make_run(loader="native", work="load", **DDP)
     make_run(loader="synthetic", status="running", rows=[], **DDP)
-    make_run(loader="memory", rows=[], **DDP)
+    cold = [epoch_row(epoch, cold=True) for epoch in range(3)]
+    make_run(loader="memory", rows=[*cold, epoch_row(2, "eval")], **DDP)
     table = points(tree)
     assert table["label"].tolist() == ["native", "turbo"]
     assert table["failed"].tolist() == [0, 1]

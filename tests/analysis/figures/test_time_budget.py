@@ -51,7 +51,7 @@ def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: 
 
 
 def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
-    measure(make_run, BASE)
+    measure(make_run, BASE, evaluation_s=5.0)
     measure(make_run, GROWN, evaluation_s=5.0, gpus_per_node=2)
     points = budget(tree)
     efficiency = 20.0 / (2 * 15.0)  # E_G = G0 T_G0 / (G T_G)
