@@ -16,6 +16,7 @@ _PARTS = (
     "ddl_core",
     "data/paper",
     "data/published",
+    "data/scaling",
     "notebooks",
     "slurm",
     "studies",

@@ -24,6 +24,7 @@ from ddl_core.spec.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 
 OF_A_LAPTOP = {
+    "comparison",
     "throughput_vs_workers",
     "throughput_by_arm",
     "loader_bound",

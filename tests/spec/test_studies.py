@@ -40,7 +40,7 @@ def test_every_study_can_be_planned(path: Path) -> None:
     for run in study.expand():
         images = run.train_images or IMAGENET_TRAIN_IMAGES
         assert run.global_batch_size <= images
-        cold = -(-run.warmup_steps // (images // run.global_batch_size))
+        cold = run.cold_epochs(images * run.passes(images) // run.global_batch_size)
         assert run.epochs > cold or run.profile_steps  # one is warm, where throughput is asked for
 
 
