@@ -152,13 +152,7 @@ def write_too(world: World, fault: Fault) -> None:
 
 
 def _refused(world: World, second: "subprocess.Popen[bytes]", output: Path, *reasons: str) -> str:
-    try:
-        status = second.wait(REFUSED_S)
-    except subprocess.TimeoutExpired:
-        second.kill()
-        status = second.wait()
-        world.found.append(f"hangs: a second writer: {output.read_text()[-300:]}")
-    text = world.read(output, "a second writer")
+    status, text = world.status_of(second, REFUSED_S, output, "a second writer")
     if status == 1 and any(one in text for one in reasons):
         world.clear_errors += 1
         return "refused"

@@ -161,13 +161,19 @@ class World:
         """Return exit status and words of a `ddl` command that starts no run."""
         output = self.folder / "asked.log"
         asked = self.popen(self.command(*words), output)
+        return self.status_of(asked, LIMIT_S, output, f"ddl {' '.join(words)}")
+
+    def status_of(
+        self, process: "subprocess.Popen[bytes]", seconds: float, output: Path, what: str
+    ) -> tuple[int, str]:
+        """Return exit status and words of a command that ends in time; a hang is noted."""
         try:
-            status = asked.wait(LIMIT_S)
+            status = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            asked.kill()
-            status = asked.wait()
-            self.found.append(f"hangs: ddl {' '.join(words)}")
-        return status, self.read(output, " ".join(words))
+            process.kill()
+            status = process.wait()
+            self.found.append(f"hangs: {what}: {output.read_text()[-300:]}")
+        return status, self.read(output, what)
 
     def read(self, output: Path, what: str) -> str:
         """Return what a command has said; a traceback in it is noted."""

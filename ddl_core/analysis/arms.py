@@ -15,8 +15,8 @@ from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.configuration import ALONE, UNKNOWN, differing
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.turns import Turns, Windows
-from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, owner, phrase
-from ddl_core.spec.registry import title
+from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_core.spec.registry import owner, title
 from ddl_core.spec.run import RunSpec
 
 ARM = ["strategy", "loader", "data_format", "model"]

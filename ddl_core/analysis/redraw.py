@@ -216,7 +216,7 @@ def _part(tree: Tree, names: Names) -> _Part:
     damaged = int((runs["status"] == DAMAGED).sum())
     records = f"{damaged} record{'s' if damaged > 1 else ''}"
     notes = (f"Damaged, not drawn: {records}, named by `ddl study verify`.",) if damaged else ()
-    return _Part(tables, Page(TOGETHER.join(names), study.question if study else "", notes))
+    return _Part(tables, Page(TOGETHER.join(names), notes))
 
 
 @dataclass(frozen=True)

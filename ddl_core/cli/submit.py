@@ -102,7 +102,7 @@ def submit(
     submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=show)
     names = named(asked.expand())
     for item, job_id in submitted:
-        click.echo(f"{job_id}  {names.get(item.spec.run_id, item.spec.run_id)}")
+        click.echo(f"{job_id}  {names[item.spec.run_id]}")
 
 
 def _too_dear(plan: "Submissions", most: float) -> str | None:

@@ -16,7 +16,7 @@ from ddl_core.records import agreement
 from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import describe, read_progress
-from ddl_core.spec.labels import named
+from ddl_core.spec.labels import Names, named
 from ddl_core.spec.study import Study
 
 
@@ -122,9 +122,9 @@ def live(entries: list[Entry]) -> list[str]:
     ]
 
 
-def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: dict[str, str]) -> None:
+def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: Names) -> None:
     for done, item in enumerate(todo):
-        name = names.get(item.spec.run_id, item.spec.run_id)  # of a study in turns: one beyond
+        name = names[item.spec.run_id]
         try:
             job = launcher.submit(item.directory)
             show_until_ended(job, shown, done)

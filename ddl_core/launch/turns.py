@@ -34,7 +34,7 @@ from ddl_core.records.ledger import Entry, entry, plan_one
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import fraction, read_progress
 from ddl_core.records.run import Turn
-from ddl_core.spec.labels import named
+from ddl_core.spec.labels import Names, named
 from ddl_core.spec.study import Study
 
 POLL_S = 0.02
@@ -150,7 +150,7 @@ def _now(item: Entry) -> Entry:
 class Block:
     """Arms that are alive together, the first of them the one that the others are compared with."""
 
-    def __init__(self, launcher: Local, shown: Screen, done: float, names: dict[str, str]) -> None:
+    def __init__(self, launcher: Local, shown: Screen, done: float, names: Names) -> None:
         self._launcher, self._shown, self._names = launcher, shown, names
         self._done = done  # epochs of blocks before
         self._shown_at = 0.0
@@ -196,7 +196,7 @@ class Block:
             try:
                 job = self._launcher.submit(item.directory)
             except DDLError as error:
-                self._shown.say(f"failed     {self._name(item)}: {error}")
+                self._shown.say(f"failed     {self._names[item.spec.run_id]}: {error}")
                 continue
             arm = self._arms[str(job.run_dir)] = Arm(item, job)
             self._where = f"starting {item.spec.run_id}"
@@ -213,10 +213,6 @@ class Block:
         while not (arm.stands or arm.job.ended):
             desk.hear(self._arms)
             self._show(arm)
-
-    def _name(self, item: Entry) -> str:
-        """Return what a run is called; one beyond the study's repeats has its bare name."""
-        return self._names.get(item.spec.run_id, item.spec.run_id)
 
     def _alive(self) -> list[Arm]:
         return [arm for arm in self._arms.values() if not arm.job.ended]
@@ -241,9 +237,9 @@ class Block:
         arm.told = True
         try:
             arm.job.wait()
-            self._shown.say(f"completed  {self._name(arm.entry)}")
+            self._shown.say(f"completed  {self._names[arm.entry.spec.run_id]}")
         except DDLError as error:
-            self._shown.say(f"failed     {self._name(arm.entry)}: {error}")
+            self._shown.say(f"failed     {self._names[arm.entry.spec.run_id]}: {error}")
 
     @contextmanager
     def _ended_together(self) -> Iterator[None]:

@@ -17,7 +17,6 @@ from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, newest, read_record, read_rows
-from ddl_core.spec.run import RunSpec
 
 REMEDY = (
     "restore the file (a published one with `git checkout data`), or remove the run's folder and "
@@ -155,14 +154,8 @@ def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int,
     done = spec.epochs if record.status == "completed" else max((r.epoch for r in rows), default=0)
     for epoch in range(done):
         yield epoch, "train"
-        if spec.work == "train" and _evaluated(spec, epoch):
+        if spec.work == "train" and spec.due(spec.eval_every, epoch):
             yield epoch, "eval"
-
-
-def _evaluated(spec: RunSpec, epoch: int) -> bool:
-    """Say whether a run evaluates after an epoch: every so many, and after the last."""
-    every = spec.eval_every
-    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == spec.epochs)
 
 
 def _profile(files: RunFiles, record: RunRecord) -> Iterator[str]:

@@ -6,7 +6,7 @@ Apart from `run`, because it serves whatever lists runs: terminal, notebooks, fi
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_core.spec.registry import REGISTRIES, STRATEGIES, title
+from ddl_core.spec.registry import REGISTRIES, owner, title
 from ddl_core.spec.run import RunSpec
 
 IN_RUN_ID = ("strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
@@ -71,11 +71,20 @@ def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str]
     return [", ".join(_parts(row, names)) for row in rows]
 
 
-def named(runs: Iterable[RunSpec]) -> dict[str, str]:
+class Names(dict[str, str]):
+    """What runs are called, by `run_id`; one that is not of the list has its bare name."""
+
+    def __missing__(self, run_id: str) -> str:
+        return run_id
+
+
+def named(runs: Iterable[RunSpec]) -> Names:
     """Return by `run_id` the name of each run of a list, and what it does not tell in brackets."""
     specs = list(runs)
     told = zip(specs, labels(specs, IN_RUN_ID), strict=True)
-    return {spec.run_id: spec.run_id + (f" ({label})" if label else "") for spec, label in told}
+    return Names(
+        (spec.run_id, spec.run_id + (f" ({label})" if label else "")) for spec, label in told
+    )
 
 
 def as_asked(run: RunSpec) -> str:
@@ -126,12 +135,6 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
         elif own and not told and name == own[0]:
             parts.append(_DEFAULT)
     return parts
-
-
-def owner(field: str) -> str | None:
-    """Return the strategy whose setting a field is."""
-    name, more, _ = field.partition("_")
-    return name if more and name in STRATEGIES else None
 
 
 def _word(field: str) -> tuple[str, str]:

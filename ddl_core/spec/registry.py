@@ -147,6 +147,12 @@ def title(kind: str, name: str) -> str:
     return entry.title if entry and entry.title else name
 
 
+def owner(field: str) -> str | None:
+    """Return the strategy whose setting a field of a run is: the one that its name begins with."""
+    name, more, _ = field.partition("_")
+    return name if more and name in STRATEGIES else None
+
+
 def check_name(kind: str, name: str) -> str:
     """Return `name` if `kind` (``"strategy"``, ``"loader"``, ``"model"``) knows it.
 

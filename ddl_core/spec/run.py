@@ -16,7 +16,7 @@ from pydantic import (
 
 from ddl_core.errors import SpecError
 from ddl_core.spec.gate import LARGEST, shown
-from ddl_core.spec.registry import STRATEGIES, check_name
+from ddl_core.spec.registry import check_name, owner
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
@@ -187,10 +187,9 @@ class RunSpec(BaseModel):
                 f"= {self.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
             )
         for name in self.model_dump(exclude_defaults=True):
-            owner = name.split("_")[0]  # a setting of a strategy begins with the strategy's name
-            if owner in STRATEGIES and owner != self.strategy:
+            if owner(name) not in (None, self.strategy):
                 raise ValueError(
-                    f"{name} is a setting of strategy {owner!r}, but the run's strategy is "
+                    f"{name} is a setting of strategy {owner(name)!r}, but the run's strategy is "
                     f"{self.strategy!r}; leave it out"
                 )
         return self
@@ -247,6 +246,10 @@ class RunSpec(BaseModel):
     def cold_epochs(self, steps: int) -> int:
         """Return how many epochs of so many steps may not count after a start: at least one."""
         return max(1, -(-self.warmup_steps // steps))
+
+    def due(self, every: int, epoch: int) -> bool:
+        """Say whether what is done `every` so many epochs, and after the last, is due now."""
+        return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == self.epochs)
 
     @property
     def known_images(self) -> int | None:

@@ -217,12 +217,12 @@ class Run:
         self, trainee: Trainee, eval_loader: Loader | None, epoch: int, cold: bool
     ) -> None:
         spec, group = self.spec, self.strategy
-        if eval_loader and _due(spec.eval_every, epoch, spec.epochs):
+        if eval_loader and spec.due(spec.eval_every, epoch):
             device.reset_peak_memory(group.device)
             self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
             outcome = evaluate(trainee, eval_loader, self.progress.step)
             self._store(outcome, epoch, "eval", cold)
-        if _due(spec.checkpoint_every, epoch, spec.epochs):
+        if spec.due(spec.checkpoint_every, epoch):
             checkpoint.save(self.files.checkpoint, trainee, epoch + 1)
             group.barrier()
 
@@ -288,11 +288,6 @@ class Run:
         self.record.attempts[-1].ended_utc = now()
         free_room(self.files.reserve)
         write_record(self.files.directory, self.record)
-
-
-def _due(every: int, epoch: int, epochs: int) -> bool:
-    """Say whether something done `every` so many epochs, and after the last, is due now."""
-    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
 
 
 def report(directory: Path, error: Exception) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_origin
 import pandas as pd
 
 from ddl_core.analysis.configuration import differing
-from ddl_core.spec.labels import REPEATS, labels, owner, phrase, varying
-from ddl_core.spec.registry import title
+from ddl_core.spec.labels import REPEATS, labels, phrase, varying
+from ddl_core.spec.registry import owner, title
 from ddl_core.spec.run import RunSpec
 
 # Where and with what a run was made, whatever was asked for.

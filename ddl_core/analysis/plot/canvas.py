@@ -45,7 +45,6 @@ class Page:
     """What all figures of a study have in common, whatever they show."""
 
     study: str = ""  # several are joined by a plus; empty: of the paper alone
-    question: str = ""  # the study's own
     notes: tuple[str, ...] = ()  # sentences that end the caption
 
 
