@@ -16,7 +16,9 @@ def another(field: str) -> Any:
     about = RunSpec.model_fields[field]
     kind, default = about.annotation, about.default
     if field in REGISTRIES:
-        return next(name for name in ("ddp", "turbo", "resnet18") if name in REGISTRIES[field])
+        return next(
+            name for name in ("tensorflow", "ddp", "turbo", "resnet18") if name in REGISTRIES[field]
+        )
     if get_origin(kind) is Literal:
         return next(choice for choice in get_args(kind) if choice != default)
     if isinstance(default, bool):

@@ -9,7 +9,7 @@ from typing import Any
 from ddl_core.spec.registry import REGISTRIES, owner, title
 from ddl_core.spec.run import RunSpec
 
-IN_RUN_ID = ("strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
+IN_RUN_ID = ("library", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields that the readable part of a run's name tells."""
 REPEATS = ("seed", "repeat")
 """Fields in which the runs of one arm differ."""

@@ -14,7 +14,7 @@ from ddl_core.errors import NotInstalledError, SpecError
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a strategy, a loader or a model.
+    """What is known of a library, a strategy, a loader or a model.
 
     Attributes
     ----------
@@ -28,6 +28,8 @@ class Entry:
         Beginnings of the environment variables that are read for it alone.
     install
         The command that installs them.
+    libraries
+        With which the name may be asked for.
     one_run_per_process
         Whether a second run in the same process fails, so that engines end after each.
     colour, marker
@@ -41,6 +43,7 @@ class Entry:
     packages: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     install: str = "make env"
+    libraries: tuple[str, ...] = ("torch",)
     one_run_per_process: bool = False
     colour: str = ""
     marker: str = ""
@@ -48,10 +51,36 @@ class Entry:
     fill: str = ""
 
 
-# Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well.
+# What computes: each in an environment of its own, but for torch.
+LIBRARIES = {
+    "torch": Entry("ddl_core.train.worker:Run", "PyTorch"),
+    "tensorflow": Entry(
+        "ddl_core.libraries.tensorflow:TensorFlow",
+        "TensorFlow",
+        packages=("tensorflow", "tensorflow-cpu"),
+        install="make tensorflow",
+    ),
+    "keras": Entry(
+        "ddl_core.libraries.keras:Keras",
+        "Keras on JAX",
+        packages=("keras",),
+        install="make keras",
+    ),
+    "mxnet": Entry(
+        "ddl_core.libraries.mxnet:MXNet", "MXNet", packages=("mxnet",), install="make mxnet"
+    ),
+}
+_ALL = tuple(LIBRARIES)
+
+# Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well. The code
+# is torch's; the other libraries have their own of the same name.
 STRATEGIES = {
     "single": Entry(
-        "ddl_core.train.strategies.single:Single", "single process", colour="#000000", marker="D"
+        "ddl_core.train.strategies.single:Single",
+        "single process",
+        libraries=_ALL,
+        colour="#000000",
+        marker="D",
     ),
     "ddp": Entry("ddl_core.train.strategies.ddp:DDP", "PyTorch-DDP", colour="#0072B2", marker="o"),
     "horovod": Entry(
@@ -60,6 +89,7 @@ STRATEGIES = {
         packages=("horovod",),
         variables=("HOROVOD_",),
         install="make horovod",
+        libraries=("torch", "tensorflow", "mxnet"),
         one_run_per_process=True,  # a second start ends with SIGSEGV
         colour="#E69F00",
         marker="s",
@@ -73,11 +103,34 @@ STRATEGIES = {
         colour="#009E73",
         marker="^",
     ),
+    "multiworker": Entry(
+        "ddl_core.libraries.tensorflow:TensorFlow",
+        "MultiWorkerMirrored",
+        libraries=("tensorflow",),
+        colour="#CC79A7",
+        marker="v",
+    ),
+    "spmd": Entry(
+        "ddl_core.libraries.keras:Keras",
+        "shard_map",
+        libraries=("keras",),
+        colour="#56B4E9",
+        marker="P",
+    ),
+    "kvstore": Entry(
+        "ddl_core.libraries.mxnet:MXNet",
+        "KVStore",
+        libraries=("mxnet",),
+        colour="#D55E00",
+        marker="X",
+    ),
 }
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
 LOADERS = {
-    "native": Entry("ddl_core.train.loaders.native:Native", line="solid", fill="full"),
+    "native": Entry(
+        "ddl_core.train.loaders.native:Native", libraries=_ALL, line="solid", fill="full"
+    ),
     "turbo": Entry("ddl_core.train.loaders.turbo:Turbo", line=(0, (2.5, 1)), fill="top"),
     "memory": Entry("ddl_core.train.loaders.turbo:Memory", line=(0, (8, 1.5)), fill="none"),
     "dali_cpu": Entry(
@@ -111,30 +164,44 @@ LOADERS = {
         line=(0, (9, 2, 3, 2, 1, 2)),
     ),
     "synthetic": Entry(
-        "ddl_core.train.loaders.synthetic:Synthetic", line=(0, (1, 1.5)), fill="bottom"
+        "ddl_core.train.loaders.synthetic:Synthetic",
+        libraries=_ALL,
+        line=(0, (1, 1.5)),
+        fill="bottom",
     ),
 }
 
 # Colours are the "muted" ones of Paul Tol, Colour Schemes (SRON/EPS/TN/09-002, 2021): no strategy
 # has one of them.
 MODELS = {
-    "resnet18": Entry("ddl_core.train.models:resnet18", "ResNet18", colour="#88CCEE", marker="D"),
-    "resnet50": Entry("ddl_core.train.models:resnet50", "ResNet50", colour="#44AA99", marker="o"),
+    "resnet18": Entry(
+        "ddl_core.train.models:resnet18", "ResNet18", libraries=_ALL, colour="#88CCEE", marker="D"
+    ),
+    "resnet50": Entry(
+        "ddl_core.train.models:resnet50", "ResNet50", libraries=_ALL, colour="#44AA99", marker="o"
+    ),
     "resnet101": Entry(
-        "ddl_core.train.models:resnet101", "ResNet101", colour="#AA4499", marker="s"
+        "ddl_core.train.models:resnet101", "ResNet101", libraries=_ALL, colour="#AA4499", marker="s"
     ),
     "resnet152": Entry(
-        "ddl_core.train.models:resnet152", "ResNet152", colour="#332288", marker="^"
+        "ddl_core.train.models:resnet152", "ResNet152", libraries=_ALL, colour="#332288", marker="^"
     ),
-    "resnet8": Entry("ddl_core.train.models:resnet8", "ResNet8", colour="#DDCC77", marker="8"),
-    "resnet44": Entry("ddl_core.train.models:resnet44", "ResNet44", colour="#999933", marker="d"),
-    "alexnet": Entry("ddl_core.train.models:alexnet", "AlexNet", colour="#CC6677", marker="*"),
+    "resnet8": Entry(
+        "ddl_core.train.models:resnet8", "ResNet8", libraries=_ALL, colour="#DDCC77", marker="8"
+    ),
+    "resnet44": Entry(
+        "ddl_core.train.models:resnet44", "ResNet44", libraries=_ALL, colour="#999933", marker="d"
+    ),
+    "alexnet": Entry(
+        "ddl_core.train.models:alexnet", "AlexNet", libraries=_ALL, colour="#CC6677", marker="*"
+    ),
     "googlenet": Entry(
-        "ddl_core.train.models:googlenet", "GoogLeNet", colour="#882255", marker="H"
+        "ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL, colour="#882255", marker="H"
     ),
 }
 
 REGISTRIES: dict[str, dict[str, Entry]] = {
+    "library": LIBRARIES,
     "strategy": STRATEGIES,
     "loader": LOADERS,
     "model": MODELS,

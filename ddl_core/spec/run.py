@@ -16,7 +16,7 @@ from pydantic import (
 
 from ddl_core.errors import SpecError
 from ddl_core.spec.gate import LARGEST, shown
-from ddl_core.spec.registry import check_name, owner
+from ddl_core.spec.registry import REGISTRIES, check_name, owner
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
@@ -24,6 +24,12 @@ IMAGENET_EVAL_IMAGES = 50_000
 # Horovod's ranks meet over Gloo by asking one server for every other rank, and connect to all:
 # minutes, then more sockets than a process may have. Above this they need MPI.
 MOST_NODES_OVER_GLOO = 16
+
+# What the loop of the other libraries does not have.
+TORCH_ONLY = (
+    *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
+    *("profile_steps", "nsys"),
+)
 
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
@@ -47,6 +53,7 @@ class RunSpec(BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
 
+    library: Annotated[str, _name("library")] = Field("torch", description="what computes")
     strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
     loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
     model: Annotated[str, _name("model")] = Field("resnet50", description="network architecture")
@@ -173,6 +180,7 @@ class RunSpec(BaseModel):
                 f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
                 "use 'ddp', or `accumulation` for virtual workers"
             )
+        self._check_library()
         self._check_loader()
         self._check_profile()
         if self.window_steps and self.eval_every:
@@ -193,6 +201,23 @@ class RunSpec(BaseModel):
                     f"{self.strategy!r}; leave it out"
                 )
         return self
+
+    def _check_library(self) -> None:
+        for kind in ("strategy", "loader", "model"):
+            known, name = REGISTRIES[kind], getattr(self, kind)
+            if self.library not in known[name].libraries:
+                own = [one for one, entry in known.items() if self.library in entry.libraries]
+                raise ValueError(
+                    f"{kind} {name!r} is not one of library {self.library!r}; choose one of: "
+                    f"{', '.join(own)}; or library {' or '.join(map(repr, known[name].libraries))}"
+                )
+        if self.library != "torch":
+            asked = self.model_dump(include=set(TORCH_ONLY), exclude_defaults=True)
+            for name, value in asked.items():
+                raise ValueError(
+                    f"{name} = {value!r} is of library 'torch' alone, but library = "
+                    f"{self.library!r}; leave it out"
+                )
 
     def _check_loader(self) -> None:
         if self.loader == "synthetic" and self.data_format != "folder":
@@ -266,7 +291,9 @@ class RunSpec(BaseModel):
         changed = self.model_dump(mode="json", exclude_defaults=True)
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
         size = f"{self.nodes}x{self.gpus_per_node}"
-        return f"{self.strategy}-{self.loader}-{self.model}-{size}-r{self.repeat}-{digest}"
+        library = "" if self.library == "torch" else f"{self.library}-"
+        name = f"{library}{self.strategy}-{self.loader}-{self.model}-{size}-r{self.repeat}"
+        return f"{name}-{digest}"
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "RunSpec":

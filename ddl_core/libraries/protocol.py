@@ -1,0 +1,97 @@
+"""What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Layout = Literal["NCHW", "NHWC"]
+
+
+@dataclass
+class State:
+    """What is trained, in torch's names, order and layouts: the same in all libraries.
+
+    Attributes
+    ----------
+    values
+        Parameters and running statistics by the names of torch's ``state_dict``, without its
+        counters of batches. Running variances are unbiased, as torch's are.
+    momentum
+        Torch's momentum buffer of each parameter, v of v = mu v + g + wd w; empty before the first
+        update.
+    updates
+        Updates so far: a library that keeps biased variances needs their number.
+    """
+
+    values: dict[str, Floats]
+    momentum: dict[str, Floats] = field(default_factory=dict)
+    updates: int = 0
+
+
+class Library(Protocol):
+    """A network and its update rule on one rank. The constructor takes ``(spec, meeting)``.
+
+    It joins the group of the run's strategy, builds the network and sets threads and arithmetic;
+    weights come by `load`.
+    """
+
+    layout: Layout
+    synchronous: bool
+    """Whether a step has ended when `step` returns: only then may steps be timed one by one."""
+    device: str
+    """``"cpu"`` or ``"cuda"``."""
+
+    def load(self, state: State) -> None:
+        """Take over weights, statistics and momentum; all ranks load the same."""
+        ...
+
+    def state(self) -> State:
+        """Return this rank's; its statistics are its own."""
+        ...
+
+    def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
+        """Do forward, backward, mean over ranks and one update; wait for nothing.
+
+        Parameters
+        ----------
+        images : (n, 3, s, s) or (n, s, s, 3)
+            In `layout`; n is the run's local batch size, in every step.
+        labels : (n,)
+        rate
+            Learning rate of the update.
+        """
+        ...
+
+    def loss(self) -> float:
+        """Return the sum of the steps' mean losses since the last call; waits for the device."""
+        ...
+
+    def predict(self, images: Floats) -> Floats:
+        """Return logits (n, classes) in float32 by the running statistics. Local.
+
+        All calls have the same n, so that nothing is compiled anew for a last batch.
+        """
+        ...
+
+    def settings(self) -> dict[str, float]:
+        """Return ``lr``, ``momentum`` and ``weight_decay`` as the last update has used them."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was given."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the record tells beside the layout.
+
+        ``threads`` (dict), ``settings`` (dict of switches in effect) and ``communication`` (dict
+        with ``library``: what carries the gradients).
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the group; end what was started."""
+        ...

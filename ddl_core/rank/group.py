@@ -1,0 +1,61 @@
+"""One rank's place among the others, and what all of them can do together without a tensor."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+import numpy.typing as npt
+
+from ddl_core.errors import LaunchError
+from ddl_core.spec.run import RunSpec
+
+Reduction = Literal["sum", "min", "max"]
+
+
+class Group(Protocol):
+    """The ranks of a run, as one of them sees them."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
+        """Return `values` reduced over ranks element by element, in their own type. A collective.
+
+        Exact for integers and float64.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of this process: `rank` of `world_size`, `local_rank` on its machine."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def from_environment(cls, spec: RunSpec) -> Self:
+        """Read the variables that torchrun sets, as all do who start ranks here.
+
+        Raises
+        ------
+        LaunchError
+            If the number of processes is not the one that `spec` asks for.
+        """
+        place = cls(
+            rank=int(os.environ.get("RANK", 0)),
+            local_rank=int(os.environ.get("LOCAL_RANK", 0)),
+            world_size=int(os.environ.get("WORLD_SIZE", 1)),
+        )
+        if place.world_size != spec.world_size:
+            raise LaunchError(
+                f"{place.world_size} ranks were started, but the run asks for {spec.world_size} "
+                f"(nodes {spec.nodes} x gpus_per_node {spec.gpus_per_node})"
+            )
+        return place
