@@ -16,13 +16,24 @@ class Ops(Protocol):
     """A library's operations; `name` is the beginning of the parameters' names in torch."""
 
     def conv(
-        self, name: str, x: Value, channels: int, width: int, kernel: int, stride: int, padding: int
+        self,
+        name: str,
+        x: Value,
+        channels: int,
+        width: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        bias: bool = False,
     ) -> Value:
-        """Convolve without a bias: ``name.weight`` (width, channels, kernel, kernel)."""
+        """Convolve: ``name.weight`` (width, channels, kernel, kernel), ``name.bias`` (width)."""
         ...
 
-    def norm(self, name: str, x: Value, width: int) -> Value:
-        """Normalise over the rank's own batch: momentum 0.1 of the new value, eps 1e-5."""
+    def norm(self, name: str, x: Value, width: int, eps: float = 1e-5) -> Value:
+        """Normalise over the rank's own batch, momentum 0.1 of the new value.
+
+        ``name.weight``, ``name.bias``, ``name.running_mean``, ``name.running_var`` (width).
+        """
         ...
 
     def linear(self, name: str, x: Value, width: int, outputs: int) -> Value:
@@ -41,16 +52,33 @@ class Ops(Protocol):
         """Return a + b."""
         ...
 
-    def max_pool(self, x: Value, kernel: int, stride: int, padding: int) -> Value:
-        """Return the largest value of each window."""
+    def concat(self, parts: list[Value]) -> Value:
+        """Return the channels of all parts one after the other."""
+        ...
+
+    def max_pool(
+        self, x: Value, kernel: int, stride: int, padding: int, ceil: bool = False
+    ) -> Value:
+        """Return the largest value of each window; `ceil`: of one beyond the edge as well.
+
+        What is pooled comes after a ReLU, so zeros serve as padding.
+        """
         ...
 
     def global_mean(self, x: Value) -> Value:
         """Return the mean over all pixels: (n, channels)."""
         ...
 
+    def flatten(self, x: Value) -> Value:
+        """Return (n, channels x height x width), in this order in every layout."""
+        ...
+
     def halve(self, x: Value) -> Value:
         """Take every other pixel, and as many channels of zeros more: option A of He et al."""
+        ...
+
+    def dropout(self, x: Value, rate: float) -> Value:
+        """Set a share `rate` of the values to zero in training, and scale the others up."""
         ...
 
 
