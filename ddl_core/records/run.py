@@ -20,8 +20,8 @@ from ddl_core.spec.gate import escaped
 from ddl_core.spec.run import RunSpec, describe
 
 SCHEMA_VERSION = 5
-# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn`, version
-# 4 no `initial_sha256`; else they are version 5.
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn` and
+# version 4 no `initial_sha256`; else they are version 5.
 READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
