@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddl_core.train.energy.meter import Meter
 
 from ddl_core.errors import RecordError
 from ddl_core.rank.state import load, state_sha256
@@ -36,7 +35,7 @@ def written(directory: Path, **fields) -> str:
 @pytest.mark.parametrize("model", ["resnet8", "googlenet"])
 def test_weights_are_those_that_torch_begins_with(model, tmp_path):
     run = Run(planned(tmp_path / "torch", model=model, channels_last=True))
-    run.meter = Meter(run.strategy, None)
+    run.meter = None
     network = run._trainee().network
     assert state_sha256(values(network)) == written(tmp_path / "other", model=model)
 
