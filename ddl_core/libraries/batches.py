@@ -253,7 +253,3 @@ class Synthetic:
                 images, labels = images[:left], labels[:left]
                 left -= len(labels)
             yield images, labels
-
-
-SOURCES: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}
-"""By the loader's name."""
