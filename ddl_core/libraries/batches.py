@@ -86,7 +86,7 @@ class Native:
         self._files = Images(spec, data_dir, split)
         self.images = len(self._files)
         self.classes = self._files.classes
-        self.fingerprint = self._files.fingerprint()
+        self.fingerprint: str | None = self._files.fingerprint()
         self.corrupt_images = 0
         self.seen: list[Indices] | None = []
         self._spec, self._layout = spec, layout
@@ -201,10 +201,10 @@ class Synthetic:
     The numbers are not those of torch's `synthetic`.
     """
 
-    fingerprint = None
+    fingerprint: str | None = None
     corrupt_images = 0
-    rescued_images = None
-    seen = None
+    rescued_images: int | None = None
+    seen: list[Indices] | None = None
     own_order = False
 
     def __init__(

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddl_core.train.energy.meter import Meter
 
 from ddl_core.errors import RecordError
 from ddl_core.rank.state import load, state_sha256
