@@ -9,16 +9,15 @@ import tensorflow as tf
 
 from ddl_core.errors import LaunchError
 from ddl_core.libraries.meeting import Meeting
-from ddl_core.libraries.networks import NETWORKS
+from ddl_core.libraries.networks import network
 from ddl_core.libraries.protocol import Floats, Layout, State
+from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
 from ddl_core.libraries.tensorflow_groups import GROUPS
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
 Tensor = Any  # the library has no types of its own
 Variables = dict[str, Any]
-
-OF_NEW = 0.1  # share of a new batch statistic in a running one
 
 
 class TensorFlow:
@@ -31,7 +30,8 @@ class TensorFlow:
     layout: Layout = "NHWC"
 
     def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
-        self._spec, self._rank = spec, meeting.rank
+        self._spec, self._apply = spec, network(spec.model, spec.image_size)
+        self._seed = derive_seed("dropout", spec.seed, spec.repeat, meeting.rank)
         self.device = _configure(spec, meeting.local_rank)
         self.synchronous = self.device == "cpu"
         self._group = GROUPS[spec.strategy](spec, meeting, self.device)
@@ -49,17 +49,17 @@ class TensorFlow:
     def load(self, state: State) -> None:
         """Take over weights, statistics and momentum; the first call makes the variables."""
         if not self._values:
-            self._values = {n: tf.Variable(_laid_out(one)) for n, one in state.values.items()}
+            self._values = {n: tf.Variable(to_nhwc(one)) for n, one in state.values.items()}
             self._momentum = {
                 name: tf.Variable(tf.zeros_like(one))
                 for name, one in self._values.items()
                 if _is_trained(name)
             }
         for name, variable in self._values.items():
-            variable.assign(_laid_out(state.values[name]))
+            variable.assign(to_nhwc(state.values[name]))
         for name, variable in self._momentum.items():
             kept = state.momentum.get(name)
-            variable.assign(tf.zeros_like(variable) if kept is None else _laid_out(kept))
+            variable.assign(tf.zeros_like(variable) if kept is None else to_nhwc(kept))
         self._updates.assign(state.updates)
 
     def state(self) -> State:
@@ -67,8 +67,8 @@ class TensorFlow:
         updates = int(self._updates)
         momentum = self._momentum if updates else {}
         return State(
-            {name: _as_torch(one.numpy()) for name, one in self._values.items()},
-            {name: _as_torch(one.numpy()) for name, one in momentum.items()},
+            {name: to_nchw(one.numpy()) for name, one in self._values.items()},
+            {name: to_nchw(one.numpy()) for name, one in momentum.items()},
             updates,
         )
 
@@ -134,10 +134,8 @@ class TensorFlow:
         self._losses.assign_add(tf.cast(loss, tf.float64))
 
     def _network(self, images: Tensor, training: bool) -> Tensor:
-        spec = self._spec
-        own = derive_seed("dropout", spec.seed, spec.repeat, self._rank)
-        seed = tf.stack([own, self._updates]) if training else None
-        return NETWORKS[spec.model](Ops(self._values, seed), images, spec.classes)
+        seed = tf.stack([self._seed, self._updates]) if training else None
+        return self._apply(Ops(self._values, seed), images, self._spec.classes)
 
     def _mean(self, gradients: list[Tensor]) -> list[Tensor]:
         return self._group.mean(gradients)
@@ -194,7 +192,7 @@ class Ops:
             mean=mean,
             variance=variance,
             epsilon=eps,
-            exponential_avg_factor=OF_NEW if training else 1.0,
+            exponential_avg_factor=NEW_SHARE if training else 1.0,
             is_training=training,
         )
         if training:
@@ -226,8 +224,8 @@ class Ops:
         self, x: Tensor, kernel: int, stride: int, padding: int, ceil: bool = False
     ) -> Tensor:
         """Return the largest value of each window; zeros serve as padding."""
-        after = [padding + _beyond(n, kernel, stride, padding) * ceil for n in x.shape[1:3]]
-        edges = [[0, 0], [padding, after[0]], [padding, after[1]], [0, 0]]
+        more = [(kernel - side - 2 * padding) % stride * ceil for side in x.shape[1:3]]
+        edges = [[0, 0], *([padding, padding + side] for side in more), [0, 0]]
         return tf.nn.max_pool2d(tf.pad(x, edges), kernel, stride, "VALID")
 
     def global_mean(self, x: Tensor) -> Tensor:
@@ -253,17 +251,6 @@ class Ops:
         return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
-def _beyond(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Return how many pixels the last window that torch's `ceil_mode` adds reaches too far.
-
-    It is added if it begins within the image or the padding before it.
-    """
-    windows = -(-(size + 2 * padding - kernel) // stride) + 1
-    if (windows - 1) * stride >= size + padding:
-        windows -= 1
-    return max(0, (windows - 1) * stride + kernel - size - 2 * padding)
-
-
 def _smoothed(logits: Tensor, labels: Tensor, spec: RunSpec) -> Tensor:
     """Return the mean cross-entropy, `label_smoothing` of it against all classes alike."""
     shares = tf.nn.log_softmax(logits)
@@ -274,15 +261,6 @@ def _smoothed(logits: Tensor, labels: Tensor, spec: RunSpec) -> Tensor:
 
 def _is_trained(name: str) -> bool:
     return not name.endswith((".running_mean", ".running_var"))
-
-
-def _laid_out(value: Floats) -> Floats:
-    """Return a value of torch as TensorFlow's operations want it: (h, w, in, out), (in, out)."""
-    return np.ascontiguousarray(value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T)
-
-
-def _as_torch(value: Floats) -> Floats:
-    return np.ascontiguousarray(value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T)
 
 
 def _configure(spec: RunSpec, local_rank: int) -> str:
