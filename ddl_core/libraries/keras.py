@@ -10,13 +10,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
-# Keras reads both when it is imported: what computes, and the folder of its settings, which might
-# be another number format. It would write them there as well; in this one it finds and leaves none.
-os.environ["KERAS_BACKEND"] = "jax"
-os.environ["KERAS_HOME"] = os.devnull
-
 import jax
-import keras
 import numpy as np
 import numpy.typing as npt
 import optax
@@ -24,12 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from optax.tree_utils import tree_get, tree_set
 
 from ddl_core.errors import LaunchError
+from ddl_core.libraries.keras_layers import Network
 from ddl_core.libraries.meeting import PATIENCE_S, Meeting
-from ddl_core.libraries.networks import Value, network
 from ddl_core.libraries.protocol import Floats, Layout, State
 from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
 from ddl_core.spec.run import RunSpec
-from ddl_core.spec.seeds import derive_seed
 
 SETTINGS: dict[str, Any] = {
     "jax_default_matmul_precision": "highest",  # of convolutions as well: no TF32 on a GPU
@@ -40,7 +33,6 @@ SETTINGS: dict[str, Any] = {
     "jax_num_cpu_devices": 1,
 }
 
-LATER = "zeros"  # `load` brings the weights; nothing is compiled to draw others
 RANKS = "ranks"  # the axis of the mesh: a device for each
 EACH, SAME = PartitionSpec(RANKS), PartitionSpec()
 
@@ -62,27 +54,14 @@ class Keras:
         self._cores = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else []
         mesh = Mesh(sorted(jax.devices(), key=lambda one: one.process_index), (RANKS,))
         self._each, self._same = NamedSharding(mesh, EACH), NamedSharding(mesh, SAME)
-        self._build()
+        self._network = Network(spec, meeting.rank)
+        # How many values each of a rank's own variables is a variance over; 0: it is none.
+        self._counts = [one * spec.local_batch_size for one in self._network.pixels]
         self._rule = _rule(spec)
         self._compiled = self._compile(mesh)
         self._logits = jax.jit(self._evaluate)
         self._rate, self._updates = 0.0, 0
-        self._begin_loss()
-
-    def _build(self) -> None:
-        """Make the network, and say which of its variables is which of torch's."""
-        spec, inputs = self._spec, keras.Input((self._spec.image_size, self._spec.image_size, 3))
-        layers = _Layers(spec, self._meeting.rank)
-        outputs = network(spec.model, spec.image_size)(layers, inputs, spec.classes)
-        self._model = keras.Model(inputs, outputs)
-        names = {id(variable): name for name, variable in layers.variables.items()}
-        own = self._model.non_trainable_variables
-        self._names = list(layers.variables)
-        self._weights = [names[id(one)] for one in self._model.trainable_variables]
-        self._own = [names.get(id(one), "") for one in own]  # no name: a dropout's numbers
-        self._seeds = [0 if id(one) in names else int(np.array(one)[0]) for one in own]
-        # How many values each variance is over; 0: it is none.
-        self._counts = [layers.pixels.get(one, 0) * spec.local_batch_size for one in self._own]
+        self._total = self._no_loss()
 
     def _compile(self, mesh: Mesh) -> Any:
         """Return `_step` as one program over all ranks; new values take the place of the old."""
@@ -117,7 +96,7 @@ class Keras:
         self, weights: Arrays, own: Arrays, images: jax.Array, labels: jax.Array
     ) -> tuple[jax.Array, Arrays]:
         """Return the mean cross entropy with smoothed labels, and the new statistics."""
-        logits, own = self._model.stateless_call(weights, own, images, training=True)
+        logits, own = self._network.model.stateless_call(weights, own, images, training=True)
         logs, smoothing = jax.nn.log_softmax(logits), self._spec.label_smoothing
         right = jax.numpy.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
         each = (1 - smoothing) * right + smoothing * logs.mean(axis=1)
@@ -134,16 +113,16 @@ class Keras:
 
     def _evaluate(self, weights: Arrays, own: Arrays, images: jax.Array) -> jax.Array:
         statistics = [one[0] for one in own]
-        return self._model.stateless_call(weights, statistics, images, training=False)[0]
+        return self._network.model.stateless_call(weights, statistics, images, training=False)[0]
 
     def load(self, state: State) -> None:
         """Take over weights, statistics and momentum; random numbers go on by the updates."""
-        self._updates = state.updates
-        weights = [to_nhwc(state.values[name]) for name in self._weights]
-        trace = [to_nhwc(state.momentum[name]) for name in self._weights if state.momentum]
+        self._updates, of = state.updates, self._network
+        weights = [to_nhwc(state.values[name]) for name in of.weights]
+        trace = [to_nhwc(state.momentum[name]) for name in of.weights if state.momentum]
         own = [
             state.values[name] if name else np.array([seed, state.updates], np.uint32)
-            for name, seed in zip(self._own, self._seeds, strict=True)
+            for name, seed in zip(of.own, of.seeds, strict=True)
         ]
         momenta = self._rule.init(weights)
         if trace:
@@ -157,13 +136,14 @@ class Keras:
 
     def state(self) -> State:
         """Return this rank's."""
+        of = self._network
         weights, own, momenta = jax.tree.map(_part, self._held)
-        values = dict(zip(self._weights, weights, strict=True))
-        values |= {name: one[0] for name, one in zip(self._own, own, strict=True) if name}
-        trace = dict(zip(self._weights, tree_get(momenta, "trace"), strict=True))
+        values = dict(zip(of.weights, weights, strict=True))
+        values |= {name: one[0] for name, one in zip(of.own, own, strict=True)}
+        trace = dict(zip(of.weights, tree_get(momenta, "trace"), strict=True))
         return State(
-            {name: to_nchw(values[name]) for name in self._names},
-            {name: to_nchw(trace[name]) for name in self._names if name in trace and self._updates},
+            {name: to_nchw(values[name]) for name in of.names},
+            {name: to_nchw(trace[name]) for name in of.names if name in trace and self._updates},
             self._updates,
         )
 
@@ -177,11 +157,11 @@ class Keras:
     def loss(self) -> float:
         """Return the sum of this rank's losses since the last call; waits for the device."""
         total = float(_part(self._total)[0])
-        self._begin_loss()
+        self._total = self._no_loss()
         return total
 
-    def _begin_loss(self) -> None:
-        self._total = self._placed(np.zeros(1, np.float32), self._each)
+    def _no_loss(self) -> jax.Array:
+        return self._placed(np.zeros(1, np.float32), self._each)
 
     def predict(self, images: Floats) -> Floats:
         """Return logits (n, classes) by the running statistics, on this rank's device alone."""
@@ -203,7 +183,7 @@ class Keras:
         carries = {"cpu": own["jax_cpu_collectives_implementation"], "cuda": "nccl"}[self.device]
         return {
             "threads": {"compute": self._spec.cpu_threads},
-            "settings": {**own, "keras_floatx": keras.config.floatx(), "cores": self._cores},
+            "settings": {**own, "cores": self._cores},
             "communication": {"library": carries} if self._meeting.world_size > 1 else {},
         }
 
@@ -229,110 +209,6 @@ class Keras:
         return jax.make_array_from_single_device_arrays(
             shape, sharding, [jax.device_put(value, device)]
         )
-
-
-class _Layers:
-    """Operations as layers of Keras; see `Ops`.
-
-    Attributes
-    ----------
-    variables
-        Keras' by torch's names, in torch's order.
-    pixels
-        Over how many of each image a running variance is taken, by its name.
-    """
-
-    def __init__(self, spec: RunSpec, rank: int) -> None:
-        self._place = (spec.seed, spec.repeat, rank)
-        self._dropouts = 0
-        self.variables: dict[str, Any] = {}
-        self.pixels: dict[str, int] = {}
-
-    def _keep(self, name: str, **variables: Any) -> None:
-        found = {f"{name}.{part}": one for part, one in variables.items() if one is not None}
-        self.variables |= found
-
-    def conv(
-        self,
-        name: str,
-        x: Value,
-        channels: int,
-        width: int,
-        kernel: int,
-        stride: int,
-        padding: int,
-        bias: bool = False,
-    ) -> Value:
-        """Convolve."""
-        layer = keras.layers.Conv2D(width, kernel, stride, use_bias=bias, kernel_initializer=LATER)
-        y = layer(_padded(x, padding, padding))
-        self._keep(name, weight=layer.kernel, bias=layer.bias)
-        return y
-
-    def norm(self, name: str, x: Value, width: int, eps: float = 1e-5) -> Value:
-        """Normalise; Keras keeps the variance biased, which `_unbiased` makes good."""
-        layer = keras.layers.BatchNormalization(momentum=1 - NEW_SHARE, epsilon=eps)
-        y = layer(x)
-        self._keep(name, weight=layer.gamma, bias=layer.beta)
-        self._keep(name, running_mean=layer.moving_mean, running_var=layer.moving_variance)
-        self.pixels[f"{name}.running_var"] = x.shape[1] * x.shape[2]
-        return y
-
-    def linear(self, name: str, x: Value, width: int, outputs: int) -> Value:
-        """Return x W' + b."""
-        layer = keras.layers.Dense(outputs, kernel_initializer=LATER)
-        y = layer(x)
-        self._keep(name, weight=layer.kernel, bias=layer.bias)
-        return y
-
-    def relu(self, x: Value) -> Value:
-        """Return max(x, 0)."""
-        return keras.ops.relu(x)
-
-    def tanh(self, x: Value) -> Value:
-        """Return tanh x."""
-        return keras.ops.tanh(x)
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return a + b."""
-        return keras.ops.add(a, b)
-
-    def concat(self, parts: list[Value]) -> Value:
-        """Return the channels of all parts one after the other."""
-        return keras.ops.concatenate(parts, axis=-1)
-
-    def max_pool(
-        self, x: Value, kernel: int, stride: int, padding: int, ceil: bool = False
-    ) -> Value:
-        """Return the largest value of each window."""
-        beyond = -(x.shape[1] + 2 * padding - kernel) % stride if ceil else 0
-        return keras.layers.MaxPooling2D(kernel, stride)(_padded(x, padding, padding + beyond))
-
-    def global_mean(self, x: Value) -> Value:
-        """Return the mean over all pixels."""
-        return keras.ops.mean(x, axis=(1, 2))
-
-    def flatten(self, x: Value) -> Value:
-        """Return all values, channel by channel."""
-        return keras.layers.Flatten()(keras.ops.transpose(x, (0, 3, 1, 2)))
-
-    def halve(self, x: Value) -> Value:
-        """Take every other pixel, and as many channels of zeros more."""
-        x = x[:, ::2, ::2, :]
-        return keras.ops.concatenate([x, keras.ops.zeros_like(x)], axis=-1)
-
-    def dropout(self, x: Value, rate: float) -> Value:
-        """Set a share `rate` to zero in training; each rank draws its own."""
-        seed = derive_seed("dropout", *self._place, self._dropouts) % 2**32
-        self._dropouts += 1
-        return keras.layers.Dropout(rate, seed=seed)(x)
-
-
-def _padded(x: Value, before: int, after: int) -> Value:
-    """Return `x` with so many zeros above and left, below and right."""
-    if not after:
-        return x
-    return keras.layers.ZeroPadding2D(((before, after), (before, after)))(x)
 
 
 def _rule(spec: RunSpec) -> optax.GradientTransformation:
@@ -390,7 +266,7 @@ def _configured(spec: RunSpec, local_rank: int) -> str:
 
 
 def _gpus() -> int:
-    """Return how many GPUs this process sees: of the driver, as JAX has to meet the others first."""
+    """Return how many GPUs this process sees, by the driver: JAX has to meet the others first."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
