@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ from mxnet import autograd, gluon, nd, sym
 
 from ddl_core.libraries.meeting import Meeting
 from ddl_core.libraries.mxnet_groups import GROUPS
-from ddl_core.libraries.networks import NETWORKS
-from ddl_core.libraries.protocol import Floats, State
+from ddl_core.libraries.networks import network
+from ddl_core.libraries.protocol import Floats, Layout, State
 from ddl_core.libraries.state import NEW_SHARE, biased, unbiased
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
@@ -34,7 +34,7 @@ class MXNet:
     3): one operator an update, as without.
     """
 
-    layout: Literal["NCHW"] = "NCHW"
+    layout: Layout = "NCHW"
     synchronous = False
 
     def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
@@ -44,8 +44,8 @@ class MXNet:
         self._place = mx.gpu(meeting.local_rank) if gpu else mx.cpu()
         self._build()
         self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
-        self._group = GROUPS[spec.strategy](spec, meeting)
-        self._trainer = self._group.trainer(self._trained, self._optimizer())
+        self._trainer = gluon.Trainer(self._trained, self._optimizer(), kvstore=None)
+        self._group = GROUPS[spec.strategy](spec, meeting, self.device)
         self._rate, self._ratio, self._updates = 1.0, 1.0, 0
         self._unbiased_at = -1
         self._sum, self._under_way = 0.0, deque[nd.NDArray]()
@@ -53,10 +53,11 @@ class MXNet:
     def _build(self) -> None:
         """Make the network twice, to train and to predict: they share all but the variances."""
         spec, ops = self._spec, Operations()
+        suffix = UNBIASED if self.device == "cpu" else ""
         images, labels = (sym.var(name, dtype="float32") for name in ("images", "labels"))
-        network = NETWORKS[spec.model]
-        logits = network(ops, images, spec.classes)
-        predicted = network(Operations(UNBIASED), images, spec.classes)
+        apply = network(spec.model, spec.image_size)
+        logits = apply(ops, images, spec.classes)
+        predicted = apply(Operations(suffix), images, spec.classes)
         self._network = gluon.SymbolBlock(_smoothed(logits, labels, spec), [images, labels])
         known = self._network.collect_params()
         self._predictor = gluon.SymbolBlock(predicted, [images], params=known)
@@ -72,12 +73,12 @@ class MXNet:
             if name != "images":
                 known[name].shape = shape
         known.initialize(mx.init.Zero(), ctx=self._place)
+        self._drops = ops.drops
         self._parameters = {name: known[name] for name in ops.names}
-        self._counts = {
-            name: n * height * width
-            for name, (n, _, height, width) in zip(ops.normalised, outputs[2:], strict=True)
-        }
-        self._unbiased = {name: known[f"{name}{UNBIASED}"] for name in ops.normalised}
+        # Of the variances that are kept biased: cuDNN's are not.
+        counts = [n * height * width for n, _, height, width in outputs[2:]]
+        self._counts = dict(zip(ops.normalised, counts, strict=True)) if suffix else {}
+        self._unbiased = {name: known[name + suffix] for name in self._counts}
 
     def _optimizer(self) -> Any:
         spec = self._spec
@@ -98,9 +99,6 @@ class MXNet:
             if one.name in state.momentum:
                 updater.states[index] = nd.array(-state.momentum[one.name], ctx=self._place)
                 updater.states_synced[index] = True
-        spec = self._spec
-        seed = derive_seed("dropout", spec.seed, spec.repeat, state.updates, self._rank)
-        mx.random.seed(seed % 2**31)
 
     def state(self) -> State:
         """Return this rank's; its statistics are its own."""
@@ -120,13 +118,17 @@ class MXNet:
 
         Nothing is waited for but the step before the last one: images of more would pile up.
         """
+        if self._drops:  # anew for each step: a resumed run draws what an undisturbed one does
+            place = (self._spec.seed, self._spec.repeat, self._rank, self._updates)
+            mx.random.seed(derive_seed("dropout", *place) % 2**31)
         self._rate, self._ratio = rate, rate / self._rate
         self._trainer.set_learning_rate(rate)
         self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
         with autograd.record():
             loss = self._network(*map(self._sent, (images, labels)))
         loss.backward()
-        self._trainer.step(self._group.shares)
+        self._group.add_up([one.grad() for one in self._trained])
+        self._trainer.step(self._spec.world_size)
         self._updates += 1
         self._under_way.append(loss)
         if len(self._under_way) > AHEAD:
@@ -188,6 +190,8 @@ class Operations:
 
     Attributes
     ----------
+    drops
+        Whether values are dropped, by random numbers.
     names
         Of all parameters and statistics, in the order of torch.
     normalised
@@ -196,6 +200,7 @@ class Operations:
 
     def __init__(self, suffix: str = "") -> None:
         self._suffix = suffix
+        self.drops = False
         self.names: list[str] = []
         self.normalised: dict[str, Any] = {}
 
@@ -291,6 +296,7 @@ class Operations:
 
     def dropout(self, x: Any, rate: float) -> Any:
         """Set a share `rate` of the values to zero in training, and scale the others up."""
+        self.drops = True
         return sym.Dropout(x, p=rate)
 
 
