@@ -66,7 +66,8 @@ class Meeting:
             # How long `accept` may take is nobody's parameter.
             listener._listener._socket.settimeout(PATIENCE_S)  # type: ignore[attr-defined]
             part = folder / f".{ADDRESS}"
-            part.write_text("{}:{}".format(*listener.address))
+            address = "{}:{}".format(*listener.address)
+            part.write_text(address)
             part.rename(folder / ADDRESS)
             while len(others) + 1 < self.world_size:
                 try:
@@ -74,7 +75,7 @@ class Meeting:
                 except TimeoutError:
                     missing = sorted({*range(1, self.world_size)} - {*others})
                     raise LaunchError(
-                        f"ranks {_some(missing)} did not come to rank 0 at {listener.address} "
+                        f"ranks {_some(missing)} did not come to rank 0 at {address} "
                         f"within {PATIENCE_S:.0f} s; their own logs say why"
                     ) from None
                 others[int(other.recv_bytes())] = other
