@@ -88,8 +88,11 @@ class Redrawn:
         shown = [one.stem.name for one in own if one.files]
         yield f"{folder} ({self.runs[folder]}): {', '.join(shown) or 'IN NO FIGURE'}"
         needs = {one.stem.name: QUESTIONS[one.stem.name].needs for one in own if not one.files}
-        lacks = [f"{name} (needs {need})" for name, need in needs.items() if need != OF_NO_RUN]
-        yield f"  nothing to show in {', '.join(lacks)}"
+        lacks = {name: need for name, need in needs.items() if need != OF_NO_RUN}
+        if len(self.runs) > 1:  # of one study alone it is told what each figure needs
+            yield f"  nothing to show in {', '.join(lacks)}"
+        else:
+            yield from (f"  nothing to show in {name}: needs {lacks[name]}" for name in lacks)
 
 
 def _name(one: Drawn) -> str:

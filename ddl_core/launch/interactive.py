@@ -101,6 +101,11 @@ class Engines:
         return ranks.run_ranks(run_dir, on_progress, stall_timeout, execute)
 
     def _check(self, spec: RunSpec) -> None:
+        if spec.library != "torch":
+            raise LaunchError(
+                f"library = {spec.library!r}: engines compute with torch; use ranks.run_ranks or "
+                "`ddl run` for this run"
+            )
         if spec.nsys:
             raise LaunchError(
                 "nsys = true, but these engines have started without Nsight Systems and it can "
@@ -131,11 +136,6 @@ class Engines:
         stall_timeout: float,
     ) -> None:
         """Let the engines execute their ranks; after `on_ranks`, see `ranks.Execute`."""
-        if spec.library != "torch":
-            raise LaunchError(
-                f"library = {spec.library!r}: engines compute with torch; start this run with "
-                "`ddl run`, or as part of a study"
-            )
         cluster, whole = self._started(), False
         try:
             arguments = (ranks.WORKER, str(files.directory), str(logs), self._meeting_place())

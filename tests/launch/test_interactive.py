@@ -104,6 +104,8 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     with pytest.raises(LaunchError, match=r"nsys = true, but these engines.*use ranks.run_ranks"):
         engines.run(plan("recorded", nsys=True))
     assert read_record(plan("recorded", nsys=True)).status == "planned"
+    with pytest.raises(LaunchError, match="library = 'keras': engines compute with torch"):
+        engines.run(plan("foreign", library="keras", strategy="spmd"))
     run_dir = plan("broken", loader="native", dataset="nowhere")
     with pytest.raises(DataError, match="nowhere"):
         engines.run(run_dir)
