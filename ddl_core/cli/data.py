@@ -106,7 +106,7 @@ def index_command(folder: Path, processes: int | None) -> None:
     Files train-*-of-* and validation-*-of-* are looked through, and index/*.idx written beside
     them: where each record begins, which DALI and the native loader need to know.
     """
-    from ddl_core.datasets.shards import make_indices
+    from ddl_core.datasets.indices import make_indices
 
     made, kept = make_indices(folder, progress=True, processes=processes)
     click.echo(f"{made} indices made, {kept} were there")

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from ddl_core.datasets.bulk import alone, explained, require_space, stream
 from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.image_file import why
+from ddl_core.datasets.indices import index_fits
 from ddl_core.datasets.manifest import (
     ConvertPlan,
     ShardEntry,
@@ -27,7 +28,7 @@ from ddl_core.datasets.manifest import (
     start_shard_log,
 )
 from ddl_core.datasets.sample import SPLITS
-from ddl_core.datasets.shards import converted_folder, index_fits, shard_name, write_index
+from ddl_core.datasets.shards import converted_folder, shard_name, write_index
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, SYNSET, Value, example, frame
 from ddl_core.errors import DataError
 from ddl_core.spec.gate import require_file

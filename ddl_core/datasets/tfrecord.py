@@ -8,8 +8,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +22,41 @@ FILENAME = "image/filename"
 # A record: length (8 bytes), its checksum (4), that many bytes, their checksum (4).
 HEADER, FOOTER = 12, 4
 MASK_DELTA = 0xA282EAD8  # checksums are stored rotated and shifted by this
+
+# TensorFlow's Example, without the kind of values that no feature of ours has.
+EXAMPLE = """
+name: "example.proto" syntax: "proto3"
+message_type {
+  name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES }
+}
+message_type {
+  name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 }
+}
+message_type {
+  name: "Feature"
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: "BytesList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: "Int64List" oneof_index: 0 }
+  oneof_decl { name: "kind" }
+}
+message_type {
+  name: "Features"
+  field {
+    name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "FeatureEntry"
+  }
+  nested_type {
+    name: "FeatureEntry"
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: "Feature" }
+    options { map_entry: true }
+  }
+}
+message_type {
+  name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: "Features" }
+}
+"""
 
 Value = int | bytes
 
@@ -46,10 +79,10 @@ class Example:
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
-        packages = _packages()
+        message = _message()
         try:
-            self._features = packages.message.Example.FromString(data).features.feature
-        except packages.DecodeError:
+            self._features = message.Example.FromString(data).features.feature
+        except message.DecodeError:
             raise ValueError("the record is no Example") from None
 
     def __contains__(self, name: str) -> bool:
@@ -100,7 +133,7 @@ def unframe(record: bytes) -> memoryview:
 
 def example(features: Mapping[str, Value]) -> bytes:
     """Return an Example of these features: always the same bytes for the same features."""
-    message = _packages().message.Example()
+    message = _message().Example()
     for name, value in features.items():
         feature = message.features.feature[name]
         kind = feature.int64_list if isinstance(value, int) else feature.bytes_list
@@ -162,40 +195,43 @@ def _size(header: bytes, left: int, where: str) -> int:
 
 
 def _checksum(data: bytes) -> bytes:
-    crc = _packages().crc32c(data)
+    crc = _crc32c()(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
 
 
-class _Packages(NamedTuple):
-    crc32c: Callable[[bytes], int]
-    message: Any  # the module of the Example message
+class _Message(NamedTuple):
+    Example: Any
     DecodeError: type[Exception]
 
 
+# Packages are imported on first use, so that image folders are read where they are missing, and
+# records where only the checksum's is.
 @cache
-def _packages() -> _Packages:
-    """Import on first use, so that image folders are read where these packages are missing."""
+def _message() -> _Message:
+    """Return the message, in a pool of its own: TensorFlow has one of its name in that of all."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        raise _not_installed(error) from None
+    file = text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
+    return _Message(found, DecodeError)
+
+
+@cache
+def _crc32c() -> Callable[[bytes], int]:
     try:
         from crc32c import crc32c
-        from google.protobuf.message import DecodeError
-
-        return _Packages(crc32c, _message(), DecodeError)
     except ImportError as error:
-        raise NotInstalledError(
-            f"TFRecord files need packages that are not installed here ({error}); run `make env`, "
-            "or install the versions pinned in requirements/train.txt"
-        ) from None
+        raise _not_installed(error) from None
+    return crc32c  # type: ignore[no-any-return]
 
 
-def _message() -> Any:
-    """Load one module of the package tfrecord, and not the package.
-
-    That imports torch where it is installed: seconds and 200 MB in every process that converts.
-    """
-    package = find_spec("tfrecord")
-    inner = package and PathFinder.find_spec("example_pb2", package.submodule_search_locations)
-    if not inner or not inner.loader:
-        raise ImportError("No module named 'tfrecord'")
-    module = module_from_spec(inner)
-    inner.loader.exec_module(module)
-    return module
+def _not_installed(error: ImportError) -> NotInstalledError:
+    return NotInstalledError(
+        f"TFRecord files need packages that are not installed here ({error}); run `make env`, or "
+        "install the versions pinned in requirements/train.txt"
+    )

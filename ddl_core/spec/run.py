@@ -139,10 +139,15 @@ class RunSpec(BaseModel):
         False, description="ranks run under Nsight Systems, and no epoch gives a throughput"
     )
     loader_workers: int = Field(
-        8, ge=0, le=10**4, description="processes of each rank's loader; DALI: its threads"
+        8,
+        ge=0,
+        le=10**4,
+        description="processes of each rank's loader; threads with DALI and outside torch",
     )
     loader_prefetch: PositiveInt = Field(
-        2, le=10**4, description="batches prepared ahead, by each process; DALI: by its pipeline"
+        2,
+        le=10**4,
+        description="batches prepared ahead, by each process; with DALI and outside torch: in all",
     )
     pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")

@@ -297,7 +297,7 @@ def test_read_only_folder(finished_sample, tmp_path, monkeypatch):
 
 
 def test_finished_set_on_a_read_only_disk(finished_sample, records, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(bulk, "FileLock", refuse)

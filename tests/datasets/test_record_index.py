@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.datasets import shards
-from ddl_core.datasets.shards import index_path, make_indices, read_index
+from ddl_core.datasets.indices import make_indices
+from ddl_core.datasets.shards import index_path, read_index
 from ddl_core.errors import DataError
 
 QUIET = {"progress": False, "processes": 1}

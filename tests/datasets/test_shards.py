@@ -10,13 +10,8 @@ import pytest
 
 from ddl_core.datasets.encoded import EncodedImages
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.shards import (
-    RecordList,
-    index_path,
-    is_record_folder,
-    list_records,
-    make_indices,
-)
+from ddl_core.datasets.indices import make_indices
+from ddl_core.datasets.shards import RecordList, index_path, is_record_folder, list_records
 from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
 from ddl_core.errors import DataError
 from tests.datasets.published import write_published

@@ -4,7 +4,8 @@ import os
 import pytest
 from PIL import Image
 
-from ddl_core.datasets.shards import index_path, make_indices, read_index
+from ddl_core.datasets.indices import make_indices
+from ddl_core.datasets.shards import index_path, read_index
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, example, frame
 from ddl_core.datasets.verify import verify
 from ddl_core.errors import DataError

@@ -11,7 +11,6 @@ import torch
 from ddl_core.errors import DataError
 from ddl_core.libraries.batches import POOL, Native, Synthetic
 from ddl_core.libraries.worker import SOURCES
-from ddl_core.rank.images import Images
 from ddl_core.spec.registry import LOADERS
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.native import Native as NativeOfTorch
@@ -100,16 +99,17 @@ def test_threads_change_nothing_but_the_time(fields, prefetch, data):
     np.testing.assert_array_equal(np.stack(found), np.stack(want))
 
 
-def test_batches_are_made_ahead_and_no_more_of_them_than_asked_for(data, monkeypatch):
-    source, read = native(data, loader_prefetch=2), []
-    plain = Images.read
+def test_as_many_batches_are_begun_ahead_as_asked_for(data, monkeypatch):
+    begun, begin = [], Native._begin
     monkeypatch.setattr(
-        Images, "read", lambda files, number: read.append(number) or plain(files, number)
+        Native, "_begin", lambda source, *batch: begun.append(batch) or begin(source, *batch)
     )
-    batches = iter(source)
+    batches = iter(native(data, loader_prefetch=2))
     next(batches)
-    batches.close()  # waits for what is begun
-    assert 4 <= len(read) <= 3 * 4
+    assert len(begun) == 1 + 2
+    next(batches)
+    assert len(begun) == 2 + 2
+    batches.close()
 
 
 def test_no_thread_is_left_whichever_way_an_epoch_ends(data):

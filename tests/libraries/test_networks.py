@@ -6,7 +6,6 @@ from torch.nn import functional
 
 from ddl_core.errors import SpecError
 from ddl_core.libraries.networks import ALEXNET_SIZES, NETWORKS, network
-from ddl_core.libraries.shapes import pixels, shapes
 from ddl_core.spec.registry import MODELS, resolve
 
 OTHERS = [name for name, entry in MODELS.items() if "tensorflow" in entry.libraries]
@@ -19,29 +18,34 @@ def size_of(name: str) -> int:
 
 
 class Functionals:
-    """The operations of torch, over the values of a module."""
+    """The operations of torch, over the values of a module; notes which ones are asked for."""
 
     def __init__(self, module):
-        self.values, self.training = module.state_dict(), module.training
-        self.normalised = {}
+        self.values = {key: value.clone() for key, value in module.state_dict().items()}
+        self.training = module.training
+        self.noted = {}
+
+    def value(self, name, *shape):
+        self.noted[name] = shape
+        return self.values[name]
 
     def conv(self, name, x, channels, width, kernel, stride, padding, bias=False):
-        weight = self.values[f"{name}.weight"]
-        assert weight.shape == (width, channels, kernel, kernel)
-        bias = self.values[f"{name}.bias"] if bias else None
-        return functional.conv2d(x, weight, bias, stride, padding)
+        weight = self.value(f"{name}.weight", width, channels, kernel, kernel)
+        return functional.conv2d(
+            x, weight, self.value(f"{name}.bias", width) if bias else None, stride, padding
+        )
 
     def norm(self, name, x, width, eps=1e-5):
-        parts = ("running_mean", "running_var", "weight", "bias")
-        self.normalised[name] = x.shape[2:].numel()
-        of_name = (self.values[f"{name}.{part}"] for part in parts)
-        return functional.batch_norm(x, *of_name, self.training, 0.1, eps)
+        parts = ("weight", "bias", "running_mean", "running_var")
+        weight, bias, mean, variance = (self.value(f"{name}.{part}", width) for part in parts)
+        return functional.batch_norm(x, mean, variance, weight, bias, self.training, 0.1, eps)
 
     def linear(self, name, x, width, outputs):
-        return functional.linear(x, self.values[f"{name}.weight"], self.values[f"{name}.bias"])
+        weight = self.value(f"{name}.weight", outputs, width)
+        return functional.linear(x, weight, self.value(f"{name}.bias", outputs))
 
     def max_pool(self, x, kernel, stride, padding, ceil=False):
-        assert (x >= 0).all()  # so that zeros would do as padding
+        assert x.is_meta or (x >= 0).all()  # so that zeros would do as padding
         return functional.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil)
 
     def halve(self, x):
@@ -78,29 +82,29 @@ def test_every_model_that_the_libraries_may_be_asked_for_is_there():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_parameters_are_those_of_torch_in_its_order(name):
+    size = size_of(name)
     with torch.device("meta"):
-        values = resolve("model", name)(CLASSES).state_dict()
-    want = [(key, tuple(value.shape)) for key, value in values.items() if value.ndim]
-    assert list(shapes(name, CLASSES, size_of(name)).items()) == want
+        module, images = resolve("model", name)(CLASSES), torch.empty(2, 3, size, size)
+    found = Functionals(module)
+    network(name, size)(found, images, CLASSES)
+    values = module.state_dict().items()
+    assert list(found.noted.items()) == [(key, tuple(of.shape)) for key, of in values if of.ndim]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_outputs_and_statistics_are_those_of_torch(name):
     module, size = module_of(name), size_of(name)
     images = torch.randn(2, 3, size, size)
-    apply = network(name, size)
-    with torch.inference_mode():
-        for training in (True, False):  # first of all, so that statistics are no zeros and ones
-            own = Functionals(module.train(training))
-            own.values = {key: value.clone() for key, value in own.values.items()}
+    for training in (True, False):  # in this order: evaluation with statistics of training
+        found = Functionals(module.train(training))
+        with torch.inference_mode():
             torch.manual_seed(1)  # of dropout
-            found = apply(own, images, CLASSES)
+            logits = network(name, size)(found, images, CLASSES)
             torch.manual_seed(1)
-            torch.testing.assert_close(found, module(images), rtol=1e-4, atol=1e-5)
-            for key, value in module.state_dict().items():
-                if value.ndim:
-                    torch.testing.assert_close(own.values[key], value)
-    assert own.normalised == pixels(name, size)
+            torch.testing.assert_close(logits, module(images), rtol=1e-4, atol=1e-5)
+        for key, value in module.state_dict().items():
+            if value.ndim:
+                torch.testing.assert_close(found.values[key], value)
 
 
 def test_alexnet_is_refused_where_its_adaptive_pooling_would_change_something():
@@ -110,14 +114,3 @@ def test_alexnet_is_refused_where_its_adaptive_pooling_would_change_something():
         assert (left == (6, 6)) is (size in ALEXNET_SIZES)
     with pytest.raises(SpecError, match="image_size = 96: outside torch, alexnet takes"):
         network("alexnet", 96)
-    with pytest.raises(SpecError, match="use 224"):
-        shapes("alexnet", CLASSES, 255)
-
-
-@pytest.mark.parametrize("size", [63, 75, 97])
-def test_pixels_are_counted_where_windows_reach_beyond_the_edge(size):
-    module = module_of("googlenet")
-    own = Functionals(module.eval())
-    with torch.inference_mode():
-        network("googlenet", size)(own, torch.randn(1, 3, size, size), CLASSES)
-    assert own.normalised == pixels("googlenet", size)
