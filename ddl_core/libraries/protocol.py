@@ -1,14 +1,24 @@
 """What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ddl_core.rank.rules import Source
 from ddl_core.rank.state import Floats as Floats
 from ddl_core.rank.state import State as State
 
 Layout = Literal["NCHW", "NHWC"]
+
+
+class Batches(Source, Protocol):
+    """A source of numpy arrays: one rank's share of one split, in a library's layout."""
+
+    def __iter__(self) -> Iterator[tuple[Floats, npt.NDArray[np.int32]]]:
+        """Yield images, (n, 3, s, s) or (n, s, s, 3), and labels (n,)."""
+        ...
 
 
 class Library(Protocol):

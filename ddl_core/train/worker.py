@@ -14,14 +14,15 @@ from ddl_core.rank.entry import Entry
 from ddl_core.rank.order import Split
 from ddl_core.rank.outcome import Outcome
 from ddl_core.rank.rules import check_agreement
+from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.records.progress import Publish
 from ddl_core.spec.registry import resolve
-from ddl_core.spec.seeds import derive_seed
 from ddl_core.train import checkpoint, device
 from ddl_core.train.checkpoint import weights_sha256
 from ddl_core.train.compiler import check_compiled, compile_network
 from ddl_core.train.fairness import check_setup
+from ddl_core.train.initial import drawn, values
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
 from ddl_core.train.optim import implementation, make_optimizer
 from ddl_core.train.protocols import Loader, Strategy
@@ -67,6 +68,7 @@ class Run:
         self.progress.set_up("building the network and sending its weights")
         trainee = self._trainee()
         profiler = self._profiler(len(train_loader) // self.spec.accumulation)
+        self.entry.record.initial_sha256 = state_sha256(values(trainee.network))
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
         start = weights_sha256(trainee.network)
         check_agreement(self.group, start, "same initial weights")
@@ -112,8 +114,7 @@ class Run:
 
     def _trainee(self) -> Trainee:
         spec = self.spec
-        torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
-        network = resolve("model", spec.model)(spec.classes).to(self.strategy.device)
+        network: Any = drawn(spec).to(self.strategy.device)
         if spec.channels_last:
             network = network.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(spec, network)
