@@ -14,7 +14,7 @@ import numpy as np
 
 from ddl_core.libraries import networks
 from ddl_core.libraries.meeting import Meeting
-from ddl_core.libraries.protocol import State
+from ddl_core.rank.state import State, load, save
 from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 
@@ -36,22 +36,6 @@ class WithoutDropout:
 
 def without_dropout(network: networks.Network) -> networks.Network:
     return lambda ops, x, classes: network(WithoutDropout(ops), x, classes)
-
-
-def write_state(file: Path, state: State) -> None:
-    named = {f"value {name}": value for name, value in state.values.items()}
-    named |= {f"momentum {name}": value for name, value in state.momentum.items()}
-    np.savez(file, **named, updates=state.updates)
-
-
-def read_state(file: Path) -> State:
-    with np.load(file) as kept:
-        parts: dict[str, dict[str, Any]] = {"value": {}, "momentum": {}}
-        for key in kept.files:
-            kind, _, name = key.partition(" ")
-            if name:
-                parts[kind][name] = kept[key]
-        return State(parts["value"], parts["momentum"], int(kept["updates"]))
 
 
 def mean_statistics(meeting: Meeting, state: State) -> State:
@@ -80,7 +64,7 @@ def main(folder: Path) -> None:
         module, name = case["fault"].split(":")
         kind = getattr(import_module(module), name)(kind)
     subject = kind(spec, meeting)
-    subject.load(read_state(folder / "begin.npz"))
+    subject.load(load(folder / "begin.npz", "")[0])
     train(subject, meeting, case, folder)
     subject.close()
     meeting.close()
@@ -100,8 +84,8 @@ def train(subject: Any, meeting: Meeting, case: dict[str, Any], folder: Path) ->
         own = subject.state()
         subject.load(mean_statistics(meeting, own))
     logits = subject.predict(in_layout(images[0], subject.layout))
-    write_state(folder / f"own.{rank}.npz", own)
-    write_state(folder / f"rank.{rank}.npz", subject.state())
+    save(folder / f"own.{rank}.npz", "", own)
+    save(folder / f"rank.{rank}.npz", "", subject.state())
     np.save(folder / f"logits.{rank}.npy", logits)
     told = {"losses": losses, "settings": subject.settings(), "told": subject.describe()}
     told |= {"device": subject.device, "synchronous": subject.synchronous}

@@ -19,15 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from ddl_core.errors import NotInstalledError
-from ddl_core.libraries.protocol import State
+from ddl_core.launch.interpreters import python_of, require
 from ddl_core.processes import end_all, import_path, start
+from ddl_core.rank.state import State, load, save
 from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.train.loop import Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.single import Single
-from tests.libraries.driver import TINY, read_state, write_state
+from tests.libraries.driver import TINY
 
 # Ten times what was seen between any two libraries; planted faults are a thousand times as far.
 RTOL, ATOL = 1e-4, 1e-5
@@ -171,7 +172,7 @@ class Training:
         case |= {"epochs": [epoch for epoch in epochs if epoch < spec.epochs], "fault": fault}
         (folder / "case.json").write_text(json.dumps(case))
         np.savez(folder / "batches.npz", images=self.images, labels=self.labels)
-        write_state(folder / "begin.npz", begin or self.initial)
+        save(folder / "begin.npz", "", begin or self.initial)
         arguments = ["-m", "tests.libraries.driver", str(folder)]
         start_ranks(interpreter(library, strategy), self.workers, arguments, folder)
         return _left(folder, self.workers)
@@ -212,10 +213,6 @@ def _floats(network: nn.Module) -> dict[str, Any]:
 def interpreter(library: str, strategy: str) -> str:
     """Return its Python; skip the test where its environment was not made."""
     try:
-        from ddl_core.launch.interpreters import python_of, require
-    except ModuleNotFoundError:
-        return os.environ[f"DDL_PYTHON_{library.upper()}"]
-    try:
         require(library, strategy)
         return str(python_of(library))
     except NotInstalledError as error:
@@ -244,19 +241,17 @@ def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> 
 
 def _all_end_well(started: list[Popen[bytes]], folder: Path) -> None:
     until = time.monotonic() + PATIENCE_S
-    while any(one.poll() is None for one in started):
-        late = time.monotonic() > until
-        if late or any(one.returncode for one in started):
+    while None in (codes := [one.poll() for one in started]):
+        if time.monotonic() > until or any(codes):
             break
         time.sleep(0.1)
-    codes = [one.poll() for one in started]
     if any(codes) or None in codes:
         logs = "\n".join(one.read_text()[-3000:] for one in sorted(folder.glob("rank.*.log")))
         raise AssertionError(f"ranks ended with {codes} (None: too late)\n{logs}")
 
 
 def _left(folder: Path, ranks: int) -> Result:
-    states = [read_state(folder / f"rank.{rank}.npz") for rank in range(ranks)]
+    states = [load(folder / f"rank.{rank}.npz", "")[0] for rank in range(ranks)]
     told = [json.loads((folder / f"rank.{rank}.json").read_text()) for rank in range(ranks)]
     for other in states[1:]:  # after the mean of the statistics all ranks hold the same
         for name, value in numbers(states[0]).items():
@@ -265,7 +260,7 @@ def _left(folder: Path, ranks: int) -> Result:
         state=states[0],
         losses=[float(loss) for loss in np.mean([one["losses"] for one in told], axis=0)],
         logits=np.stack([np.load(folder / f"logits.{rank}.npy") for rank in range(ranks)]),
-        own=[read_state(folder / f"own.{rank}.npz") for rank in range(ranks)],
+        own=[load(folder / f"own.{rank}.npz", "")[0] for rank in range(ranks)],
         settings=[one["settings"] for one in told],
         told=told,
     )
