@@ -54,6 +54,7 @@ class Keras:
         self._cores = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else []
         mesh = Mesh(sorted(jax.devices(), key=lambda one: one.process_index), (RANKS,))
         self._each, self._same = NamedSharding(mesh, EACH), NamedSharding(mesh, SAME)
+        self._connect(mesh)
         self._network = Network(spec, meeting.rank)
         # How many values each of a rank's own variables is a variance over; 0: it is none.
         self._counts = [one * spec.local_batch_size for one in self._network.pixels]
@@ -62,6 +63,17 @@ class Keras:
         self._logits = jax.jit(self._evaluate)
         self._rate, self._updates = 0.0, 0
         self._total = self._no_loss()
+
+    def _connect(self, mesh: Mesh) -> None:
+        """Let the ranks' first collective be one to which all come at the same time.
+
+        Gloo connects them in it, and waits 30 s for the last: the first step compiles for longer.
+        """
+        self._meeting.barrier()
+        connecting = jax.shard_map(
+            lambda one: jax.lax.psum(one, RANKS), mesh=mesh, in_specs=EACH, out_specs=SAME
+        )
+        jax.block_until_ready(jax.jit(connecting)(self._no_loss()))
 
     def _compile(self, mesh: Mesh) -> Any:
         """Return `_step` as one program over all ranks; new values take the place of the old."""
@@ -178,10 +190,12 @@ class Keras:
         jax.block_until_ready(self._total)
 
     def describe(self) -> dict[str, Any]:
-        """Return ``threads``, ``settings`` (``cores``: of JAX's threads) and ``communication``."""
+        """Return what `Library` says, and a GPU's name; ``cores`` are those of JAX's threads."""
         own = {name: getattr(jax.config, name) for name in SETTINGS}
         carries = {"cpu": own["jax_cpu_collectives_implementation"], "cuda": "nccl"}[self.device]
+        (device,) = jax.local_devices()
         return {
+            "accelerator": device.device_kind if self.device == "cuda" else None,
             "threads": {"compute": self._spec.cpu_threads},
             "settings": {**own, "cores": self._cores},
             "communication": {"library": carries} if self._meeting.world_size > 1 else {},

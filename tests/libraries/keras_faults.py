@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from copy import deepcopy
 from pathlib import Path
 
@@ -129,6 +130,18 @@ def raising(kind):
         raise ValueError("planted")
 
     return _failing(kind, fail)
+
+
+def late(kind):
+    """Be later to the first step than Gloo waits for a rank that it does not know yet."""
+
+    class Late(kind):
+        def load(self, state):
+            super().load(state)
+            if not state.updates and self._meeting.rank == 1:
+                time.sleep(35)
+
+    return Late
 
 
 def gone_before_close(kind):

@@ -106,3 +106,7 @@ def test_a_rank_that_ends_holds_no_other(
 ) -> None:
     with pytest.raises(AssertionError, match=said):
         training.run(tmp_path, "keras", "spmd", epochs=[0], fault=f"{FAULTS}:{fault}")
+
+
+def test_a_rank_may_be_late(training: Training, tmp_path: Path) -> None:
+    training.run(tmp_path, "keras", "spmd", epochs=[0], fault=f"{FAULTS}:late")
