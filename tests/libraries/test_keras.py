@@ -11,6 +11,7 @@ from tests.libraries.equality import (
     assert_equal,
     assert_fault_is_found,
     distance,
+    interpreter,
     numbers,
 )
 
@@ -23,6 +24,11 @@ DEEP = {
     "googlenet": {"image_size": 112},  # a window of each pooling begins at the edge
     "resnet50": {"image_size": 64, "local_batch_size": 8},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    interpreter("keras", "spmd")
 
 
 @pytest.fixture(scope="module")
