@@ -51,7 +51,7 @@ class Keras:
         self.device = _configured(spec, meeting.local_rank)
         if meeting.world_size > 1:
             _join(meeting)
-        self._cores = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else []
+        self._pinned = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else None
         mesh = Mesh(sorted(jax.devices(), key=lambda one: one.process_index), (RANKS,))
         self._each, self._same = NamedSharding(mesh, EACH), NamedSharding(mesh, SAME)
         self._connect(mesh)
@@ -190,14 +190,17 @@ class Keras:
         jax.block_until_ready(self._total)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `Library` says, and a GPU's name; ``cores`` are those of JAX's threads."""
+        """Return what `Library` says, and the name of a GPU.
+
+        ``cores_pinned``: how many JAX's threads stay on; which ones differs from job to job.
+        """
         own = {name: getattr(jax.config, name) for name in SETTINGS}
         carries = {"cpu": own["jax_cpu_collectives_implementation"], "cuda": "nccl"}[self.device]
         (device,) = jax.local_devices()
         return {
             "accelerator": device.device_kind if self.device == "cuda" else None,
             "threads": {"compute": self._spec.cpu_threads},
-            "settings": {**own, "cores": self._cores},
+            "settings": {**own, "cores_pinned": self._pinned},
             "communication": {"library": carries} if self._meeting.world_size > 1 else {},
         }
 
@@ -306,8 +309,8 @@ def _join(meeting: Meeting) -> None:
     meeting.release()
 
 
-def _start_threads(spec: RunSpec, local_rank: int) -> list[int]:
-    """Let JAX make its threads on `cpu_threads` cores, other ones for each rank; return these.
+def _start_threads(spec: RunSpec, local_rank: int) -> int:
+    """Let JAX make its threads on `cpu_threads` cores, other ones for each rank; return how many.
 
     It makes as many as it may use cores, and they stay on those. This thread only hands work to
     them; it and the threads that it starts later, of the loader, may use all cores again.
@@ -320,4 +323,4 @@ def _start_threads(spec: RunSpec, local_rank: int) -> list[int]:
         jax.devices()
     finally:
         os.sched_setaffinity(0, usable)
-    return sorted(own)
+    return len(own)
