@@ -22,6 +22,7 @@ from ddl_core.libraries.keras_layers import Network
 from ddl_core.libraries.meeting import PATIENCE_S, Meeting
 from ddl_core.libraries.protocol import Floats, Layout, State
 from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
+from ddl_core.processes import TURNS
 from ddl_core.spec.run import RunSpec
 
 SETTINGS: dict[str, Any] = {
@@ -33,6 +34,8 @@ SETTINGS: dict[str, Any] = {
     "jax_num_cpu_devices": 1,
 }
 
+# Ranks that stand still between two turns send no heartbeat.
+HEARTBEAT_S = 86_400 if TURNS in os.environ else round(PATIENCE_S)
 RANKS = "ranks"  # the axis of the mesh: a device for each
 EACH, SAME = PartitionSpec(RANKS), PartitionSpec()
 
@@ -304,7 +307,7 @@ def _join(meeting: Meeting) -> None:
         coordinator_bind_address=address,  # not on every network
         cluster_detection_method="deactivate",
         initialization_timeout=round(PATIENCE_S),
-        heartbeat_timeout_seconds=round(PATIENCE_S),
+        heartbeat_timeout_seconds=HEARTBEAT_S,
     )
     meeting.release()
 
