@@ -7,6 +7,7 @@ from pathlib import Path
 from ddl_core.records.paths import PROJECT
 
 PAGES = ("adding_a_framework.md", "adding_a_loader.md")
+LIBRARY = "adding_a_library.md"
 _FILE = re.compile(
     r"`((?:ddl_core|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S
 )
@@ -34,7 +35,7 @@ def followed(folder: Path) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
-    for page in PAGES:
+    for page in (*PAGES, LIBRARY):
         text = (PROJECT / "docs" / page).read_text()
         for path, content in _FILE.findall(text):
             assert not (project / path).exists()

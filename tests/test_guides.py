@@ -14,7 +14,7 @@ from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, Entry
 from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
-from tests.guides import PAGES, followed
+from tests.guides import LIBRARY, PAGES, followed
 from tests.pictures import write_pictures
 
 STUDY = """
@@ -120,6 +120,24 @@ def commands(page: str) -> list[list[str]]:
     """Return what a page lets train."""
     text = (PROJECT / "docs" / page).read_text().replace("\\\n", " ")
     return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("ddl run")]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_the_new_library_trains_as_torch_does(project: Path, tmp_path: Path) -> None:
+    assert "DDL_PYTHON_PLAIN" in (PROJECT / "docs" / LIBRARY).read_text()
+    compared = f"""
+import os, sys
+from pathlib import Path
+sys.path.append({str(PROJECT)!r})
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[-1:])
+os.environ["DDL_PYTHON_PLAIN"] = sys.executable
+from tests.libraries.equality import Training, assert_equal
+training = Training({{}})
+got = training.run(Path({str(tmp_path)!r}) / "two", "plain", "sockets")
+assert_equal(got, training.torch)
+"""
+    python(project, "-c", compared)
 
 
 @pytest.mark.slow

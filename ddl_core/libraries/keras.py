@@ -22,6 +22,7 @@ from ddl_core.libraries.keras_layers import Network
 from ddl_core.libraries.meeting import PATIENCE_S, Meeting
 from ddl_core.libraries.protocol import Floats, Layout, State
 from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
+from ddl_core.processes import TURNS
 from ddl_core.spec.run import RunSpec
 
 SETTINGS: dict[str, Any] = {
@@ -33,6 +34,8 @@ SETTINGS: dict[str, Any] = {
     "jax_num_cpu_devices": 1,
 }
 
+# Ranks that stand still between two turns send no heartbeat.
+HEARTBEAT_S = 86_400 if TURNS in os.environ else round(PATIENCE_S)
 RANKS = "ranks"  # the axis of the mesh: a device for each
 EACH, SAME = PartitionSpec(RANKS), PartitionSpec()
 
@@ -51,9 +54,10 @@ class Keras:
         self.device = _configured(spec, meeting.local_rank)
         if meeting.world_size > 1:
             _join(meeting)
-        self._cores = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else []
+        self._pinned = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else None
         mesh = Mesh(sorted(jax.devices(), key=lambda one: one.process_index), (RANKS,))
         self._each, self._same = NamedSharding(mesh, EACH), NamedSharding(mesh, SAME)
+        self._connect(mesh)
         self._network = Network(spec, meeting.rank)
         # How many values each of a rank's own variables is a variance over; 0: it is none.
         self._counts = [one * spec.local_batch_size for one in self._network.pixels]
@@ -62,6 +66,17 @@ class Keras:
         self._logits = jax.jit(self._evaluate)
         self._rate, self._updates = 0.0, 0
         self._total = self._no_loss()
+
+    def _connect(self, mesh: Mesh) -> None:
+        """Let the ranks' first collective be one to which all come at the same time.
+
+        Gloo connects them in it, and waits 30 s for the last: the first step compiles for longer.
+        """
+        self._meeting.barrier()
+        connecting = jax.shard_map(
+            lambda one: jax.lax.psum(one, RANKS), mesh=mesh, in_specs=EACH, out_specs=SAME
+        )
+        jax.block_until_ready(jax.jit(connecting)(self._no_loss()))
 
     def _compile(self, mesh: Mesh) -> Any:
         """Return `_step` as one program over all ranks; new values take the place of the old."""
@@ -178,12 +193,17 @@ class Keras:
         jax.block_until_ready(self._total)
 
     def describe(self) -> dict[str, Any]:
-        """Return ``threads``, ``settings`` (``cores``: of JAX's threads) and ``communication``."""
+        """Return what `Library` says, and the name of a GPU.
+
+        ``cores_pinned``: how many JAX's threads stay on; which ones differs from job to job.
+        """
         own = {name: getattr(jax.config, name) for name in SETTINGS}
         carries = {"cpu": own["jax_cpu_collectives_implementation"], "cuda": "nccl"}[self.device]
+        (device,) = jax.local_devices()
         return {
+            "accelerator": device.device_kind if self.device == "cuda" else None,
             "threads": {"compute": self._spec.cpu_threads},
-            "settings": {**own, "cores": self._cores},
+            "settings": {**own, "cores_pinned": self._pinned},
             "communication": {"library": carries} if self._meeting.world_size > 1 else {},
         }
 
@@ -287,13 +307,13 @@ def _join(meeting: Meeting) -> None:
         coordinator_bind_address=address,  # not on every network
         cluster_detection_method="deactivate",
         initialization_timeout=round(PATIENCE_S),
-        heartbeat_timeout_seconds=round(PATIENCE_S),
+        heartbeat_timeout_seconds=HEARTBEAT_S,
     )
     meeting.release()
 
 
-def _start_threads(spec: RunSpec, local_rank: int) -> list[int]:
-    """Let JAX make its threads on `cpu_threads` cores, other ones for each rank; return these.
+def _start_threads(spec: RunSpec, local_rank: int) -> int:
+    """Let JAX make its threads on `cpu_threads` cores, other ones for each rank; return how many.
 
     It makes as many as it may use cores, and they stay on those. This thread only hands work to
     them; it and the threads that it starts later, of the loader, may use all cores again.
@@ -306,4 +326,4 @@ def _start_threads(spec: RunSpec, local_rank: int) -> list[int]:
         jax.devices()
     finally:
         os.sched_setaffinity(0, usable)
-    return sorted(own)
+    return len(own)

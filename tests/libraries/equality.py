@@ -241,12 +241,10 @@ def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> 
 
 def _all_end_well(started: list[Popen[bytes]], folder: Path) -> None:
     until = time.monotonic() + PATIENCE_S
-    while any(one.poll() is None for one in started):
-        late = time.monotonic() > until
-        if late or any(one.returncode for one in started):
+    while None in (codes := [one.poll() for one in started]):
+        if time.monotonic() > until or any(codes):
             break
         time.sleep(0.1)
-    codes = [one.poll() for one in started]
     if any(codes) or None in codes:
         logs = "\n".join(one.read_text()[-3000:] for one in sorted(folder.glob("rank.*.log")))
         raise AssertionError(f"ranks ended with {codes} (None: too late)\n{logs}")
