@@ -129,8 +129,9 @@ class TensorFlow:
             tape.watch(list(weights.values()))
             loss = _smoothed(self._network(images, training=True), labels, self._spec)
         gradients = self._mean(tape.gradient(loss, list(weights.values())))
+        settings = tf.unstack(self._used)
         for name, gradient in zip(weights, gradients, strict=True):
-            self._update(weights[name], self._momentum[name], gradient)
+            self._update(weights[name], self._momentum[name], gradient, *settings)
         self._losses.assign_add(tf.cast(loss, tf.float64))
 
     def _network(self, images: Tensor, training: bool) -> Tensor:
@@ -140,9 +141,16 @@ class TensorFlow:
     def _mean(self, gradients: list[Tensor]) -> list[Tensor]:
         return self._group.mean(gradients)
 
-    def _update(self, weight: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def _update(
+        self,
+        weight: Tensor,
+        momentum: Tensor,
+        gradient: Tensor,
+        rate: Tensor,
+        mu: Tensor,
+        decay: Tensor,
+    ) -> None:
         """Update in place as torch's SGD does: v = mu v + g + wd w, then w = w - rate v."""
-        rate, mu, decay = tf.unstack(self._used)
         if self._spec.decay_norm_bias or weight.shape.rank > 1:
             gradient += decay * weight
         tf.raw_ops.ResourceApplyMomentum(

@@ -1,0 +1,107 @@
+"""TensorFlow trains as torch does: real ranks of its own Python, twenty steps, planted faults."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from tests.libraries.equality import (
+    STEPS,
+    Training,
+    assert_equal,
+    assert_fault_is_found,
+    distance,
+    interpreter,
+    numbers,
+)
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+FAULTS = "tests.libraries.tensorflow_faults"
+
+
+@pytest.fixture(scope="module")
+def training():
+    """Return a function that trains by torch once in each way."""
+    done: dict[str, Training] = {}
+
+    def of(workers=2, steps=STEPS, **fields) -> Training:
+        interpreter("tensorflow", "single")
+        key = str((workers, steps, fields))
+        if key not in done:
+            done[key] = Training(fields, steps, workers)
+        return done[key]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "fields"),
+    [
+        ("single", 1, {}),
+        ("multiworker", 2, {}),
+        ("horovod", 2, {"decay_norm_bias": False}),
+    ],
+)
+def test_twenty_steps_equal_those_of_torch(training, tmp_path, strategy, workers, fields):
+    want = training(workers, **fields)
+    got = want.run(tmp_path, "tensorflow", strategy)
+    assert_equal(got, want.torch)
+    assert got.state.updates == want.torch.state.updates
+    for one in got.settings:
+        assert one == pytest.approx({"lr": want.rates[-1], "momentum": 0.9, "weight_decay": 0.01})
+    for one in got.told:
+        assert (one["device"], one["synchronous"]) == ("cpu", True)
+        assert one["told"]["threads"] == {"compute": 1, "interop": 1}
+    statistics = [name for name in got.state.values if "running" in name]
+    for other in got.own[1:]:  # of the rank's own images, until the loop takes the mean
+        for name in statistics:
+            assert not np.allclose(other.values[name], got.own[0].values[name], rtol=1e-3)
+
+
+def test_what_carries_the_gradients_is_told(training, tmp_path):
+    short = training(steps=1, epochs=1)
+    for strategy, library in (("multiworker", "grpc"), ("horovod", "gloo")):
+        got = short.run(tmp_path / strategy, "tensorflow", strategy)
+        assert [one["told"]["communication"]["library"] for one in got.told] == [library] * 2
+
+
+@pytest.mark.parametrize("strategy", ["multiworker", "horovod"])
+def test_a_resumed_training_equals_one_that_went_on(training, tmp_path, strategy):
+    want = training()
+    half = want.run(tmp_path / "half", "tensorflow", strategy, epochs=[0])
+    got = want.run(tmp_path / "rest", "tensorflow", strategy, epochs=[1], begin=half.state)
+    assert distance(numbers(got.state), numbers(want.torch.state)) <= 1
+    assert got.losses == pytest.approx(want.torch.losses[1:], rel=1e-4)
+    assert got.state.updates == 2 * STEPS
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "momentum_that_holds_the_rate",
+        "decoupled_decay",
+        "gradients_summed",
+        "statistics_of_the_global_batch",
+    ],
+)
+def test_a_planted_fault_is_found(training, tmp_path, fault):
+    want = training()
+    got = want.run(tmp_path, "tensorflow", "multiworker", fault=f"{FAULTS}:{fault}")
+    assert_fault_is_found(got, want.torch)
+
+
+@pytest.mark.parametrize(("steps", "times"), [(1, 1), (5, 20)])
+def test_the_first_steps_of_resnet8_are_those_of_torch(training, tmp_path, steps, times):
+    want = training(1, steps, model="resnet8", epochs=1)
+    got = want.run(tmp_path, "tensorflow", "single")
+    assert distance(numbers(got.state), numbers(want.torch.state)) <= times
+
+
+@pytest.mark.parametrize("model", ["alexnet", "googlenet", "resnet50"])
+def test_the_first_loss_of_large_networks_is_that_of_torch(training, model):
+    want = training(1, 1, model=model, image_size=224, local_batch_size=4, epochs=1)
+    with TemporaryDirectory() as folder:  # AlexNet's states take half a gigabyte each
+        got = want.run(Path(folder), "tensorflow", "single")
+    assert got.losses == pytest.approx(want.torch.losses, rel=1e-4)
