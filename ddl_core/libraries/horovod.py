@@ -8,14 +8,16 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 from ddl_core.errors import LaunchError
 from ddl_core.libraries.meeting import Meeting
+from ddl_core.processes import TURNS
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 
 MIB = 1024 * 1024
 
 # Horovod's own patience, 30 s for Gloo, also counts while the other ranks still import their
-# library from a busy file system. The environment may say otherwise.
+# library from a busy file system. The environment may say otherwise. A rank that takes turns stands
+# still meanwhile, and its clock does not: it is given a day.
 PATIENCE_S = {
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if TURNS in os.environ else "600",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
 }
 

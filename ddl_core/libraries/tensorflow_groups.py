@@ -2,16 +2,23 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
+from tensorflow.python.eager import context  # nothing public sets heartbeats
+from tensorflow.tsl.protobuf import coordination_config_pb2
 
 from ddl_core.libraries.meeting import Meeting
+from ddl_core.processes import TURNS
 from ddl_core.spec.run import RunSpec
 
 Tensor = Any
+
+# A rank that takes turns stands still meanwhile: it is given a day.
+PATIENCE_S = 86_400 if TURNS in os.environ else 600
 
 
 class Group(Protocol):
@@ -68,12 +75,15 @@ class MultiWorker(Single):
         task = {"type": "worker", "index": meeting.rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         os.environ["TF_GRPC_REUSE_PORT"] = "1"  # the port is kept until the server has it
+        _be_patient(meeting.world_size)
         kinds = tf.distribute.experimental.CommunicationImplementation
         self._kind = kinds.NCCL if device == "cuda" else kinds.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=self._kind)
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         meeting.barrier()
         meeting.release()
+        # The strategy takes SIGTERM for itself, as a notice that it might save something.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
 
     def run(self, replica: Callable[..., None], *arguments: Tensor) -> None:
         """Call `replica` as a replica of the strategy."""
@@ -88,6 +98,20 @@ class MultiWorker(Single):
         """Return what carries the gradients."""
         library = {"RING": "grpc", "NCCL": "nccl"}[self._kind.value]
         return {"library": library, "algorithm": "ring", "bytes_per_pack": 0, "overlap": False}
+
+
+def _be_patient(workers: int) -> None:
+    """Let ranks miss each other's heartbeats for longer than the 10 s that the strategy has set.
+
+    A rank that ends is noticed at once, by its connections.
+    """
+    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=1000 * PATIENCE_S,
+        coordinated_jobs=[job],
+    )
 
 
 class Horovod(Single):

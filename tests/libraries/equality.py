@@ -281,6 +281,18 @@ def distance(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> float:
     return float(np.max(worst))  # NaN if one is
 
 
+def apart(got: State, want: State, initial: State) -> float:
+    """Return the error of the change since `initial`, as a share of it, of the worst tensor.
+
+    For networks with ReLU: one activation that changes its sign moves single values far.
+    """
+    errors = [
+        np.linalg.norm(got.values[name] - one) / np.linalg.norm(one - initial.values[name])
+        for name, one in want.values.items()
+    ]
+    return float(np.max(errors))
+
+
 def assert_equal(got: Result, want: Result) -> None:
     """Compare weights, statistics, momenta, losses and logits."""
     for kind, one, other in _pairs(got, want):

@@ -1,5 +1,9 @@
 """Faults of training with TensorFlow, for `driver`: each takes the class and returns another."""
 
+import os
+import signal
+import subprocess
+
 import tensorflow as tf
 
 from ddl_core.libraries.tensorflow import Ops
@@ -56,3 +60,27 @@ class GlobalOps(Ops):
         return tf.nn.batch_normalization(
             x, mean, variance, values[f"{name}.bias"], values[f"{name}.weight"], eps
         )
+
+
+def terminated(kind):
+    """Is told to end, as launchers do, and would go on."""
+
+    class Terminated(kind):
+        def step(self, *arguments):
+            super().step(*arguments)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return Terminated
+
+
+def standing_still(kind):
+    """Is stopped for longer than the heartbeats that TensorFlow asks for, as between two turns."""
+
+    class Standing(kind):
+        def step(self, *arguments):
+            if not int(self._updates):
+                subprocess.Popen(["/bin/sh", "-c", f"sleep 20; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+            super().step(*arguments)
+
+    return Standing
