@@ -91,7 +91,7 @@ class KVStore:
         meeting.barrier()  # else all would wait for one that has failed to start
         meeting.release()
         for one in self._started:
-            one.stdin.close()
+            _begin(one)
         self._store = mx.kv.create("dist_sync")
         _let_go_alone(self._store)
         self._known = False
@@ -182,6 +182,11 @@ def _await(started: "subprocess.Popen[bytes]") -> None:
             f"a server of MXNet's KVStore ended with exit code {started.wait()} before it began; "
             "the rank's log says why"
         )
+
+
+def _begin(started: "subprocess.Popen[bytes]") -> None:
+    assert started.stdin is not None
+    started.stdin.close()
 
 
 def _end_at_once(store: Any) -> None:
