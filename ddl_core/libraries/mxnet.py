@@ -121,9 +121,7 @@ class MXNet:
         if self._drops:  # anew for each step: a resumed run draws what an undisturbed one does
             place = (self._spec.seed, self._spec.repeat, self._rank, self._updates)
             mx.random.seed(derive_seed("dropout", *place) % 2**31)
-        self._rate, self._ratio = rate, rate / self._rate
-        self._trainer.set_learning_rate(rate)
-        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
+        self._use(rate)
         with autograd.record():
             loss = self._network(*map(self._sent, (images, labels)))
         loss.backward()
@@ -133,6 +131,11 @@ class MXNet:
         self._under_way.append(loss)
         if len(self._under_way) > AHEAD:
             self._sum += self._under_way.popleft().asscalar()
+
+    def _use(self, rate: float) -> None:
+        self._rate, self._ratio = rate, rate / self._rate
+        self._trainer.set_learning_rate(rate)
+        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
 
     def _sent(self, values: npt.NDArray[Any]) -> nd.NDArray:
         return nd.array(values, dtype="float32").as_in_context(self._place)

@@ -1,5 +1,6 @@
 """How gradients are added up over ranks under MXNet, by the run's strategy."""
 
+import atexit
 import ctypes
 import os
 import subprocess
@@ -90,7 +91,7 @@ class KVStore:
         meeting.barrier()  # else all would wait for one that has failed to start
         meeting.release()
         for one in self._started:
-            one.stdin.close()
+            _begin(one)
         self._store = mx.kv.create("dist_sync")
         _let_go_alone(self._store)
         self._known = False
@@ -110,12 +111,13 @@ class KVStore:
     def close(self) -> None:
         """Leave the store and end what was started.
 
-        With an error on its way the store is kept: freeing it waits for what was sent, and whoever
-        should answer may be gone.
+        With an error on its way, what was sent may never be answered. Freeing the store would wait
+        for it, and so would the end of the process.
         """
-        if sys.exc_info()[0] is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._store))
-        del self._store
+        if sys.exc_info()[0] is None:
+            del self._store
+        else:
+            atexit.register(_end_at_once, self._store)
         for one in self._started:
             one.kill()
             one.wait()
@@ -180,6 +182,18 @@ def _await(started: "subprocess.Popen[bytes]") -> None:
             f"a server of MXNet's KVStore ended with exit code {started.wait()} before it began; "
             "the rank's log says why"
         )
+
+
+def _begin(started: "subprocess.Popen[bytes]") -> None:
+    assert started.stdin is not None
+    started.stdin.close()
+
+
+def _end_at_once(store: Any) -> None:
+    """End this process as a failed one; until then `store` is kept."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _let_go_alone(store: Any) -> None:
