@@ -1,5 +1,6 @@
 """The environments of the libraries beside torch: what is pinned, and how `make` builds each."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from ddl_core.launch.interpreters import COMMON
-from ddl_core.spec.registry import LIBRARIES
+from ddl_core.launch.interpreters import COMMON, require
+from ddl_core.spec.registry import LIBRARIES, STRATEGIES
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
@@ -55,6 +56,14 @@ def test_each_library_has_a_file_and_a_target() -> None:
     for name in OTHERS:
         assert LIBRARIES[name].install == f"make {name}"
         assert re.search(rf"^{name}: .*## ", makefile, re.MULTILINE)
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="only CI has to have all environments")
+@pytest.mark.parametrize("library", OTHERS)
+def test_in_ci_no_test_of_a_library_is_skipped(library: str) -> None:
+    for strategy, entry in STRATEGIES.items():
+        if library in entry.libraries:
+            require(library, strategy)
 
 
 @pytest.fixture
@@ -139,6 +148,12 @@ def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(
     assert "building Horovod" in again.stdout
     assert "building .venv-tensorflow" not in again.stdout
     assert "is missing" not in again.stdout
+
+
+def test_a_horovod_for_gpus_is_refused_for_a_library_of_the_cpu(checkout: Path) -> None:
+    done = make(checkout, "mxnet", HOROVOD_GPU_OPERATIONS="NCCL")
+    assert "asks for CUDA, but mxnet 1.2 here was built without it" in done.stdout
+    assert "install a CUDA build of mxnet" in done.stdout
 
 
 @pytest.mark.parametrize("library", ["tensorflow", "mxnet"])
