@@ -23,7 +23,7 @@ from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.spec.registry import resolve
 
-SOURCES = {"native": Native, "synthetic": Synthetic}
+SOURCES: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}
 # A GPU's energy is read by its UUID, which these libraries do not tell.
 NO_ENERGY = "energy of a GPU is read for library 'torch' alone"
 
