@@ -1,8 +1,10 @@
-# Every target works in .venv, which is built inside this checkout from requirements/.
+# Every target works in .venv, which is built inside this checkout from requirements/. The libraries
+# beside torch have an environment each, .venv-tensorflow and so on, which no other target needs.
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help reproduce figures test cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: libraries tensorflow keras mxnet
 
 # Nothing that is left on the machine may change what runs.
 export PYTHONNOUSERSITE := 1
@@ -16,12 +18,13 @@ DALI ?= cuda130
 DALIS := cuda130 cuda110
 $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile
+LIBRARIES := tensorflow keras mxnet
+PIP_INSTALL := -m pip install --disable-pip-version-check --no-input --no-compile
+PIP := $(BIN)/python $(PIP_INSTALL)
 PYTEST := $(BIN)/python -m pytest
 NUMERIC = $(shell grep -rl mark.numeric tests --include='test_*.py') # importing all would take longer
 AT_ONCE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP_LOG := .venv/pip.log
-HOROVOD_LOG := .venv/horovod.log
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -76,23 +79,42 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 
 env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda110 for CUDA 11 drivers
 
-# The stamp holds this folder's name: an environment does not survive being moved.
-ifneq ($(shell test -x $(BIN)/python && cat .venv/.packages 2>/dev/null),$(CURDIR))
-.PHONY: .venv/.packages
-endif
+# A stamp holds this folder's name: an environment does not survive being moved.
+.PHONY: $(shell for one in .venv $(LIBRARIES:%=.venv-%); do \
+  test -x $$one/bin/python && [ "$$(cat $$one/.packages 2>/dev/null)" = "$(CURDIR)" ] || \
+  echo $$one/.packages; done)
+
+# What follows makes the environment of the stamp at hand. 1: the target that asks, 2: its size in GB
+define new_environment
+@python=$$(DALI=$(DALI) bash requirements/bootstrap.sh $(1)) || exit 1; \
+  echo "building $(@D) with $$python: some minutes, once"; \
+  echo "($(2) GB; progress is in $(@D)/pip.log)"; \
+  rm -rf $(@D) && "$$python" -m venv $(@D)
+endef
+
+# 1: what pip is to install
+define install_packages
+@$(@D)/bin/python $(PIP_INSTALL) $(1) >$(@D)/pip.log 2>&1 || { \
+  grep -v ^WARNING $(@D)/pip.log | tail -n 20; \
+  echo "error: pip could not install the pinned packages; all of its output: $(@D)/pip.log"; exit 1; }
+@# On all cores, which pip does not do; else every start of every rank would compile torch
+@# again where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
+@$(@D)/bin/python -m compileall -q -j 0 $(@D)/lib >>$(@D)/pip.log 2>&1 || true
+@echo "$(CURDIR)" >$@
+endef
+
+# 1: the environment, 2: the library in it
+define build_horovod
+echo "building Horovod in $(1): some minutes, once (progress is in $(1)/horovod.log)"; \
+bash requirements/horovod/build.sh $(1)/bin/python build/horovod $(2) >$(1)/horovod.log 2>&1 || { \
+  grep -A 9 '^Horovod was not built' $(1)/horovod.log || tail -n 20 $(1)/horovod.log; \
+  echo "error: all of the output: $(1)/horovod.log"; false; }
+endef
+
 .venv/.packages: $(PINS)
-	@python=$$(DALI=$(DALI) bash requirements/bootstrap.sh) || exit 1; \
-	echo "building .venv with $$python: some minutes, once"; \
-	echo "(1.5 GB; progress is in $(PIP_LOG))"; \
-	rm -rf .venv && "$$python" -m venv .venv || exit 1; \
-	$(BIN)/python requirements/torch_cost.py || true; \
-	$(PIP) -c requirements/constraints.txt $(SETS:%=-r requirements/%.txt) >$(PIP_LOG) 2>&1 || { \
-	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
-	  echo "error: pip could not install the pinned packages; all of its output: $(PIP_LOG)"; exit 1; }
-	@# On all cores, which pip does not do; else every start of every rank would compile torch
-	@# again where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib >>$(PIP_LOG) 2>&1 || true
-	@echo "$(CURDIR)" >$@
+	$(call new_environment,env,1.5)
+	@$(BIN)/python requirements/torch_cost.py || true
+	$(call install_packages,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt))
 
 .venv/.project: .venv/.packages pyproject.toml
 	@$(PIP) --no-deps --editable . >>$(PIP_LOG) 2>&1 || { \
@@ -120,13 +142,29 @@ endif
 	@touch $@
 
 horovod: .venv/.packages ## build Horovod for this torch, as env does; docs/installing_horovod.md: with MPI, NCCL
-	@echo "building Horovod: some minutes, once (progress is in $(HOROVOD_LOG))"
-	@bash requirements/horovod/build.sh $(BIN)/python build/horovod >$(HOROVOD_LOG) 2>&1 || { \
-	  grep -A 9 '^Horovod was not built' $(HOROVOD_LOG) || tail -n 20 $(HOROVOD_LOG); \
-	  echo "error: all of the output: $(HOROVOD_LOG)"; exit 1; }
+	@$(call build_horovod,.venv,torch)
 
-clean: ## delete .venv and caches, keep results/
-	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+libraries: $(LIBRARIES) ## build the environments of the libraries beside torch, each as a target of its own
+
+tensorflow: .venv-tensorflow/.packages .venv-tensorflow/.horovod ## build .venv-tensorflow, with Horovod
+
+keras: .venv-keras/.packages ## build .venv-keras: Keras on JAX
+
+mxnet: .venv-mxnet/.packages .venv-mxnet/.horovod ## build .venv-mxnet, with Horovod
+
+# Nothing is resolved: the file names every package.
+$(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.txt
+	$(call new_environment,$*,0.3 to 1.3)
+	$(call install_packages,--no-deps -r $<)
+
+# As in .venv, all else works without it; the next call tries again.
+.venv-tensorflow/.horovod .venv-mxnet/.horovod: .venv-%/.horovod: .venv-%/.packages \
+  $(wildcard requirements/horovod/*)
+	@{ $(call build_horovod,$(@D),$*); } && touch $@ || \
+	  echo "going on: only strategy 'horovod' of library '$*' is missing; to try again, run: make $*"
+
+clean: ## delete the environments and caches, keep results/
+	rm -rf .venv $(LIBRARIES:%=.venv-%) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .coverage .coverage.* htmlcov
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
-# Find what `make env` needs from the system: git and a Python that can make environments.
+# Find what an environment needs from the system: git and a Python that can make environments.
+#   bootstrap.sh [TARGET]     of make: env (default), tensorflow, keras, mxnet
 # What is missing is installed when this user may do so, else the error names it.
 # Prints the Python to use; messages go to stderr.
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/system.sh"
 
+target=${1:-env}
 versions=$python_versions
 whatfor=""
-if [ "${DALI:-}" = cuda110 ]; then
+packages="Debian 12 has python3.11-venv, Ubuntu 24.04 python3.12-venv, Debian 13 python3.13-venv"
+if [ "$target" = tensorflow ] || [ "$target" = mxnet ]; then
+    versions=3.11 # later ones have no wheels of TensorFlow 2.15, nor of the numpy that MXNet needs
+    packages="Debian 12 has python3.11-venv"
+    whatfor=" for make $target"
+elif [ "$target" = env ] && [ "${DALI:-}" = cuda110 ]; then
     versions="3.11 3.12" # NVIDIA's last wheel of that name refuses later ones
     whatfor=" for DALI=cuda110"
 fi
-allowed="${versions%% *} to ${versions##* }"
+allowed=$versions
+[ "${versions% *}" = "$versions" ] || allowed="${versions%% *} to ${versions##* }"
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 fits() { case " $versions " in *" $(version_of "$1") "*) ;; *) return 1 ;; esac; }
@@ -54,16 +62,15 @@ if [ -z "$python" ] && [ -z "${PYTHON:-}" ]; then
     find_python
 fi
 [ -n "$python" ] || fail "Python $allowed is needed$whatfor, and here $(found_pythons)" \
-    "install one: a package (Debian 12 has python3.11-venv, Ubuntu 24.04 python3.12-venv, Debian 13" \
-    "python3.13-venv), a module of the cluster, or" \
+    "install one: a package ($packages)," "a module of the cluster, or" \
     "conda env create -f environment.yml && conda activate ddl" \
-    "or name one: make env PYTHON=/path/to/python${versions##* }"
+    "or name one: make $target PYTHON=/path/to/python${versions##* }"
 
 if ! makes_environments "$python"; then
     package="python$(version_of "$python")-venv"
     apt_install "$package" || true
     makes_environments "$python" || fail "$python cannot make environments: no venv or ensurepip" \
-        "install the package $package, or name another Python: make env PYTHON=/path/to/python3.11"
+        "install the package $package, or name another Python: make $target PYTHON=/path/to/python3.11"
 fi
 
 # Compiling Horovod needs these; without them all else works, and its own build says what is missing.

@@ -20,7 +20,7 @@ RECIPE = PROJECT / "requirements" / "horovod"
 # It has the torch of STUB_FACTS, by default one for the CPU.
 STUB = """#!/bin/sh
 case "$*" in
-    *torch_facts.py) printf '%s\\n' ${STUB_FACTS:-2.13.0+cpu none none none none} ;;
+    *facts.py" "*) printf '%s\\n' ${STUB_FACTS:-2.13.0+cpu none none none none} ;;
     *"pip "*" wheel "*)
         echo wheel ${DDL_HOROVOD_NO_CUDA:+no-cuda} >>"$STUB_LOG"
         env | grep -E '^(CUDA|LIBRARY_PATH|HOROVOD_(CUDA|NCCL))' >"$STUB_LOG.env"
@@ -334,7 +334,7 @@ def test_torchs_cuda_and_nccl_are_found_without_importing_it(tmp_path: Path) -> 
 
     def facts() -> list[str]:
         told = subprocess.run(
-            [sys.executable, RECIPE / "torch_facts.py"],
+            [sys.executable, RECIPE / "facts.py", "torch"],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
             capture_output=True,
             text=True,

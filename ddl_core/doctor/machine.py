@@ -19,6 +19,7 @@ from ddl_core.datasets.folder import class_folders
 from ddl_core.datasets.shards import absent, index_path, shards_folder, shards_in
 from ddl_core.doctor.finding import Finding, State
 from ddl_core.errors import DataError, DDLError
+from ddl_core.launch import interpreters
 from ddl_core.launch.preflight import check_data, check_room, gpu_count
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import available_cores, file_system
@@ -151,6 +152,7 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
         *(installed(name, name in needed) for name in INSTALLED),
         *_of_names("loader"),
         *_of_names("model"),
+        *map(_of_library, (name for name in registry.LIBRARIES if name != "torch")),
     ]
 
 
@@ -197,6 +199,23 @@ def _of_names(kind: str) -> list[Finding]:
         if entry.packages:
             users.setdefault(entry.packages, []).append(name)
     return [_one_of(kind, names, packages) for packages, names in users.items()]
+
+
+def _of_library(library: str) -> Finding:
+    """Report the environment of a library beside torch, and of what its strategies need there."""
+    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.libraries]
+    entries = [registry.LIBRARIES[library], *(registry.STRATEGIES[name] for name in strategies)]
+    try:
+        for strategy in strategies:
+            interpreters.require(library, strategy)
+        asked = [
+            (name, interpreters.version(library, name)) for one in entries for name in one.packages
+        ]
+    except DDLError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Finding(library, "warn", detail, remedy)
+    there = ", ".join(f"{name} {version}" for name, version in asked if version)
+    return Finding(library, "ok", f"{there} for {interpreters.python_of(library)}")
 
 
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:

@@ -112,7 +112,7 @@ class Entry:
             classes=train.classes,
             fingerprint=train.fingerprint,
         )
-        self.record.provenance = provenance()
+        self.record.provenance = provenance(self.record.spec.library)
         self.record.system = {**host(), **system, "environment": self._environment}
         write_record(self.files.directory, self.record)
 

@@ -22,6 +22,9 @@ PACKAGES = (
     "pillow",
     "papermill",
     "pydantic",
+    "jax",
+    "jaxlib",
+    "optax",
 )
 
 SCHEDULER_VARIABLES = (
@@ -33,11 +36,11 @@ SCHEDULER_VARIABLES = (
 )
 
 
-def provenance() -> dict[str, Any]:
+def provenance(library: str = "torch") -> dict[str, Any]:
     """Return the code and the packages: ``git_commit``, ``git_dirty``, ``python``, ``packages``.
 
     Where there is no checkout, the commit is what ``DDL_COMMIT`` says it is. ``not_pinned`` are the
-    packages of another version than ``requirements/`` ask for.
+    packages of another version than ``requirements/`` ask for in the environment of `library`.
     """
     packages = _versions()
     return {
@@ -45,7 +48,7 @@ def provenance() -> dict[str, Any]:
         "git_dirty": _dirty(),
         "python": platform.python_version(),
         "packages": packages,
-        "not_pinned": _not_pinned(packages),
+        "not_pinned": _not_pinned(packages, library),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
 
@@ -55,9 +58,10 @@ def _versions() -> dict[str, str]:
     return {name: version for name in names if (version := _version(name))}
 
 
-def _not_pinned(packages: dict[str, str]) -> list[str]:
+def _not_pinned(packages: dict[str, str], library: str) -> list[str]:
     """Return e.g. ``["torch 2.11.0+cu130 (2.13.0)"]``; what no file pins is left out."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(REQUIREMENTS.glob("*.txt"))]
+    files = "*.txt" if library == "torch" else f"libraries/{library}.txt"
+    texts = [path.read_text(encoding="utf-8") for path in sorted(REQUIREMENTS.glob(files))]
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;+]+)", "\n".join(texts), flags=re.MULTILINE))
     return [
         f"{name} {version} ({pins[name]})"

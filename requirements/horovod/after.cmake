@@ -5,7 +5,9 @@ set(CMAKE_USER_MAKE_RULES_OVERRIDE_CUDA "${CMAKE_CURRENT_LIST_DIR}/cuda.cmake")
 # Where build.sh says so, Horovod sees a torch without CUDA, and no toolkit. It has no setting for that:
 # with an nvcc on the machine it takes all of CUDA, and stops if the rest of the toolkit is not there.
 if(DEFINED ENV{DDL_HOROVOD_NO_CUDA})
-  list(APPEND PYTHON_EXECUTABLE "${CMAKE_CURRENT_LIST_DIR}/no_cuda.py")
+  if(DEFINED ENV{HOROVOD_WITH_PYTORCH})
+    list(APPEND PYTHON_EXECUTABLE "${CMAKE_CURRENT_LIST_DIR}/no_cuda.py")
+  endif()
   set(CMAKE_CUDA_COMPILER NOTFOUND)
   set(CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit TRUE)
 endif()

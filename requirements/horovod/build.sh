@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build Horovod from its released source against the torch of an environment, and install it there:
-#   build.sh PYTHON CACHE
+# Build Horovod from its released source against the library of an environment, and install it there:
+#   build.sh PYTHON CACHE torch|tensorflow|mxnet
 # The wheel is kept in CACHE under a name made of everything that it depends on, so the same build
 # is never done twice. Set these variables for more than the default (collectives by Gloo alone):
 #   HOROVOD_WITH_MPI=1            MPI too; mpicxx must be found
@@ -10,7 +10,7 @@
 #   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
 set -euo pipefail
 
-python=$1 cache=$2
+python=$1 cache=$2 library=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pip=("$python" -m pip --disable-pip-version-check --no-input)
 
@@ -44,9 +44,10 @@ fi
 
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd)
-mapfile -t facts < <("$python" "$here/torch_facts.py")
-[ ${#facts[@]} = 5 ] || fail "torch is not in the environment of $python" "make env"
-torch=${facts[0]} torch_cuda=${facts[1]} nccl=${facts[2]}
+mapfile -t facts < <("$python" "$here/facts.py" "$library")
+[ ${#facts[@]} = 5 ] ||
+    fail "$library is not in the environment of $python" "make ${library/torch/env}"
+built_for="$library ${facts[0]}" built_cuda=${facts[1]} nccl=${facts[2]}
 nccl_header=${facts[3]} nccl_library=${facts[4]}
 
 # Say whether a variable HOROVOD_GPU_... has a value that fits.
@@ -74,13 +75,19 @@ fi
 settings=$(env | grep -E '^(HOROVOD_|CXX=|CXXFLAGS=)' | sort || true)
 key=$( (cd "$here" && cat -- *.txt *.cmake *.py *.sh
     "${CXX:-g++}" --version | head -n 1
-    echo "$version $torch $torch_cuda $mpi $toolkit $nccl $(uname -m) $settings") |
+    echo "$version $built_for $built_cuda $mpi $toolkit $nccl $(uname -m) $settings") |
     sha256sum | cut -c 1-12)
 folder=$cache/$key
 
 export CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" CMAKE_POLICY_VERSION_MINIMUM=3.5
-export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_WITH_GLOO=1
+constraints=$here/../constraints.txt
+[ "$library" = torch ] || constraints=$here/../libraries/$library.txt
+for one in torch tensorflow mxnet; do
+    name=${one/torch/pytorch} with=WITHOUT
+    [ "$one" != "$library" ] || with=WITH
+    export "HOROVOD_${with}_${name^^}=1"
+done
 # What the source relies on and later compilers refuse: headers that it does not include (GCC 13),
 # a template, never used, that assigns to a constant (GCC 15; older ones ignore the name).
 export CXXFLAGS="${CXXFLAGS:-} -include cstdint -include stdexcept -Wno-template-body"
@@ -103,5 +110,5 @@ if ! ls "$folder"/*.whl >/dev/null 2>&1; then
     mv "$partial" "$folder"
 fi
 "${pip[@]}" install -q --no-deps --no-index --force-reinstall "$folder"/*.whl
-"${pip[@]}" install -q -c "$here/../constraints.txt" "$folder"/*.whl # what it imports
-"$python" -c 'import horovod.torch' || fail "it compiles, but cannot be imported"
+"${pip[@]}" install -q -c "$constraints" "$folder"/*.whl # what it imports
+"$python" -c "import horovod.$library" || fail "it compiles, but cannot be imported"

@@ -3,10 +3,10 @@
 
 # torch and Horovod share one process: what is compiled for CUDA 12 does not fit a torch of CUDA 13.
 find_cuda() {
-    local wanted=${torch_cuda%%.*} home=${HOROVOD_CUDA_HOME:-${CUDA_HOME:-}} nvcc release
-    [ "$torch_cuda" != none ] ||
-        fail "HOROVOD_GPU_OPERATIONS asks for CUDA, but torch $torch here was built without it" \
-            "install a CUDA build of torch (docs/installing_horovod.md), or unset the variable"
+    local wanted=${built_cuda%%.*} home=${HOROVOD_CUDA_HOME:-${CUDA_HOME:-}} nvcc release
+    [ "$built_cuda" != none ] ||
+        fail "HOROVOD_GPU_OPERATIONS asks for CUDA, but $built_for here was built without it" \
+            "install a CUDA build of $library (docs/installing_horovod.md), or unset the variable"
     if [ -n "$home" ]; then
         nvcc=$home/bin/nvcc
     else
@@ -18,7 +18,7 @@ find_cuda() {
             "for CUDA 13 also: $python -m pip install -r requirements/horovod/cuda13.txt"
     toolkit=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     [ "${toolkit%%.*}" = "$wanted" ] ||
-        fail "$nvcc is of CUDA $toolkit, and torch $torch of CUDA $torch_cuda" \
+        fail "$nvcc is of CUDA $toolkit, and $built_for of CUDA $built_cuda" \
             "the major versions have to be the same: name a toolkit $wanted with HOROVOD_CUDA_HOME" \
             "or load such a module, or install a torch for CUDA ${toolkit%%.*}" \
             "(docs/installing_horovod.md)"
@@ -69,7 +69,7 @@ find_nccl() {
         return
     fi
     [ "$nccl_header" != none ] && [ "$nccl_library" != none ] ||
-        fail "this torch brings no NCCL along: the package nvidia-nccl-cu${torch_cuda%%.*} is not there" \
+        fail "this torch brings no NCCL along: the package nvidia-nccl-cu${built_cuda%%.*} is not there" \
             "name one with HOROVOD_NCCL_HOME=/path, or install torch by pip"
     links=$cache/nccl-$nccl
     mkdir -p "$links/lib"

@@ -1,6 +1,7 @@
 """A package that hangs or crashes is a finding, not the end of the doctor."""
 
 import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from ddl_core.doctor import machine
 from ddl_core.doctor.finding import Finding, subjects, text
 from ddl_core.doctor.machine import ask, examine_packages
+from ddl_core.launch import interpreters
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,30 @@ def test_only_what_is_needed_is_bad_when_it_is_missing(monkeypatch):
         return Finding(name, "bad" if required else "warn", "not installed", "make env")
 
     monkeypatch.setattr(machine, "installed", lacks)
+    monkeypatch.setattr(machine, "_of_library", lambda name: Finding(name, "ok", "1.0"))
     found = examine_packages({"horovod"})
     assert subjects(found, "bad") == ["torch", "torchvision", "horovod", "papermill"]
     assert subjects(found, "warn") == ["deepspeed", "jupyterlab", "ipyparallel", "dali"]
+
+
+def test_each_library_has_a_line_with_its_versions_or_its_target(monkeypatch, tmp_path):
+    monkeypatch.setattr(interpreters, "PROJECT", tmp_path)
+    monkeypatch.setenv("DDL_PYTHON_KERAS", sys.executable)
+    monkeypatch.setenv("DDL_PYTHON_MXNET", "/no/python")
+    monkeypatch.delenv("DDL_PYTHON_TENSORFLOW", raising=False)
+    monkeypatch.setattr(interpreters, "_asked", lambda python: [str(tmp_path)])
+    for name in ("keras", *interpreters.COMMON):
+        (tmp_path / f"{name}-1.2.dist-info").mkdir()
+        (tmp_path / f"{name}-1.2.dist-info" / "METADATA").write_text(
+            f"Name: {name}\nVersion: 1.2\n"
+        )
+    monkeypatch.setattr(machine, "ask", lambda name, _: Finding(name, "ok", "1.0"))
+    lines = {one.subject: one for one in examine_packages(())}
+    assert lines["keras"] == Finding("keras", "ok", f"keras 1.2 for {sys.executable}")
+    assert lines["tensorflow"].state == lines["mxnet"].state == "warn"
+    assert "needs the environment .venv-tensorflow" in lines["tensorflow"].detail
+    assert lines["tensorflow"].remedy.startswith("run `make tensorflow`, or")
+    assert lines["mxnet"].detail == "DDL_PYTHON_MXNET = '/no/python' is not an executable file"
 
 
 @pytest.mark.slow

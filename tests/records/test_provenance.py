@@ -20,5 +20,13 @@ def test_a_checkout_knows_better_than_the_environment(monkeypatch: pytest.Monkey
 
 def test_packages_of_another_version_are_named() -> None:
     packages = {"torch": "2.11.0+cu130", "torchvision": "0.28.0+cpu", "nobody-pins-this": "1"}
-    (told,) = provenance._not_pinned(packages)
+    (told,) = provenance._not_pinned(packages, "torch")
     assert told.startswith("torch 2.11.0+cu130 (")
+
+
+def test_each_library_has_pins_of_its_own() -> None:
+    packages = {"tensorflow-cpu": "2.15.0", "numpy": "1.26.4"}
+    assert provenance._not_pinned(packages, "tensorflow") == ["tensorflow-cpu 2.15.0 (2.15.1)"]
+    assert any(
+        told.startswith("numpy 1.26.4 (") for told in provenance._not_pinned(packages, "torch")
+    )

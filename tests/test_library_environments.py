@@ -1,0 +1,167 @@
+"""The environments of the libraries beside torch: what is pinned, and how `make` builds each."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from ddl_core.launch.interpreters import COMMON, require
+from ddl_core.spec.registry import LIBRARIES, STRATEGIES
+from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
+
+LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
+SHARED = LOCKS.pop("common")
+OTHERS = [name for name in LIBRARIES if name != "torch"]
+
+# Stands in for every Python: notes what it is asked for; pip fails if STUB_FAILS says so.
+STUB = """#!/bin/sh
+case "$*" in
+    *version_info*) echo 3.11 ;;
+    *"sys.executable"*) echo "$0" ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *"facts.py "*) printf '%s\\n' 1.2 none none none none ;;
+    *sysconfig*) echo "$STUB_HEADERS" ;;
+    *"pip "*" wheel "*)
+        env | grep -E '^HOROVOD_WITH(OUT)?_(PYTORCH|TENSORFLOW|MXNET)' >>"$STUB_LOG"
+        for last; do :; done
+        [ -z "${STUB_FAILS:-}" ] && touch "$last/horovod-0.28.1-stub.whl" ;;
+    *"pip install"* | *"pip "*" install "*) echo "$0 $*" >>"$STUB_LOG"; exit "${STUB_BROKEN:-0}" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("library", OTHERS)
+def test_every_package_of_an_environment_is_pinned(library: str) -> None:
+    pins = LOCKS[library]
+    assert [pin for pin in pins.values() if not re.fullmatch(r"==[\w.]+", pin)] == []
+    assert {*COMMON, *SHARED} <= pins.keys()
+    assert any(canonicalize_name(name) in pins for name in LIBRARIES[library].packages)
+
+
+def test_what_all_environments_share_has_one_version() -> None:
+    """The same versions write all records; setuptools is the one that builds Horovod."""
+    for pins in (SHARED, *LOCKS.values()):
+        for name in {*SHARED, "pydantic-core", "setuptools"} & pins.keys():
+            assert pins[name] == CONSTRAINTS[name], name
+
+
+def test_each_library_has_a_file_and_a_target() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    assert sorted(LOCKS) == sorted(OTHERS)
+    assert re.findall(r"^LIBRARIES := (.*)$", makefile, re.MULTILINE) == [" ".join(OTHERS)]
+    for name in OTHERS:
+        assert LIBRARIES[name].install == f"make {name}"
+        assert re.search(rf"^{name}: .*## ", makefile, re.MULTILINE)
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="only CI has to have all environments")
+@pytest.mark.parametrize("library", OTHERS)
+def test_in_ci_no_test_of_a_library_is_skipped(library: str) -> None:
+    for strategy, entry in STRATEGIES.items():
+        if library in entry.libraries:
+            require(library, strategy)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    shutil.copytree(REQUIREMENTS, root / "requirements")
+    shutil.copy(PROJECT / "Makefile", root)
+    python = root / "tools" / "python3.11"
+    python.parent.mkdir()
+    python.write_text(STUB)
+    python.chmod(0o755)
+    (root / "Python.h").touch()
+    return root
+
+
+def make(checkout: Path, *targets: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Call `make` with Pythons that are stubs, and return how it ended."""
+    settings = {"STUB_LOG": str(checkout / "log"), "STUB_HEADERS": str(checkout)}
+    return subprocess.run(
+        ["make", *targets, f"PYTHON={checkout / 'tools' / 'python3.11'}"],
+        cwd=checkout,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"} | settings | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def installs(checkout: Path) -> list[str]:
+    """Return what was asked of the environments' pip so far, without the folder."""
+    lines = (checkout / "log").read_text().splitlines()
+    return [line for line in lines if line.startswith(".venv")]
+
+
+def test_each_library_gets_an_environment_of_its_own_and_the_others_none(checkout: Path) -> None:
+    done = make(checkout, "keras")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (asked,) = installs(checkout)
+    assert asked.startswith(".venv-keras/bin/python -m pip install ")
+    assert asked.endswith("--no-deps -r requirements/libraries/keras.txt")
+    assert [path.name for path in checkout.glob(".venv*")] == [".venv-keras"]
+    assert make(checkout, "keras").stdout.startswith("make: Nothing to be done")
+
+
+def test_an_environment_that_was_moved_is_made_again(checkout: Path) -> None:
+    assert make(checkout, "keras").returncode == 0
+    moved = checkout.rename(checkout.with_name("moved"))
+    assert make(moved, "keras").returncode == 0
+    assert len(installs(moved)) == 2
+
+
+def test_a_failing_pip_is_told_and_leaves_no_finished_environment(checkout: Path) -> None:
+    done = make(checkout, "mxnet", STUB_BROKEN="1")
+    assert done.returncode != 0
+    assert "error: pip could not install the pinned packages" in done.stdout
+    assert ".venv-mxnet/pip.log" in done.stdout
+    assert make(checkout, "mxnet").returncode == 0
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "mxnet"])
+def test_horovod_is_built_for_the_library_alone(checkout: Path, library: str) -> None:
+    done = make(checkout, library)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"HOROVOD_WITH_{library.upper()}=1\n" in (checkout / "log").read_text()
+    assert (checkout / "log").read_text().count("HOROVOD_WITHOUT_") == 2
+    assert f"/libraries/{library}.txt" in installs(checkout)[-1]  # Horovod's own needs are pinned
+    assert make(checkout, library).stdout.startswith("make: Nothing to be done")
+
+
+def test_each_library_has_a_wheel_of_its_own(checkout: Path) -> None:
+    assert make(checkout, "tensorflow", "mxnet").returncode == 0
+    assert len(list((checkout / "build" / "horovod").glob("*/*.whl"))) == 2
+
+
+def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(
+    checkout: Path,
+) -> None:
+    done = make(checkout, "tensorflow", STUB_FAILS="1")
+    assert done.returncode == 0, done.stderr
+    assert "Horovod was not built: the compilation failed" in done.stdout
+    assert "only strategy 'horovod' of library 'tensorflow' is missing" in done.stdout
+    again = make(checkout, "tensorflow")
+    assert "building Horovod" in again.stdout
+    assert "building .venv-tensorflow" not in again.stdout
+    assert "is missing" not in again.stdout
+
+
+def test_a_horovod_for_gpus_is_refused_for_a_library_of_the_cpu(checkout: Path) -> None:
+    done = make(checkout, "mxnet", HOROVOD_GPU_OPERATIONS="NCCL")
+    assert "asks for CUDA, but mxnet 1.2 here was built without it" in done.stdout
+    assert "install a CUDA build of mxnet" in done.stdout
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "mxnet"])
+def test_a_python_without_wheels_of_the_library_is_refused(checkout: Path, library: str) -> None:
+    python = checkout / "tools" / "python3.11"
+    python.write_text(STUB.replace("echo 3.11", "echo 3.12"))
+    done = make(checkout, library)
+    assert done.returncode != 0
+    assert f"error: Python 3.11 is needed for make {library}, and here" in done.stderr
+    assert f"or name one: make {library} PYTHON=" in done.stderr
+    assert make(checkout, "keras").returncode == 0
