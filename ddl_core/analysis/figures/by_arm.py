@@ -43,14 +43,24 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     summary = summary[[*KEYS, "n", "windows", "failed", "mean", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
     table["panel"] = with_model(table)
-    order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
+    order = [
+        "panel",
+        "library",
+        "strategy",
+        "loader",
+        "data_format",
+        "world_size",
+        "repeat",
+        "run_id",
+    ]
     return stack([table], REPEATS).sort_values(order, ignore_index=True)
 
 
 @styled
 def draw(repeats: pd.DataFrame) -> Figure:
     """Return every run's throughput, a row for each strategy, loader, format and world size."""
-    looks = style.strategy_looks(repeats["strategy"])
+    repeats = style.with_framework(repeats)
+    looks = style.strategy_looks(repeats["framework"])
     figure, panels = row_frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         repeats,
@@ -68,7 +78,7 @@ def draw(repeats: pd.DataFrame) -> Figure:
         marks.points(ax, arms, looks, _BAND, markers="|", **_MEAN)
         spread = table.assign(row=table["row"] + _SPREAD * offset)
         sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
-                        **marks.told_apart("strategy", looks))  # fmt: skip
+                        **marks.told_apart("framework", looks))  # fmt: skip
         ax.set_xlim(left=0)
     return figure
 

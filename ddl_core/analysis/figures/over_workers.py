@@ -184,11 +184,12 @@ def stack(
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
+    points = style.with_framework(points)
     ours, theirs = _split(points)
     figure, panels = _panel_frame(
         "How many images a second do more workers train?",
         points,
-        curves.legend(points, "ideal from its own base", "strategy"),
+        curves.legend(points, "ideal from its own base", "framework"),
         [
             "Question of the paper's Fig. 3.",
             *captions.runs(ours),
@@ -206,15 +207,16 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
         curves.draw_ideals(ax, curves.ideals(part))
-        curves.draw_measured(ax, _split(part)[0], points, "strategy")
-        curves.draw_stated(ax, _split(part)[1], points, "strategy")
+        curves.draw_measured(ax, _split(part)[0], points, "framework")
+        curves.draw_stated(ax, _split(part)[1], points, "framework")
     return figure
 
 
 @styled
 def _efficiency(
-    points: pd.DataFrame, title: str, question: str, columns: int = 1, by: str = "strategy"
+    points: pd.DataFrame, title: str, question: str, columns: int = 1, by: str = "framework"
 ) -> Figure:
+    points = style.with_framework(points)
     ours, theirs = _split(points)
     unnamed = by == "model" and (theirs["strategy"].isna()).any()
     figure, panels = _panel_frame(
@@ -278,7 +280,7 @@ def _panel_frame(
     legend: Sequence[Artist],
     caption: Sequence[str],
     columns: int,
-    by: str = "strategy",
+    by: str = "framework",
 ) -> tuple[Figure, dict[str, Axes]]:
     """Return a figure and the axes of each panel: the paper's many texts need more room.
 
