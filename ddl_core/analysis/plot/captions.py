@@ -11,7 +11,7 @@ from ddl_core.spec.labels import called
 # By library and strategy, any if that is empty: what is not developed any more.
 HISTORICAL = {
     ("mxnet", ""): "MXNet was retired in 2023",
-    ("tensorflow", "horovod"): "no release of Horovod since 2023 builds with TensorFlow after 2.15",
+    ("tensorflow", "horovod"): "Horovod's last release, of 2023, is not one for today's TensorFlow",
 }
 METHOD_ONLY = "shows method and overhead, not hardware"
 
@@ -129,12 +129,14 @@ def historical(table: pd.DataFrame) -> list[str]:
     if "library" not in table:
         return []
     arms = table[["library", "strategy"]].drop_duplicates().itertuples(index=False)
-    texts = [
-        f"{called(library, strategy)} ({why})"
-        for library, strategy in sorted(arms)
-        if (why := HISTORICAL.get((library, strategy)) or HISTORICAL.get((library, "")))
-    ]
-    return [f"Historical arm{'s' if len(texts) > 1 else ''}: {'; '.join(texts)}."] if texts else []
+    found: dict[str, list[str]] = {}
+    for library, strategy in sorted(arms):
+        why = HISTORICAL.get((library, strategy)) or HISTORICAL.get((library, ""))
+        if why:
+            found.setdefault(why, []).append(called(library, strategy))
+    texts = [f"{'; '.join(names)} ({why})" for why, names in found.items()]
+    several = "s" if sum(map(len, found.values())) > 1 else ""
+    return [f"Historical arm{several}: {'; '.join(texts)}."] if texts else []
 
 
 def commits(table: pd.DataFrame) -> str:
