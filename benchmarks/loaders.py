@@ -29,11 +29,11 @@ from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, store
 from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.folder import list_images
 from ddl_core.datasets.shards import shards_folder
+from ddl_core.rank.views import MEAN, STD, Training
 from ddl_core.records.paths import results
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.bench import exhaust, open_loader, stages
 from ddl_core.train.loaders.files import FileLoader
-from ddl_core.train.loaders.image import MEAN, STD, Training
 from ddl_core.train.vision import torchvision, transforms
 
 MINUTES = 6

@@ -1,8 +1,9 @@
-"""A group of threads that keeps the Strategy protocol: two ranks without two processes."""
+"""A group of threads with the protocols Strategy and Group: two ranks without two processes."""
 
 import threading
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 
 
@@ -49,6 +50,10 @@ class ThreadRank:
         self.barrier()
         reduced = {"sum": stacked.sum, "min": stacked.amin, "max": stacked.amax}[op](0)
         return tensor.copy_(reduced)
+
+    def reduce(self, values, op="sum"):
+        """Reduce numbers that are no tensor: what the product's `Group` asks."""
+        return self.all_reduce(torch.tensor(np.asarray(values)), op).numpy()
 
     def setup(self, model, optimizer):
         return model, optimizer

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import LaunchError
+from ddl_core.launch import interpreters
 from ddl_core.private import compiled
 from ddl_core.processes import import_path
-from ddl_core.spec.registry import require
 from ddl_core.spec.run import RunSpec
 
 # Set by a job of several runs before each of them.
@@ -102,12 +102,13 @@ def command(
     Raises
     ------
     NotInstalledError
-        If the framework is not there.
+        If the library or the framework is not there.
     LaunchError
         If `srun` is not there, inside a SLURM job.
     """
-    rank = [*before, sys.executable, "-m", worker, str(run_dir)]
-    require("strategy", spec.strategy)
+    interpreters.require(spec.library, spec.strategy)
+    python = str(interpreters.python_of(spec.library))
+    rank = [*before, python, "-m", worker, str(run_dir)]
     allocation = Allocation.current()
     words = step(spec, rank, logs, allocation) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))

@@ -131,6 +131,11 @@ class Engines:
         stall_timeout: float,
     ) -> None:
         """Let the engines execute their ranks; after `on_ranks`, see `ranks.Execute`."""
+        if spec.library != "torch":
+            raise LaunchError(
+                f"library = {spec.library!r}: engines compute with torch; start this run with "
+                "`ddl run`, or as part of a study"
+            )
         cluster, whole = self._started(), False
         try:
             arguments = (ranks.WORKER, str(files.directory), str(logs), self._meeting_place())

@@ -157,7 +157,7 @@ def _set_aside_unreadable(item: Entry) -> None:
     if item.state != "unreadable":
         return
     files = RunFiles(item.directory)
-    for path in (files.record, files.epochs, files.checkpoint):
+    for path in (files.record, files.epochs, files.checkpoint, files.state):
         try:
             if path.exists():
                 path.replace(path.with_name(f"{path.name}.unreadable"))

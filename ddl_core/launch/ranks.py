@@ -5,6 +5,8 @@ interrupted) no process is left behind and ``run.json`` says why.
 """
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from ddl_core.records.storage import now
 from ddl_core.spec.run import RunSpec
 
 WORKER = "ddl_core.train.worker"
+LIBRARY_WORKER = "ddl_core.libraries.worker"
 POLL_S = 0.25
 STALL_TIMEOUT_S = 300.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
@@ -86,7 +89,8 @@ def run_ranks(
 
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
-    return commands.command(spec, WORKER, run_dir, logs, before=nsys.words(spec, logs))
+    worker = WORKER if spec.library == "torch" else LIBRARY_WORKER
+    return commands.command(spec, worker, run_dir, logs, before=nsys.words(spec, logs))
 
 
 def stall_limit_s(default: float) -> float:
@@ -136,6 +140,7 @@ def _execute(
 ) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
     nsys.make_folder(spec, logs)
+    _draw_weights(spec, files)
     oom_kills = processes.oom_kills()
     cause, exit_code = supervise.execute(
         command(spec, files.directory, logs),
@@ -149,6 +154,17 @@ def _execute(
         return
     oom_kills = processes.oom_kills() - oom_kills
     raise Failed(cause or diagnose.diagnose(files, logs, exit_code, oom_kills))
+
+
+def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
+    """Let torch draw the weights of a run of another library, so that all begin with the same."""
+    if spec.library == "torch" or files.initial.exists():
+        return
+    command = [sys.executable, "-m", "ddl_core.train.initial", str(files.directory)]
+    done = subprocess.run(command, env=environment(spec), capture_output=True, text=True)
+    if done.returncode:
+        text = f"torch could not draw the initial weights: {done.stderr.strip()[-500:]}"
+        raise Failed(Failure.of("NotStarted", text))
 
 
 def _has_ended(launcher: supervise.Launcher) -> bool:

@@ -32,7 +32,10 @@ Launcher = Popen[bytes] | fork_server.Ranks
 ANSWER_S = 10.0  # a busy machine may need seconds; a rank that is stopped never answers
 POLL_S = 0.1
 SHOWN_RANKS = 8
-FRAMEWORKS = ("/torch/", "/horovod/", "/deepspeed/")
+FRAMEWORKS = (
+    *("/torch/", "/horovod/", "/deepspeed/", "/tensorflow/", "/jax/", "/keras/", "/mxnet/"),
+    "/libraries/meeting.py",
+)
 INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d+) in (\S+)')
 
 

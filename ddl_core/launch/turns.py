@@ -3,7 +3,7 @@
 A machine drifts: the same program is faster now and slower a minute later. What two arms do within
 seconds of each other is hit alike, so that their ratio is not. All arms of a block are alive, their
 ranks stopped by signal; in each round every arm gets one window, in an order drawn anew. Ranks ask
-for their turn through `ddl_core/train/turns.py`.
+for their turn through `ddl_core/rank/turns.py`.
 """
 
 import itertools

@@ -8,6 +8,8 @@ convolution (torchvision's v1.5).
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ddl_core.errors import SpecError
+
 Value = Any
 """What a library's operations pass on: a tensor, a symbol, a layer's output."""
 
@@ -104,29 +106,108 @@ def _small_resnet(blocks: int) -> Network:
     return network
 
 
-def _bottlenecks(blocks: tuple[int, ...]) -> Network:
-    """ResNet50, 101 and 152."""
+Block = Callable[[Ops, str, Value, int, int, int], Value]
+"""Of operations, name, input, its channels, those of the stage and the stride; before the sum."""
+
+
+def _resnet(blocks: tuple[int, ...], block: Block, wider: int) -> Network:
+    """He et al. 2016, table 1: four stages of `block`, each of `wider` times as many channels."""
 
     def network(ops: Ops, x: Value, classes: int) -> Value:
         x = ops.relu(ops.norm("bn1", ops.conv("conv1", x, 3, 64, 7, 2, 3), 64))
         x, channels = ops.max_pool(x, 3, 2, 1), 64
         for stage, count in enumerate(blocks):
             width = 64 * 2**stage
-            for block in range(count):
-                at, stride = f"layer{stage + 1}.{block}", 2 if stage and not block else 1
-                y = ops.conv(f"{at}.conv1", x, channels, width, 1, 1, 0)
-                y = ops.relu(ops.norm(f"{at}.bn1", y, width))
-                y = ops.conv(f"{at}.conv2", y, width, width, 3, stride, 1)
-                y = ops.relu(ops.norm(f"{at}.bn2", y, width))
-                y = ops.conv(f"{at}.conv3", y, width, 4 * width, 1, 1, 0)
-                y = ops.norm(f"{at}.bn3", y, 4 * width)
-                if not block:
-                    x = ops.conv(f"{at}.downsample.0", x, channels, 4 * width, 1, stride, 0)
-                    x = ops.norm(f"{at}.downsample.1", x, 4 * width)
-                x, channels = ops.relu(ops.add(y, x)), 4 * width
+            for index in range(count):
+                at, stride = f"layer{stage + 1}.{index}", 2 if stage and not index else 1
+                y = block(ops, at, x, channels, width, stride)
+                if channels != wider * width:
+                    x = ops.conv(f"{at}.downsample.0", x, channels, wider * width, 1, stride, 0)
+                    x = ops.norm(f"{at}.downsample.1", x, wider * width)
+                x, channels = ops.relu(ops.add(y, x)), wider * width
         return ops.linear("fc", ops.global_mean(x), channels, classes)
 
     return network
+
+
+def _basic(ops: Ops, at: str, x: Value, channels: int, width: int, stride: int) -> Value:
+    """Of ResNet18."""
+    x = ops.conv(f"{at}.conv1", x, channels, width, 3, stride, 1)
+    x = ops.relu(ops.norm(f"{at}.bn1", x, width))
+    return ops.norm(f"{at}.bn2", ops.conv(f"{at}.conv2", x, width, width, 3, 1, 1), width)
+
+
+def _bottleneck(ops: Ops, at: str, x: Value, channels: int, width: int, stride: int) -> Value:
+    """Of ResNet50, 101 and 152."""
+    x = ops.conv(f"{at}.conv1", x, channels, width, 1, 1, 0)
+    x = ops.relu(ops.norm(f"{at}.bn1", x, width))
+    x = ops.conv(f"{at}.conv2", x, width, width, 3, stride, 1)
+    x = ops.relu(ops.norm(f"{at}.bn2", x, width))
+    return ops.norm(f"{at}.bn3", ops.conv(f"{at}.conv3", x, width, 4 * width, 1, 1, 0), 4 * width)
+
+
+def _alexnet(ops: Ops, x: Value, classes: int) -> Value:
+    """Krizhevsky 2014, the one-tower form; torchvision's adaptive pooling changes nothing."""
+    x = ops.relu(ops.conv("features.0", x, 3, 64, 11, 4, 2, bias=True))
+    x = ops.max_pool(x, 3, 2, 0)
+    x = ops.relu(ops.conv("features.3", x, 64, 192, 5, 1, 2, bias=True))
+    x = ops.max_pool(x, 3, 2, 0)
+    x = ops.relu(ops.conv("features.6", x, 192, 384, 3, 1, 1, bias=True))
+    x = ops.relu(ops.conv("features.8", x, 384, 256, 3, 1, 1, bias=True))
+    x = ops.relu(ops.conv("features.10", x, 256, 256, 3, 1, 1, bias=True))
+    x = ops.dropout(ops.flatten(ops.max_pool(x, 3, 2, 0)), 0.5)
+    x = ops.relu(ops.linear("classifier.1", x, 256 * 6 * 6, 4096))
+    x = ops.relu(ops.linear("classifier.4", ops.dropout(x, 0.5), 4096, 4096))
+    return ops.linear("classifier.6", x, 4096, classes)
+
+
+# Of each module of GoogLeNet: channels in; of the 1x1 branch; before and after each 3x3; after the
+# pool. Szegedy et al. 2015, table 1; a max-pooling comes before 4a and 5a.
+INCEPTION = {
+    "3a": (192, 64, 96, 128, 16, 32, 32),
+    "3b": (256, 128, 128, 192, 32, 96, 64),
+    "4a": (480, 192, 96, 208, 16, 48, 64),
+    "4b": (512, 160, 112, 224, 24, 64, 64),
+    "4c": (512, 128, 128, 256, 24, 64, 64),
+    "4d": (512, 112, 144, 288, 32, 64, 64),
+    "4e": (528, 256, 160, 320, 32, 128, 128),
+    "5a": (832, 256, 160, 320, 32, 128, 128),
+    "5b": (832, 384, 192, 384, 48, 128, 128),
+}
+
+
+def _googlenet(ops: Ops, x: Value, classes: int) -> Value:
+    """Szegedy et al. 2015 as in torchvision, without the auxiliary heads.
+
+    With BatchNorm, whose eps is 1e-3, and 3x3 where the paper has 5x5.
+    """
+    x = ops.max_pool(_normed(ops, "conv1", x, 3, 64, 7, 2), 3, 2, 0, ceil=True)
+    x = _normed(ops, "conv3", _normed(ops, "conv2", x, 64, 64, 1), 64, 192, 3)
+    x = ops.max_pool(x, 3, 2, 0, ceil=True)
+    for name, widths in INCEPTION.items():
+        if name in ("4a", "5a"):
+            x = ops.max_pool(x, 3 if name == "4a" else 2, 2, 0, ceil=True)
+        x = _inception(ops, f"inception{name}", x, *widths)
+    return ops.linear("fc", ops.dropout(ops.global_mean(x), 0.2), 1024, classes)
+
+
+def _inception(ops: Ops, at: str, x: Value, channels: int, *widths: int) -> Value:
+    """Return four branches side by side."""
+    one, narrow2, wide2, narrow3, wide3, pooled = widths
+    first = _normed(ops, f"{at}.branch1", x, channels, one, 1)
+    second = _normed(ops, f"{at}.branch2.0", x, channels, narrow2, 1)
+    second = _normed(ops, f"{at}.branch2.1", second, narrow2, wide2, 3)
+    third = _normed(ops, f"{at}.branch3.0", x, channels, narrow3, 1)
+    third = _normed(ops, f"{at}.branch3.1", third, narrow3, wide3, 3)
+    fourth = _normed(ops, f"{at}.branch4.1", ops.max_pool(x, 3, 1, 1), channels, pooled, 1)
+    return ops.concat([first, second, third, fourth])
+
+
+def _normed(
+    ops: Ops, at: str, x: Value, channels: int, width: int, kernel: int, stride: int = 1
+) -> Value:
+    x = ops.conv(f"{at}.conv", x, channels, width, kernel, stride, kernel // 2)
+    return ops.relu(ops.norm(f"{at}.bn", x, width, eps=1e-3))
 
 
 def tiny(ops: Ops, x: Value, classes: int) -> Value:
@@ -139,7 +220,29 @@ def tiny(ops: Ops, x: Value, classes: int) -> Value:
 NETWORKS: dict[str, Network] = {
     "resnet8": _small_resnet(1),
     "resnet44": _small_resnet(7),
-    "resnet50": _bottlenecks((3, 4, 6, 3)),
-    "resnet101": _bottlenecks((3, 4, 23, 3)),
-    "resnet152": _bottlenecks((3, 8, 36, 3)),
+    "resnet18": _resnet((2, 2, 2, 2), _basic, 1),
+    "resnet50": _resnet((3, 4, 6, 3), _bottleneck, 4),
+    "resnet101": _resnet((3, 4, 23, 3), _bottleneck, 4),
+    "resnet152": _resnet((3, 8, 36, 3), _bottleneck, 4),
+    "alexnet": _alexnet,
+    "googlenet": _googlenet,
 }
+
+# Whose last pooling leaves 6 x 6 pixels, as the adaptive one that follows in torch always does.
+ALEXNET_SIZES = range(223, 255)
+
+
+def network(model: str, image_size: int) -> Network:
+    """Return a registered network for images of so many pixels.
+
+    Raises
+    ------
+    SpecError
+        If AlexNet is asked for at a size at which it is another network than torch's.
+    """
+    if model == "alexnet" and image_size not in ALEXNET_SIZES:
+        raise SpecError(
+            f"image_size = {image_size}: outside torch, alexnet takes images of "
+            f"{ALEXNET_SIZES[0]} to {ALEXNET_SIZES[-1]} pixels; use 224, or library 'torch'"
+        )
+    return NETWORKS[model]

@@ -1,34 +1,24 @@
 """What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from ddl_core.rank.rules import Source
+from ddl_core.rank.state import Floats as Floats
+from ddl_core.rank.state import State as State
+
 Layout = Literal["NCHW", "NHWC"]
 
 
-@dataclass
-class State:
-    """What is trained, in torch's names, order and layouts: the same in all libraries.
+class Batches(Source, Protocol):
+    """A source of numpy arrays: one rank's share of one split, in a library's layout."""
 
-    Attributes
-    ----------
-    values
-        Parameters and running statistics by the names of torch's ``state_dict``, without its
-        counters of batches. Running variances are unbiased, as torch's are.
-    momentum
-        Torch's momentum buffer of each parameter, v of v = mu v + g + wd w; empty before the first
-        update.
-    updates
-        Updates so far: a library that keeps biased variances needs their number.
-    """
-
-    values: dict[str, Floats]
-    momentum: dict[str, Floats] = field(default_factory=dict)
-    updates: int = 0
+    def __iter__(self) -> Iterator[tuple[Floats, npt.NDArray[np.int32]]]:
+        """Yield images, (n, 3, s, s) or (n, s, s, 3), and labels (n,)."""
+        ...
 
 
 class Library(Protocol):

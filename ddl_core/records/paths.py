@@ -53,6 +53,16 @@ class RunFiles:
         return self.directory / "checkpoint.pt"
 
     @property
+    def initial(self) -> Path:
+        """``initial.npz``: the weights that a run of another library than torch begins with."""
+        return self.directory / "initial.npz"
+
+    @property
+    def state(self) -> Path:
+        """``checkpoint.npz``: that state, of a run of another library."""
+        return self.directory / "checkpoint.npz"
+
+    @property
     def progress(self) -> Path:
         """``progress.json``: where rank 0 is now; doubles as the sign of life."""
         return self.directory / "progress.json"

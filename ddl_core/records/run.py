@@ -19,10 +19,10 @@ from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
 from ddl_core.spec.gate import escaped
 from ddl_core.spec.run import RunSpec, describe
 
-SCHEMA_VERSION = 4
-# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn`; else
-# they are version 4.
-READABLE = (1, 2, 3, SCHEMA_VERSION)
+SCHEMA_VERSION = 5
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn` and
+# version 4 no `initial_sha256`; else they are version 5.
+READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
 METHOD_VERSION = 2
@@ -120,6 +120,11 @@ class RunRecord(Strict):
     data: DataInfo | None = None
     provenance: dict[str, Any] | None = None
     system: dict[str, Any] | None = None
+    initial_sha256: str | None = Field(
+        None,
+        description="of the weights and statistics that the run began with, the same in every "
+        "library; null if nothing was trained",
+    )
     weights_sha256: str | None = Field(
         None, description="of the final weights and statistics; null if nothing was trained"
     )
@@ -181,7 +186,9 @@ class EpochRecord(Strict):
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
     )
     spent: Spent | None = Field(
-        None, description="where `wall_s` went, mean over ranks; null if nothing was trained"
+        None,
+        description="where `wall_s` went, mean over ranks; null if nothing was trained, or where "
+        "the library does not tell",
     )
     energy_j: float | None = Field(
         None, description="of the window, all ranks; null if not measured, see RunRecord.system"

@@ -1,6 +1,5 @@
 """What torch knows of the device a rank computes on, and the settings a run asks of it."""
 
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +10,6 @@ import torch
 from ddl_core.records.profile import WINDOW
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.protocols import Strategy
-
-_CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
 def configure(spec: RunSpec) -> None:
@@ -62,25 +59,6 @@ def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "mkldnn": torch.backends.mkldnn.is_available(),
         "mkl": torch.backends.mkl.is_available(),
-    }
-
-
-def affinity(strategy: Strategy, ranks_per_node: int) -> dict[str, Any]:
-    """Return how many cores each rank may use, and whether two of one node share any. A collective.
-
-    ``cores_least`` and ``cores_most`` over all ranks; ``shared`` is None where a node has one rank.
-    """
-    own = sorted(os.sched_getaffinity(0))
-    places = strategy.world_size // ranks_per_node * _CORES
-    users = torch.zeros(places, dtype=torch.float64)
-    users[[strategy.rank // ranks_per_node * _CORES + core % _CORES for core in own]] = 1
-    users = strategy.all_reduce(users.to(strategy.device), "sum")
-    ends = torch.tensor([len(own), -len(own)], dtype=torch.float64, device=strategy.device)
-    most, minus_least = strategy.all_reduce(ends, "max").tolist()
-    return {
-        "cores_least": int(-minus_least),
-        "cores_most": int(most),
-        "shared": bool(users.max() > 1) if ranks_per_node > 1 else None,
     }
 
 

@@ -1,9 +1,9 @@
 """The fairness contract, checked in every run: a broken rule ends the run and names itself.
 
-Same setup, same gradients, same images: every one that an epoch should have, none twice, over all
-ranks. What costs more than a counter is done outside the timed window, or only in the first steps
-after a start, which lie in a cold epoch. What can only be seen by comparing with another run (a
-gradient that is summed where it should be averaged) is proved by tests/test_equality.py instead.
+Same setup, same gradients; that the images are the same is checked by `rank/rules.py`. What costs
+more than a counter is done outside the timed window, or only in the first steps after a start,
+which lie in a cold epoch. What can only be seen by comparing with another run (a gradient that is
+summed where it should be averaged) is proved by tests/test_equality.py instead.
 """
 
 import hashlib
@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,19 +19,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ddl_core.errors import DataError, broken
+from ddl_core.errors import broken
+from ddl_core.rank.rules import check_agreement
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
-from ddl_core.train.loaders.order import epoch_order, steps_per_epoch
 from ddl_core.train.optim import group_settings
-from ddl_core.train.protocols import Loader, Strategy
+from ddl_core.train.protocols import Strategy
+from ddl_core.train.strategies.group import Reducing
 
 CLOSELY_WATCHED_STEPS = 3
-
-# A run goes on with a few unreadable images, but not with a broken data set.
-MAX_CORRUPT_SHARE = 0.01
-# Nor is it one of DALI any more if something else does its work.
-MAX_RESCUED_SHARE = 0.01
 
 
 def check_setup(before: str, after: str) -> None:
@@ -46,21 +40,6 @@ def check_setup(before: str, after: str) -> None:
     """
     if before != after:
         raise broken("same initial weights", "setup() of the strategy changed weights or buffers")
-
-
-def check_agreement(strategy: Strategy, digest: str, rule: str) -> None:
-    """Check that all ranks hold the same `digest`, a hexadecimal hash. A collective.
-
-    Raises
-    ------
-    FairnessError
-        Naming `rule`.
-    """
-    own = int(digest[:12], 16)
-    pair = torch.tensor([own, -own], dtype=torch.int64, device=strategy.device)
-    high, minus_low = strategy.all_reduce(pair, "max").tolist()
-    if high != -minus_low:
-        raise broken(rule, f"the ranks hold different values (rank {strategy.rank}: {digest[:12]})")
 
 
 def statistics(network: nn.Module) -> Tensor:
@@ -88,7 +67,7 @@ class Referee:
     def __init__(
         self, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
     ) -> None:
-        self._spec, self._strategy = spec, strategy
+        self._spec, self._group = spec, Reducing(strategy)
         self._network, self._optimizer = network, optimizer
         self._close_steps = CLOSELY_WATCHED_STEPS
         self._images_seen = self._images_per_epoch = 0
@@ -147,7 +126,7 @@ class Referee:
         """Check the network after an epoch. A collective."""
         vector = statistics(self._network).cpu().numpy()
         digest = hashlib.sha256(vector.tobytes()).hexdigest()
-        check_agreement(self._strategy, digest, "batch statistics averaged over ranks")
+        check_agreement(self._group, digest, "batch statistics averaged over ranks")
 
     def _before_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self._depth += 1
@@ -225,107 +204,3 @@ def _guarded(owner: Any, name: str, guard: Callable[[], None]) -> Iterator[None]
             setattr(owner, name, original)
         else:
             delattr(owner, name)
-
-
-def check_epoch(spec: RunSpec, strategy: Strategy, loader: Loader, epoch: int) -> str | None:
-    """Return the SHA-256 of the numbers of an epoch's images; None if made up. A collective.
-
-    Raises
-    ------
-    FairnessError
-        If they are not those of the epoch's order, each once, without its incomplete last step; of
-        a loader with an order of its own, if they are not as many, each once.
-    """
-    if loader.seen is None:
-        return None
-    wanted = steps_per_epoch(spec, loader.images) * spec.global_batch_size
-    used = _used_once(strategy, loader, loader.seen)
-    if not loader.own_order:
-        _check_same(used, np.sort(epoch_order(spec, loader.images, epoch)[:wanted]))
-    elif used.size != wanted:
-        raise broken("each image once", f"{used.size} images were used, {wanted} should have been")
-    return _digest(used)
-
-
-def check_evaluation(strategy: Strategy, loader: Loader) -> str | None:
-    """Do the same for an evaluation, which uses every image once. A collective."""
-    if loader.seen is None:
-        return None
-    used = _used_once(strategy, loader, loader.seen)
-    _check_same(used, np.arange(loader.images))
-    return _digest(used)
-
-
-def _used_once(
-    strategy: Strategy, loader: Loader, seen: list[npt.NDArray[np.int64]]
-) -> npt.NDArray[np.int64]:
-    """Return the numbers of the images that all ranks used, in ascending order. A collective."""
-    own = np.concatenate([np.empty(0, np.int64), *seen])
-    counts = torch.from_numpy(np.bincount(own, minlength=loader.images)).int()
-    times = strategy.all_reduce(counts.to(strategy.device)).cpu().numpy()
-    twice = np.flatnonzero(times > 1)
-    if twice.size:
-        raise broken(
-            "each image once",
-            f"{twice.size} images were used more than once, the first is number {twice[0]}",
-        )
-    return np.flatnonzero(times)
-
-
-def _check_same(used: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
-    if not np.array_equal(used, expected):
-        raise broken(
-            "same images",
-            f"{used.size} images were used, {expected.size} should have been, "
-            f"and {np.setxor1d(used, expected).size} are in one set only",
-        )
-
-
-def _digest(used: npt.NDArray[np.int64]) -> str:
-    return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
-
-
-def count_corrupt(strategy: Strategy, loader: Loader) -> int:
-    """Return the unreadable images of all ranks since `set_epoch`. A collective."""
-    own = torch.tensor([loader.corrupt_images], device=strategy.device)
-    (corrupt,) = strategy.all_reduce(own).tolist()
-    return int(corrupt)
-
-
-def refuse_broken_data(corrupt: int, samples: int) -> None:
-    """Check that few enough of an epoch's images were unreadable.
-
-    Raises
-    ------
-    DataError
-        If more than 1 % were, and more than one.
-    """
-    allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
-    if corrupt > allowed:
-        raise DataError(
-            f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
-            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names "
-            "them; check the data with `ddl data verify DIR`"
-        )
-
-
-def count_rescued(strategy: Strategy, loader: Loader, samples: int) -> int | None:
-    """Return how many of `samples` images Pillow decoded for DALI; None without. A collective.
-
-    Raises
-    ------
-    DataError
-        If more than 1 % were: what was measured is then Pillow.
-    """
-    if loader.rescued_images is None:
-        return None
-    own = torch.tensor([loader.rescued_images], device=strategy.device)
-    rescued = int(strategy.all_reduce(own).item())
-    allowed = int(MAX_RESCUED_SHARE * samples)
-    if rescued > allowed:
-        raise DataError(
-            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than the {allowed} that a run tolerates; DALI's error is in stderr.log of "
-            "the rank, in logs/ of the run's folder; use another loader, or another version of DALI"
-        )
-    return rescued

@@ -6,7 +6,6 @@ waited for.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -14,27 +13,26 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.schedules import learning_rate
-from ddl_core.spec.seeds import derive_seed
-from ddl_core.train.batch_statistics import VirtualWorkers, average_batch_statistics
-from ddl_core.train.clock import Clock, Window
-from ddl_core.train.energy.meter import Meter
-from ddl_core.train.fairness import (
-    Referee,
+from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.outcome import OnStep, Outcome
+from ddl_core.rank.rules import (
     check_epoch,
     check_evaluation,
     count_corrupt,
     count_rescued,
     refuse_broken_data,
 )
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.schedules import learning_rate
+from ddl_core.spec.seeds import derive_seed
+from ddl_core.train.batch_statistics import VirtualWorkers, average_batch_statistics
+from ddl_core.train.clock import Clock
+from ddl_core.train.fairness import Referee
 from ddl_core.train.optim import set_learning_rate
 from ddl_core.train.protocols import Loader, Strategy
+from ddl_core.train.strategies.group import Reducing
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-OnStep = Callable[[int, int], None]
-"""Called after each step with the steps done and the steps of the epoch."""
 
 
 @dataclass
@@ -91,30 +89,6 @@ class Trainee:
         return images
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One epoch of training or one evaluation, over all ranks.
-
-    `loss` is the mean over samples, null if nothing was trained; `top1` and `top5` are shares of
-    the images, from 0 to 1, and null for training. `lr` is that of the last update, null for
-    evaluation. `ids_sha256` is a hash
-    of the set of images used, null if they are made up. `device_waits` counts the framework's own
-    device synchronisations on this rank, null for evaluation and for a compiled network.
-    """
-
-    window: Window
-    steps: int
-    samples: int
-    corrupt_images: int
-    rescued_images: int | None = None
-    loss: float | None = None
-    top1: float | None = None
-    top5: float | None = None
-    lr: float | None = None
-    ids_sha256: str | None = None
-    device_waits: int | None = None
-
-
 def train_one_epoch(
     trainee: Trainee, loader: Loader, epoch: int, on_step: OnStep, annotate: bool = False
 ) -> Outcome:
@@ -161,9 +135,10 @@ def train_one_epoch(
 
     average_batch_statistics(strategy, trainee.network)
     referee.check_training()
-    corrupt = count_corrupt(strategy, loader)
+    group = Reducing(strategy)
+    corrupt = count_corrupt(group, loader)
     refuse_broken_data(corrupt, images_per_epoch)
-    ids = check_epoch(spec, strategy, loader, epoch)
+    ids = check_epoch(spec, group, loader, epoch)
     (loss_total,) = strategy.all_reduce(loss_sum[None]).tolist()
     micro_batches = steps * spec.virtual_workers
     return Outcome(
@@ -171,7 +146,7 @@ def train_one_epoch(
         steps=steps,
         samples=images_per_epoch,
         corrupt_images=corrupt,
-        rescued_images=count_rescued(strategy, loader, images_per_epoch),
+        rescued_images=count_rescued(group, loader, images_per_epoch),
         loss=loss_total / micro_batches,
         lr=rate,
         ids_sha256=ids,
@@ -206,16 +181,17 @@ def load_one_epoch(
         on_step(step + 1, steps)
     window = clock.stop()
 
+    group = Reducing(strategy)
     samples = steps * spec.global_batch_size
-    corrupt = count_corrupt(strategy, loader)
+    corrupt = count_corrupt(group, loader)
     refuse_broken_data(corrupt, samples)
     return Outcome(
         window=window,
         steps=steps,
         samples=samples,
         corrupt_images=corrupt,
-        rescued_images=count_rescued(strategy, loader, samples),
-        ids_sha256=check_epoch(spec, strategy, loader, epoch),
+        rescued_images=count_rescued(group, loader, samples),
+        ids_sha256=check_epoch(spec, group, loader, epoch),
     )
 
 
@@ -256,9 +232,9 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
             on_step(step, len(loader))
     window = clock.stop()
 
-    steps = torch.tensor(float(len(loader)), dtype=torch.float64, device=strategy.device)
-    busiest = int(strategy.all_reduce(steps, "max").item())
-    corrupt = count_corrupt(strategy, loader)
+    group = Reducing(strategy)
+    busiest = int(group.reduce(len(loader), "max"))
+    corrupt = count_corrupt(group, loader)
     sums = nn.functional.pad(totals, (0, 1), value=own)  # one collective for all of them
     loss_sum, top1, top5, samples = strategy.all_reduce(sums).tolist()
     return Outcome(
@@ -266,11 +242,11 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
         steps=busiest,
         samples=int(samples),
         corrupt_images=corrupt,
-        rescued_images=count_rescued(strategy, loader, int(samples)),
+        rescued_images=count_rescued(group, loader, int(samples)),
         loss=loss_sum / samples,
         top1=top1 / samples,
         top5=top5 / samples,
-        ids_sha256=check_evaluation(strategy, loader),
+        ids_sha256=check_evaluation(group, loader),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddl_core.datasets.encoded import EncodedImages
 from ddl_core.datasets.folder import list_images
 from ddl_core.datasets.shards import (
     RecordList,
@@ -18,7 +19,6 @@ from ddl_core.datasets.shards import (
 )
 from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
 from ddl_core.errors import DataError
-from ddl_core.train.protocols import EncodedImages
 from tests.datasets.published import write_published
 
 IMAGENET = 1_281_167

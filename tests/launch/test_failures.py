@@ -21,10 +21,10 @@ from ddl_core.errors import LaunchError
 from ddl_core.launch import diagnose, fork_server
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import import_path
+from ddl_core.rank import entry
 from ddl_core.records.failures import REMEDIES, Category, classify, remedy
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, read_record, write_record
-from ddl_core.train import worker
 from tests.launch.fixtures import Start
 from tests.launch.running import planned
 
@@ -146,7 +146,7 @@ def of_worker(files: RunFiles, error: Exception) -> Failure:
     try:
         raise error
     except Exception as raised:
-        worker.report(files.directory, raised)
+        entry.report(files.directory, raised)
     return diagnose.diagnose(files, files.logs, 1)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
+from ddl_core.rank import entry
 from ddl_core.records import ledger
 from ddl_core.records.ledger import mark_failed
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import Attempt, Failure, read_record, write_record
 from ddl_core.records.storage import RESERVE_BYTES, cannot_write, keep_room, now
-from ddl_core.train import worker
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 
@@ -50,7 +50,7 @@ def test_what_a_rank_has_to_say_and_the_record_find_room(
     try:
         write_record(directory, read_record(directory))
     except RecordError as error:
-        worker.report(directory, error)
+        entry.report(directory, error)
     assert "No space left on device" in RunFiles(directory).error.read_text()
     mark_failed(directory, CAUSE)
     record = read_record(directory)

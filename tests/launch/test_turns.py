@@ -18,6 +18,7 @@ from ddl_core.launch import ranks, turns
 from ddl_core.launch.memory import Room
 from ddl_core.launch.study import run_study
 from ddl_core.processes import freeze, thaw
+from ddl_core.rank.turns import Turns
 from ddl_core.records.ledger import INTERRUPTED, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.progress import WAITING, read_progress
@@ -25,7 +26,6 @@ from ddl_core.records.run import Turn, read_epochs, read_record
 from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
-from ddl_core.train.turns import Turns
 from tests.launch.running import TINY, planned, processes_of, wait_for
 
 EPOCHS = 4  # the first one is cold

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from ddl_core.rank.cores import affinity
 from ddl_core.records.failures import Category
 from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress
@@ -13,6 +14,7 @@ from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import device
+from ddl_core.train.strategies.group import Reducing
 from ddl_core.train.strategies.single import Single
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
@@ -63,7 +65,7 @@ def test_all_that_a_run_tells_of_machine_and_settings_is_described():
     group = Single(spec)
     known = {**provenance(), **host(), **device.describe(group.device)}
     known |= {**device.threads(), **device.settings(spec, group.device)}
-    known |= {**device.affinity(group, 1), "environment": {}, "communication": {}}
+    known |= {**affinity(Reducing(group), 1), "environment": {}, "communication": {}}
     for name in known:
         assert f"`{name}`" in text
 

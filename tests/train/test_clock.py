@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from ddl_core.rank.clock import by_step, cpu_seconds
 from ddl_core.records.profile import MARK
 from ddl_core.records.run import Spent
-from ddl_core.train.clock import Clock, by_step, cpu_seconds
+from ddl_core.train.clock import Clock
 from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup
 

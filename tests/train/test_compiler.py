@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ddl_core.errors import LaunchError
+from ddl_core.rank import entry
 from ddl_core.records.run import Attempt, RunRecord, write_record
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import worker
@@ -53,7 +54,7 @@ def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch
     record.attempts.append(Attempt(started_utc=record.created_utc))
     write_record(tmp_path, record)
     after = []
-    monkeypatch.setattr(worker, "append_epoch", lambda *_: after.append(len(graphs)))
+    monkeypatch.setattr(entry, "append_epoch", lambda *_: after.append(len(graphs)))
     worker.Run(tmp_path).execute()
     trained, evaluated, *later = after
     assert 0 < trained < evaluated

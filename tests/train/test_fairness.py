@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from ddl_core.errors import FairnessError
+from ddl_core.rank.order import eval_batches, train_batches
+from ddl_core.rank.rules import check_agreement, check_epoch
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop, optim
-from ddl_core.train.fairness import Referee, check_agreement, check_epoch, check_setup
-from ddl_core.train.loaders.order import eval_batches, train_batches
+from ddl_core.train.fairness import Referee, check_setup
 from ddl_core.train.loop import Trainee, evaluate, train_one_epoch
 from ddl_core.train.optim import make_optimizer
 from tests import planted

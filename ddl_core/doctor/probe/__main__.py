@@ -12,10 +12,10 @@ from pathlib import Path
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
 from ddl_core.processes import allow_open_files, die_with_parent
+from ddl_core.rank.entry import report
 from ddl_core.records.probe import Answer, read_probe, write_answer
 from ddl_core.train import device as accelerator
 from ddl_core.train.strategies.group import ProcessGroup, Rank
-from ddl_core.train.worker import report
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from ddl_core.datasets.encoded import EncodedImages
 from ddl_core.datasets.folder import class_folders, scan
 from ddl_core.datasets.shards import list_records, shards_folder
 from ddl_core.errors import DataError
+from ddl_core.rank.views import UNREADABLE, open_rgb
 from ddl_core.records.paths import locate
 from ddl_core.records.probe import ProbeRecord, Reading
 from ddl_core.train.bench import forget
-from ddl_core.train.loaders.image import UNREADABLE, open_rgb
-from ddl_core.train.protocols import EncodedImages
 
 MOST_IMAGES = 512  # of each rank
 MOST_CLASSES = 32  # folders listed: all of ImageNet's would take minutes on some file systems

@@ -116,9 +116,9 @@ def _execute(run_dir: Path) -> int:
 
 def _headway(run_dir: Path) -> tuple[int, int]:
     """Return the starts of a run, and when its checkpoint was written."""
-    checkpoint = RunFiles(run_dir).checkpoint
-    written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    return len(read_record(run_dir).attempts), written
+    files = RunFiles(run_dir)
+    kept = [path.stat().st_mtime_ns for path in (files.checkpoint, files.state) if path.exists()]
+    return len(read_record(run_dir).attempts), max(kept, default=0)
 
 
 def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:

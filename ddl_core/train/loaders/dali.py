@@ -14,12 +14,11 @@ from nvidia.dali.plugin.pytorch import feed_ndarray
 from torch import Tensor
 
 from ddl_core.errors import DataError, SpecError
+from ddl_core.rank.order import Indices, Split
+from ddl_core.rank.views import MEAN, STD
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.dali_feed import Feed
 from ddl_core.train.loaders.files import FileLoader
-from ddl_core.train.loaders.image import MEAN, STD
-from ddl_core.train.loaders.order import Indices
-from ddl_core.train.protocols import Split
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.files import Batches, Images, NamedOnce
-from ddl_core.train.loaders.image import (
+from ddl_core.rank.images import Batches, Images, NamedOnce
+from ddl_core.rank.views import (
     MEAN,
     UNREADABLE,
     Training,
@@ -27,6 +26,7 @@ from ddl_core.train.loaders.image import (
     evaluation_size,
     open_rgb,
 )
+from ddl_core.spec.run import RunSpec
 
 END_OF_JPEG = b"\xff\xd9"  # inside the compressed data, ff is never followed by d9
 TRAILER_BYTES = 4096  # some cameras write a little behind the end

@@ -20,13 +20,12 @@ from ddl_core.datasets.shards import RecordList, index_path
 from ddl_core.datasets.tfrecord import ENCODED, LABEL
 from ddl_core.errors import DataError
 from ddl_core.private import Passing
+from ddl_core.rank.images import Images
+from ddl_core.rank.order import Indices, Split
+from ddl_core.rank.views import FLIP_PROBABILITY, RATIO, TRIES
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.loaders.dali import DECODED, LINEAR, Dali
-from ddl_core.train.loaders.files import Images
-from ddl_core.train.loaders.image import FLIP_PROBABILITY, RATIO, TRIES
-from ddl_core.train.loaders.order import Indices
-from ddl_core.train.protocols import Split
 
 MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
 OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"

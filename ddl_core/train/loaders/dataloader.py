@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.processes import die_with_parent
+from ddl_core.rank.images import Images, NamedOnce
+from ddl_core.rank.order import Indices, Split
+from ddl_core.rank.views import UNREADABLE, Training
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.ahead import copied_ahead
-from ddl_core.train.loaders.files import FileLoader, Images, NamedOnce
-from ddl_core.train.loaders.image import UNREADABLE, Training
-from ddl_core.train.loaders.order import Indices
-from ddl_core.train.protocols import Split
+from ddl_core.train.loaders.files import FileLoader
 
 Sample = tuple[Tensor, int, int, bool]
 """Image, label, number, and whether it was unreadable."""

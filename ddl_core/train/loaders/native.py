@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ddl_core.rank.views import MEAN, STD, evaluation_corner, evaluation_size, open_rgb
 from ddl_core.train.loaders.dataloader import ProcessLoader, Samples
-from ddl_core.train.loaders.image import MEAN, STD, evaluation_corner, evaluation_size, open_rgb
 from ddl_core.train.vision import transforms
 
 functional = transforms.functional

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddl_core.rank.order import Split, count_eval_batches, steps_per_epoch
 from ddl_core.spec.run import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.spec.seeds import derive_seed
-from ddl_core.train.loaders.order import count_eval_batches, steps_per_epoch
-from ddl_core.train.protocols import Split
 
 # Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
 POOL = 4

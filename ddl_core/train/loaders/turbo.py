@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.dataloader import ProcessLoader, Sample, Samples
-from ddl_core.train.loaders.files import Images
-from ddl_core.train.loaders.image import (
+from ddl_core.rank.images import Images
+from ddl_core.rank.order import Split
+from ddl_core.rank.views import (
     MEAN,
     STD,
     check_pixels,
@@ -25,7 +24,8 @@ from ddl_core.train.loaders.image import (
     evaluation_size,
     open_rgb,
 )
-from ddl_core.train.protocols import Split
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.loaders.dataloader import ProcessLoader, Sample, Samples
 
 DIRECT = ("YCbCr", "Gray", "RGB")  # what libjpeg-turbo turns into RGB by itself
 

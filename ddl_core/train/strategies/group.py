@@ -4,18 +4,20 @@ NCCL on GPUs, Gloo on the CPU.
 """
 
 import os
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ddl_core.errors import LaunchError
+from ddl_core.rank.group import Place, Reduction
 from ddl_core.records import gpus
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.protocols import Reduction
+from ddl_core.train.protocols import Strategy
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
@@ -24,34 +26,8 @@ OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.Re
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
-@dataclass(frozen=True)
-class Rank:
-    """Place of this process: `rank` of `world_size`, `local_rank` on its machine."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-    @classmethod
-    def from_environment(cls, spec: RunSpec) -> "Rank":
-        """Read the variables that torchrun sets, as all do who start ranks here.
-
-        Raises
-        ------
-        LaunchError
-            If the number of processes is not the one that `spec` asks for.
-        """
-        place = cls(
-            rank=int(os.environ.get("RANK", 0)),
-            local_rank=int(os.environ.get("LOCAL_RANK", 0)),
-            world_size=int(os.environ.get("WORLD_SIZE", 1)),
-        )
-        if place.world_size != spec.world_size:
-            raise LaunchError(
-                f"{place.world_size} ranks were started, but the run asks for {spec.world_size} "
-                f"(nodes {spec.nodes} x gpus_per_node {spec.gpus_per_node})"
-            )
-        return place
+class Rank(Place):
+    """Place of this process, and the device that torch computes on there."""
 
     def device(self, wanted: str) -> torch.device:
         """Return the device for ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -123,3 +99,21 @@ class ProcessGroup:
         """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+class Reducing:
+    """A strategy's ranks as a `Group`: its collectives for numbers that are no tensors."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self.rank, self.local_rank = strategy.rank, strategy.local_rank
+        self.world_size = strategy.world_size
+
+    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
+        """Return `values` reduced over ranks, in their own type. A collective."""
+        tensor = torch.tensor(np.asarray(values), device=self._strategy.device)
+        return self._strategy.all_reduce(tensor, op).cpu().numpy()
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._strategy.barrier()

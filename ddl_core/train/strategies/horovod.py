@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from ddl_core.errors import LaunchError
 from ddl_core.processes import TURNS
+from ddl_core.rank.group import Reduction
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
-from ddl_core.train.protocols import Reduction
 from ddl_core.train.strategies.group import Rank
 
 OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}

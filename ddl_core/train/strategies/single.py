@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddl_core.rank.group import Reduction
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.protocols import Reduction
 from ddl_core.train.strategies.group import Rank
 
 

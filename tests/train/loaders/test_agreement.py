@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
+from ddl_core.rank.order import epoch_order
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.order import epoch_order
 from tests.train.loaders.paths import EVAL, FORMATS, LOADERS, TRAIN, images_of, open_loader
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ddl_core.errors import SpecError
+from ddl_core.rank.images import Images
 from ddl_core.train.loaders import turbo
-from ddl_core.train.loaders.files import Images
 from tests.train.loaders.paths import images_of, open_loader
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from ddl_core.train.loaders import dataloader, order
-from ddl_core.train.loaders.files import Batches
+from ddl_core.rank import order
+from ddl_core.rank.images import Batches
+from ddl_core.train.loaders import dataloader
 from tests.pictures import write_pictures
+from tests.rank.test_order import spec
 from tests.train.loaders.paths import open_loader
-from tests.train.loaders.test_order import spec
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ddl_core.train.energy.source import Every, Unmeasured
+from ddl_core.rank.energy.source import Every, Unmeasured
 
 EVERY_S = 0.1
 

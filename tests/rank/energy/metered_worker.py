@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddl_core.records.progress import Progress
 from ddl_core.train import worker
-from tests.train.energy import powercap
+from tests.rank.energy import powercap
 
 step = Progress.step
 

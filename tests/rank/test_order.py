@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.order import (
+from ddl_core.rank.order import (
     count_eval_batches,
     eval_batches,
     steps_per_epoch,
     train_batches,
 )
+from ddl_core.spec.run import RunSpec
 
 
 def spec(workers: int, accumulation: int = 1, batch: int = 4, **fields) -> RunSpec:

@@ -8,7 +8,7 @@ is left out. The files: Documentation/ABI/testing/sysfs-class-powercap of the Li
 import os
 from pathlib import Path
 
-from ddl_core.train.energy.source import Every, Unmeasured
+from ddl_core.rank.energy.source import Every, Unmeasured
 
 POWERCAP = "/sys/class/powercap"
 # A counter of 262 kJ wraps around within 20 min at 200 W: read it before it can do so twice.

@@ -3,8 +3,8 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
+from ddl_core.rank.views import Training, evaluation_corner, evaluation_size
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.image import Training, evaluation_corner, evaluation_size
 from ddl_core.train.vision import transforms
 
 SHAPES = [(375, 500), (500, 375), (1, 1), (40, 1000), (1000, 40), (224, 224)]

@@ -7,6 +7,7 @@ V workers are spread over ranks. Evaluation takes every image once, without padd
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
 Indices = npt.NDArray[np.int64]
+Split = Literal["train", "eval"]
 
 
 def spread(wanted: int, found: int) -> Indices:

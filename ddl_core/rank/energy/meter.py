@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable
 from typing import Self
 
-import torch
+import numpy as np
 
-from ddl_core.train.energy.nvml import GpuCounter, GpuPower
-from ddl_core.train.energy.rapl import Rapl
-from ddl_core.train.energy.source import Source, Unmeasured
-from ddl_core.train.protocols import Strategy
+from ddl_core.rank.energy.nvml import GpuCounter, GpuPower
+from ddl_core.rank.energy.rapl import Rapl
+from ddl_core.rank.energy.source import Source, Unmeasured
+from ddl_core.rank.group import Group
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,7 @@ class Meter:
 
     Parameters
     ----------
-    strategy : Strategy
-        The group.
+    group : Group
     gpu : str or None
         UUID of this rank's GPU; None on the CPU.
 
@@ -37,8 +36,8 @@ class Meter:
         What is not counted, and why.
     """
 
-    def __init__(self, strategy: Strategy, gpu: str | None) -> None:
-        self._strategy = strategy
+    def __init__(self, group: Group, gpu: str | None) -> None:
+        self._group = group
         self._mine: list[Source] = []
         self._failed = False
         methods: list[str] = []
@@ -80,8 +79,7 @@ class Meter:
             except Unmeasured as error:
                 self._fail(error)
         # Not a number on one rank is not a number in the sum.
-        own = torch.tensor(float("nan") if self._failed else joules, dtype=torch.float64)
-        total = float(self._strategy.all_reduce(own.to(self._strategy.device)).item())
+        total = float(self._group.reduce(float("nan") if self._failed else joules))
         return None if total != total else total
 
     def _fail(self, error: Unmeasured) -> None:
@@ -107,14 +105,13 @@ class Meter:
         reasons.append(reason)
 
     def _everywhere(self, here: bool) -> bool:
-        flag = torch.tensor(float(here), dtype=torch.float64, device=self._strategy.device)
-        return bool(self._strategy.all_reduce(flag, "min").item())
+        return bool(self._group.reduce(float(here), "min"))
 
     def _first_with(self, place: str) -> bool:
         """Say whether no lower rank has the same `place`."""
-        group = self._strategy
-        places = torch.zeros(group.world_size, dtype=torch.float64, device=group.device)
+        group = self._group
+        places = np.zeros(group.world_size)
         # 48 bits: float64 holds them exactly, and so does a sum with zeros.
         places[group.rank] = int(hashlib.sha256(place.encode()).hexdigest()[:12], 16)
-        own, *lower = group.all_reduce(places)[: group.rank + 1].flip(0).tolist()
+        own, *lower = group.reduce(places)[group.rank :: -1].tolist()
         return own not in lower

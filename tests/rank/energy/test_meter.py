@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import nn
 
+from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy.rapl import Rapl
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.clock import Clock
-from ddl_core.train.energy.meter import Meter
-from ddl_core.train.energy.rapl import Rapl
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
 from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies.group import Reducing
 from ddl_core.train.strategies.single import Single
 from tests.groups import ThreadGroup, ThreadRank
-from tests.train.energy import powercap
+from tests.rank.energy import powercap
 from tests.train.test_loop import ListLoader, batches
 
 GPU = "01234567-89ab-cdef-0123-456789abcdef"  # there is none of this name
@@ -56,7 +57,7 @@ def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
             super().__init__()
             self.place = next(places)
 
-    monkeypatch.setattr("ddl_core.train.energy.meter.Rapl", Elsewhere)
+    monkeypatch.setattr("ddl_core.rank.energy.meter.Rapl", Elsewhere)
     assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
 
 
@@ -64,7 +65,7 @@ def test_what_one_rank_cannot_read_counts_for_none(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readable = iter([root, root / "nowhere"])
-    monkeypatch.setattr("ddl_core.train.energy.meter.Rapl", lambda: Rapl(next(readable)))
+    monkeypatch.setattr("ddl_core.rank.energy.meter.Rapl", lambda: Rapl(next(readable)))
 
     def measure(group: ThreadRank) -> tuple:
         meter = Meter(group, None)
@@ -142,7 +143,7 @@ def test_the_clock_measures_between_start_and_stop_only(root: Path) -> None:
 def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
     spec = RunSpec(classes=3, local_batch_size=4)
     group, model = Single(spec), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-    meter = Meter(group, None)
+    meter = Meter(Reducing(group), None)
     trainee = Trainee.build(spec, group, model, make_optimizer(spec, model), meter)
     loader = ListLoader(batches(6))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.train.energy.rapl import Rapl
-from ddl_core.train.energy.source import Unmeasured
-from tests.train.energy import powercap
+from ddl_core.rank.energy.rapl import Rapl
+from ddl_core.rank.energy.source import Unmeasured
+from tests.rank.energy import powercap
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""Each library's ranks run with a Python of their own; what it lacks is told before they start."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launch import interpreters
+from ddl_core.launch.interpreters import COMMON, python_of, require, version
+from ddl_core.spec.registry import LIBRARIES
+
+OTHERS = [name for name in LIBRARIES if name != "torch"]
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without any environment."""
+    monkeypatch.setattr(interpreters, "PROJECT", tmp_path)
+    for name in LIBRARIES:
+        monkeypatch.delenv(f"DDL_PYTHON_{name.upper()}", raising=False)
+    return tmp_path
+
+
+def add(packages: Path, *names: str) -> None:
+    for name in names:
+        folder = packages / f"{name}-1.2.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
+
+
+@pytest.fixture
+def packages(checkout: Path) -> Path:
+    """Make an environment of TensorFlow whose Python cannot be started; return its packages."""
+    environment = checkout / ".venv-tensorflow"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").touch()
+    packages = environment / "lib" / "python3.11" / "site-packages"
+    add(packages, "tensorflow_cpu", "PyYAML", *(name for name in COMMON if name != "pyyaml"))
+    return packages
+
+
+def test_torch_is_in_this_process_environment() -> None:
+    assert python_of("torch") == Path(sys.executable)
+    assert version("torch", "pydantic")
+    require("torch", "single")
+
+
+@pytest.mark.parametrize("library", OTHERS)
+def test_without_an_environment_the_error_names_the_target(library: str) -> None:
+    for ask in (python_of, lambda name: version(name, name), lambda name: require(name, "single")):
+        with pytest.raises(NotInstalledError, match=rf"run `make {library}`, or.*DDL_PYTHON_"):
+            ask(library)
+
+
+def test_the_environment_of_the_checkout_is_taken_as_it_is_named(checkout: Path) -> None:
+    """A link is not followed: Python finds an environment by the name that it is called by."""
+    python = checkout / ".venv-keras" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert python_of("keras") == python
+
+
+def test_what_an_environment_has_is_found_without_starting_it(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    assert version("tensorflow", "tensorflow-cpu") == "1.2"
+    assert version("tensorflow", "torch") is None
+    require("tensorflow", "multiworker")
+
+
+def test_a_strategy_whose_package_is_not_there_is_refused(packages: Path) -> None:
+    with pytest.raises(NotInstalledError, match=r"strategy 'horovod' of.*run `make tensorflow`"):
+        require("tensorflow", "horovod")
+    add(packages, "horovod")
+    require("tensorflow", "horovod")
+
+
+@pytest.mark.parametrize("package", ["tensorflow_cpu", "PyYAML", "numpy"])
+def test_an_environment_that_is_not_complete_is_refused(packages: Path, package: str) -> None:
+    shutil.rmtree(packages / f"{package}-1.2.dist-info")
+    with pytest.raises(NotInstalledError, match="needs the package"):
+        require("tensorflow", "single")
+
+
+def test_the_interpreter_that_a_variable_names_comes_first(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDL_PYTHON_TENSORFLOW", sys.executable)
+    assert python_of("tensorflow") == Path(sys.executable)
+    assert version("tensorflow", "pydantic") != "1.2"  # this environment's
+    with pytest.raises(NotInstalledError, match="library 'tensorflow' needs the package"):
+        require("tensorflow", "single")
+
+
+def test_modules_of_a_site_are_found_where_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules of a cluster put their packages on PYTHONPATH."""
+    add(tmp_path / "module", "mxnet", "horovod")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "module"))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >>"$0.log"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("DDL_PYTHON_MXNET", str(python))
+    require("mxnet", "horovod")
+    assert (tmp_path / "python.log").read_text() == "\n"  # asked once
+
+
+@pytest.mark.parametrize("named", ["no/such/python", "."])
+def test_a_variable_that_names_no_program_is_an_error(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDL_PYTHON_MXNET", named)
+    with pytest.raises(LaunchError, match=rf"^DDL_PYTHON_MXNET = '{named}' is not an executable"):
+        python_of("mxnet")
+
+
+def test_a_program_that_is_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_PYTHON_KERAS", shutil.which("false") or "")
+    with pytest.raises(LaunchError, match="does not start as a Python"):
+        version("keras", "keras")
