@@ -17,7 +17,7 @@ from ddl_core.analysis.seed_papers import PAPERS, SeedPapers
 
 # Shares of the test images, absolute: a share of a study's best would be another in each study.
 # The papers name none. The second is for the part of the data that a laptop trains on.
-TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.7}
+TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
 
 POINTS = {
     "panel": "string",
