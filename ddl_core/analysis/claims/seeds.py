@@ -6,6 +6,7 @@ other. What needs another machine, or is not said well enough, is not testable, 
 beside it (docs/reading_the_seeds.md). Comparisons of a statement are one family, see `decide`.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,16 +27,15 @@ CONFIRMED, CONTRADICTED = "confirmed here", "contradicted here"
 UNDECIDED, NOT_TESTABLE = "cannot say", "not testable here"
 COLUMNS = ["statement", "paper", "claim", "place", "verdict", "why", "here"]
 
-_NO_MACHINE = "needs {0}, and no run is of these"
 _WHY = {
-    "H01": _NO_MACHINE.format("256 GPUs") + "; no number, base or batch is stated (T2, T4)",
+    "H01": "said of 256 GPUs; no number, base or batch is stated (T2, T4)",
     "H02": "quoted as an example; neither source nor framework is named",
-    "M01": _NO_MACHINE.format("12 V100") + "; the base is not named (M6)",
-    "M02": _NO_MACHINE.format("more than 56 CPUs") + "; what a CPU is, is not said (M5)",
+    "M01": "said of 12 V100; the base is not named (M6)",
+    "M02": "said of more than 56 CPUs; what a CPU is, is not said (M5)",
     "O03": "which shortcuts, and compared with what, is not said (M8): here all libraries have the "
     "same settings",
-    "O04": "needs CPUs and V100 in one study, and no run is of a V100",
-    "O05": "needs CPUs and V100 in one study, and no run is of a V100",
+    "O04": "said of CPUs beside V100 (M4)",
+    "O05": "said of CPUs beside V100, and perhaps of their speed-up (M10)",
     "O06": "neither the accuracy nor the number of processors is stated (M3)",
 }
 
@@ -69,50 +69,50 @@ def _row(one: dict[str, Any], evidence: Evidence, runs: pd.DataFrame, seeds: See
     name = one["statement"]
     row = {"statement": name, "paper": one["paper"], "claim": one["summary"], "place": one["place"]}
     if name in ("O01", "O02"):
-        verdict, why, here = _ranking(list(_compared(one, evidence)))
-        return row | {"verdict": verdict, "why": why, "here": here}
-    found = {
+        found = {side: list(_compared(one, side, evidence)) for side in one["right"].split(";")}
+        return row | _ranking(found)
+    look = {
         "H01": lambda: _speedups(evidence, "tensorflow horovod"),
         "M01": lambda: _speedups(evidence, "torch ddp"),
         "O03": lambda: _accuracies(runs, one),
         "O04": lambda: _speedups(evidence, "torch ddp"),
         "O06": lambda: _seconds(runs, seeds),
     }
-    here = "; ".join(found[name]()) if name in found else ""
+    here = "; ".join(look[name]()) if name in look else ""
     return row | {"verdict": NOT_TESTABLE, "why": _WHY[name], "here": here}
 
 
-def _ranking(seen: list[Seen]) -> tuple[str, str, str]:
-    """Return verdict, why and what was seen of "the first is greater than each other one"."""
+def _ranking(found: dict[str, list[Seen]]) -> dict[str, str]:
+    """Return verdict, why and what was seen of "greater than each of these sides"."""
+    seen = [one for side in found.values() for one in side]
+    missing = [side for side, some in found.items() if not some]
+    lacks = f"not measured with several numbers of workers: {', '.join(missing)}"
     if not seen:
-        return UNDECIDED, "the arms were not measured with one and more workers", ""
+        return {"verdict": UNDECIDED, "why": lacks, "here": ""}
     words = estimates.decisions([one.estimate for one in seen])
     here = "; ".join(f"{one.text}, {word}" for one, word in zip(seen, words, strict=True))
     decided = {word: words.count(word) for word in set(words)}
     why = f"of {len(words)} comparisons " + ", ".join(
         f"{number} {word}" for word, number in sorted(decided.items())
     )
-    if estimates.LESS in decided:
-        return CONTRADICTED, why, here
-    done = decided.get(estimates.GREATER) == len(words)
-    return (CONFIRMED if done else UNDECIDED), why, here
+    done = decided.get(estimates.GREATER) == len(words) and not missing
+    verdict = CONTRADICTED if estimates.LESS in decided else CONFIRMED if done else UNDECIDED
+    return {"verdict": verdict, "why": f"{why}; {lacks}" if missing else why, "here": here}
 
 
-def _compared(one: dict[str, Any], evidence: Evidence) -> Iterator[Seen]:
-    """Return E of the left side / E of each arm of the right side, at equal settings."""
+def _compared(one: dict[str, Any], side: str, evidence: Evidence) -> Iterator[Seen]:
+    """Return E of the left side / E of each arm of one of the right, at equal settings."""
     same = [name for name in pooling.KEYS if name not in ("library", "strategy")]
-    for left in _of(evidence, one["left"]):
-        for side in one["right"].split(";"):
-            for right in _of(evidence, side):
-                bases = [_base(arm, evidence) for arm in (left, right)]
-                alike = all(left.about[name] == right.about[name] for name in same)
-                if alike and bases[0] and bases[1] and bases[0].workers == bases[1].workers:
-                    ratio = estimates.product(
-                        speed.ratio(evidence.turns, left, right),
-                        speed.ratio(evidence.turns, bases[1], bases[0]),
-                    )
-                    text = f"E of {_name(left)} / {_name(right)} {speed.interval(ratio)}"
-                    yield Seen(f"{_where(left.about)}: {text}", ratio)
+    for left, right in itertools.product(_of(evidence, one["left"]), _of(evidence, side)):
+        bases = [_base(arm, evidence) for arm in (left, right)]
+        alike = all(left.about[name] == right.about[name] for name in same)
+        if alike and bases[0] and bases[1] and bases[0].workers == bases[1].workers:
+            ratio = estimates.product(
+                speed.ratio(evidence.turns, left, right),
+                speed.ratio(evidence.turns, bases[1], bases[0]),
+            )
+            text = f"E of {_name(left)} / {_name(right)} {speed.interval(ratio)}"
+            yield Seen(f"{_where(left.about)}: {text}", ratio)
 
 
 def _of(evidence: Evidence, side: str) -> list[Arm]:

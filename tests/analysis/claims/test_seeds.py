@@ -67,6 +67,15 @@ def test_a_ranking_the_other_way_is_contradicted(make_run: MakeRun, judge: Judge
     assert table.loc["O02", "verdict"] == claims.CONFIRMED
 
 
+def test_a_ranking_without_one_side_is_not_confirmed(make_run: MakeRun, judge: Judge) -> None:
+    for arm, workers, repeat in itertools.product(ARMS[:3], (1, 2), range(3)):
+        share = {"torch": 1.9, "tensorflow": 1.6, "keras": 1.2}[arm[0]] if workers == 2 else 1.0
+        trained(make_run, arm, 20 * JITTER[repeat] / share, gpus_per_node=workers, repeat=repeat)
+    table = judge()
+    assert table.loc["O01", "verdict"] == claims.UNDECIDED
+    assert table.loc["O01", "why"].endswith("not measured with several numbers of workers: mxnet")
+
+
 def test_one_run_an_arm_decides_nothing(make_run: MakeRun, judge: Judge) -> None:
     measured(make_run, {"torch": 0.95, "tensorflow": 0.8, "keras": 0.6, "mxnet": 0.5}, repeats=1)
     table = judge()
