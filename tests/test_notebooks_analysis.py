@@ -11,6 +11,7 @@ import pytest
 from ddl_core.launch import lab_book
 from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
+from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
 
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
 LOADERS = NOTEBOOKS / "13_loaders.ipynb"
@@ -21,9 +22,13 @@ ACCURACY, CURVES = (
 )
 CLAIMS = NOTEBOOKS / "18_claims.ipynb"
 SCALING = NOTEBOOKS / "19_scaling.ipynb"
+MALIK, MAHON = NOTEBOOKS / "21_seed_malik2018.ipynb", NOTEBOOKS / "22_seed_mahon2020.ipynb"
 EACH = pytest.mark.parametrize(
     "path",
-    [THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS, SCALING],
+    [
+        *(THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS, SCALING),
+        *(MALIK, MAHON),
+    ],
     ids=lambda path: path.stem,
 )
 
@@ -146,6 +151,31 @@ def test_shows_the_accuracies_of_a_folder(
     assert pictures(target) == 1
     text = shown(target)
     for word in ("8 runs: 8 completed", "0.125", "O2", "SGD, exponential"):
+        assert word in text
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(
+    ("path", "figures", "words"),
+    [
+        (MALIK, 3, ["H01", "speed-up of TensorFlow, Horovod 1.80 [", "not testable here"]),
+        (MAHON, 4, ["O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "cannot say"]),
+    ],
+    ids=["malik", "mahon"],
+)
+def test_judges_the_libraries_of_a_folder(
+    path: Path,
+    figures: int,
+    words: list[str],
+    tree: Tree,  # noqa: F811
+    every_arm: None,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(path, target, {"results": str(tree.root), "studies": ["libraries"]})
+    assert pictures(target) == figures
+    text = shown(target)
+    for word in ("84 runs: 84 completed", *words):
         assert word in text
 
 

@@ -1,8 +1,8 @@
 """What every arm has reached at every number of workers: throughput, intervals, efficiency.
 
-An arm is strategy x loader x format of the data x model. The format is the arm's: the paper's
-loaders read different ones and stand in one panel. A setting is everything that an arm does not
-name and speed depends on: runs of two settings never share a median or a line.
+An arm is library x strategy x loader x format of the data x model. The format is the arm's: the
+paper's loaders read different ones and stand in one panel. A setting is everything that an arm does
+not name and speed depends on: runs of two settings never share a median or a line.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
 from ddl_core.spec.registry import owner, title
 from ddl_core.spec.run import RunSpec
 
-ARM = ["strategy", "loader", "data_format", "model"]
+ARM = ["library", "strategy", "loader", "data_format", "model"]
 # Columns of many figures' points: what ran, and where it comes from.
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
@@ -28,10 +28,11 @@ ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 # oversight, and nothing because somebody was sure that speed does not depend on it.
 _APART = {*ARM, "nodes", "gpus_per_node", *REPEATS}
 _WORK = [name for name in RunSpec.model_fields if name not in _APART]
-_MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib"]
-_MACHINE += ["software", "environment", "threads", "switches"]
+# What a library brings with it: another library has another, which divides nothing.
+_OF_LIBRARY = ["software", "environment", "threads", "switches"]
+_MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", *_OF_LIBRARY]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
-# What one strategy or one loader has of its own; see `_variants`.
+# What one strategy or one loader of a library has of its own; see `_variants`.
 _OWN = {"strategy": "communication", "loader": "loader_software"}
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
@@ -40,7 +41,7 @@ _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compi
 _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
 _NAMED += ["memory_gib", "ranks_per_node"]
 _HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
-_TEXTS = ["software", "environment", "threads", "switches", "cores_shared"]
+_TEXTS = [*_OF_LIBRARY, "cores_shared"]
 
 # The same again for the two halves of a training: everything divides them but what is listed here.
 # A loader does not know what is done with its batches. How many images an epoch has may differ:
@@ -85,12 +86,12 @@ _NOT_OF_TRAINING = {
 }
 _PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
 LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
-LOADING += ["loader", "loader_software", "data_format", *_PLACE]
+LOADING += ["library", "loader", "loader_software", "data_format", *_PLACE]
 TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
-TRAINING += ["strategy", "communication", "model", *_PLACE]
+TRAINING += ["library", "strategy", "communication", "model", *_PLACE]
 # What an arm has in common with the same work done by `single`.
 _SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
-_SINGLE += ["loader", "data_format", "model", "hardware"]
+_SINGLE += ["library", "loader", "data_format", "model", "hardware"]
 
 VALUE = turns.WALL
 
@@ -119,11 +120,14 @@ COLUMNS = [
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return `runs` with the columns setting (a short text), differs, hardware and on_cpu.
 
-    A setting ends with what differs in its machine and software from others of its study.
+    A setting ends with what differs in its machine and software from others of its study. Of what
+    a library brings with it, such as ``software``, only that is left in which runs of this library
+    differ: settings of two libraries are the same, if nothing else tells them apart.
     A run that failed before it knew its machine gets that of its study, if the study has only one.
     """
     table = runs.copy()
     _fill_machine(table)
+    _keep_differing(table)
     table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
@@ -181,7 +185,8 @@ def _variants(table: pd.DataFrame) -> pd.Series:
     """
     found = pd.Series("", index=table.index, dtype="string")
     for arm, column in _OWN.items():
-        for _, runs in table.groupby([*_KEY, *_SPREAD, arm], dropna=False, sort=False):
+        alike = [*_KEY, *_SPREAD, "library", arm]
+        for _, runs in table.groupby(alike, dropna=False, sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
             if len(counts) > 1:
@@ -195,7 +200,7 @@ def _variants(table: pd.DataFrame) -> pd.Series:
 def _fill_machine(table: pd.DataFrame) -> None:
     unknown = table["machine"].isna()
     for by, columns in ([], _MACHINE), *(([arm], [own]) for arm, own in _OWN.items()):
-        for _, runs in table.groupby(["study", *by]):
+        for _, runs in table.groupby(["study", "library", *by]):
             lost = unknown[runs.index]
             known = runs.loc[~lost, columns].drop_duplicates()
             if len(known) == 1:
@@ -203,6 +208,17 @@ def _fill_machine(table: pd.DataFrame) -> None:
                     table.loc[runs.index[lost], column] = known[column].iloc[0]
     known = (~unknown & table["cores_shared"].notna()).groupby(table["study"]).transform("any")
     table.loc[unknown & known, "cores_shared"] = ALONE
+
+
+def _keep_differing(table: pd.DataFrame) -> None:
+    """Leave of what a library brings with it only that in which runs of this library differ."""
+    for _, runs in table.groupby(["study", "library"]):
+        for name in _OF_LIBRARY:
+            own = runs[name]
+            if own.notna().any():
+                table.loc[runs.index, name] = own.map(differing(own)).astype("string")
+            else:
+                table.loc[runs.index, name] = ""
 
 
 def _work(row: dict, varying: list[str]) -> str:

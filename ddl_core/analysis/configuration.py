@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from ddl_core.records.run import RunRecord
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, Entry
+from ddl_core.spec.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, Entry
 
-# What every run computes or reads images with; a network may need more.
+# What every run computes or reads images with; a library and a network may need more.
 _COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
 _OWN = tuple(
     beginning
@@ -82,7 +82,8 @@ def _software(record: RunRecord) -> list[str]:
     system, provenance = record.system or {}, record.provenance or {}
     versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
     versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
-    needed = dict.fromkeys((*_COMMON, *MODELS[record.spec.model].packages))
+    more = LIBRARIES[record.spec.library], MODELS[record.spec.model]
+    needed = dict.fromkeys((*_COMMON, *(name for entry in more for name in entry.packages)))
     named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
     return [*named, *([system["os"]] if "os" in system else [])]
 

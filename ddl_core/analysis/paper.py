@@ -77,12 +77,19 @@ def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
     """
     others = {"published": "accuracy", "performance": "performance"}
     names = [name for name in Paper.__annotations__ if name not in others]
-    tables = {name: _read(directory / f"{name}.csv") for name in names}
-    tables |= {name: _read(published / f"{file}.csv") for name, file in others.items()}
+    tables = {name: read_numbers(directory / f"{name}.csv") for name in names}
+    tables |= {name: read_numbers(published / f"{file}.csv") for name, file in others.items()}
     return Paper(**tables)
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_numbers(path: Path) -> pd.DataFrame:
+    """Read a table of stated numbers.
+
+    Raises
+    ------
+    DataError
+        If the file is missing.
+    """
     types = {} if path.name == "settings.csv" else _TYPES  # some settings are words
     try:
         table = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
@@ -132,7 +139,8 @@ def _derived(paper: Paper, quantity: str) -> pd.DataFrame:
 def _points(*parts: pd.DataFrame) -> pd.DataFrame:
     table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
     formats = table["loader"].map(FORMATS)
-    return table.assign(data_format=formats, base_world_size=BASE_WORLD_SIZE, hardware=SYSTEM)
+    about = {"base_world_size": BASE_WORLD_SIZE, "hardware": SYSTEM}
+    return table.assign(library="torch", data_format=formats, **about)
 
 
 def covers(stated: str, name: str) -> bool:

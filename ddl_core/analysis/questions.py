@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.figures import (
+    accuracy_by_library,
     accuracy_vs_batch_size,
     by_arm,
     comparison,
@@ -17,10 +18,13 @@ from ddl_core.analysis.figures import (
     ratios,
     scaling_prediction,
     schedules,
+    throughput_vs_batch_size,
     time_budget,
     time_shares,
+    time_to_accuracy,
 )
 from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.seed_papers import SeedPapers, read_seeds
 from ddl_core.analysis.tables import empty_profiles, empty_windows
 from ddl_core.spec.study import Study
 
@@ -43,6 +47,7 @@ class Tables:
     windows: pd.DataFrame = field(default_factory=empty_windows)
     profiles: pd.DataFrame = field(default_factory=empty_profiles)
     study: Study | None = None
+    seeds: SeedPapers = field(default_factory=read_seeds)
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,16 @@ QUESTIONS = {
         lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
         over_workers.draw_throughput,
         needs=f"a network and loader {_SIZES}",
+    ),
+    "speedup_vs_workers": Question(
+        lambda tables: over_workers.speedup_points(tables.arms, tables.seeds),
+        over_workers.draw_speedup,
+        needs=f"several libraries, one of them {_SIZES}",
+    ),
+    "throughput_vs_batch_size": Question(
+        lambda tables: throughput_vs_batch_size.points(tables.arms),
+        throughput_vs_batch_size.draw,
+        needs="a network and loader at two batch sizes",
     ),
     "throughput_by_arm": Question(
         lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
@@ -152,6 +167,16 @@ QUESTIONS = {
         lambda tables: time_shares.points(tables.profiles, tables.runs),
         time_shares.draw,
         needs="profiled runs",
+    ),
+    "time_to_accuracy": Question(
+        lambda tables: time_to_accuracy.points(tables.runs, tables.seeds),
+        time_to_accuracy.draw,
+        needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
+    ),
+    "accuracy_by_library": Question(
+        lambda tables: accuracy_by_library.points(tables.runs),
+        accuracy_by_library.draw,
+        needs="several libraries that evaluated",
     ),
     "schedules": Question(
         lambda tables: schedules.points(tables.paper), schedules.draw, needs=OF_NO_RUN

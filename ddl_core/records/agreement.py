@@ -1,7 +1,8 @@
 """Do runs of different frameworks that did the same work hold the same weights? From records alone.
 
 A group is what must be equal: completed runs of one study that differ in the framework alone, on
-one processor with one torch. Processors round differently, so weights are not compared across them.
+one processor with one version of one library. Processors round differently, and so do libraries, so
+weights are not compared across them.
 """
 
 import json
@@ -25,7 +26,8 @@ _FREE = {
     "horovod_cycle_ms",
 }
 _MACHINE = ("cpu", "architecture", "device", "accelerator")
-_COMPUTE = ("torch", "pillow", "numpy", "nvidia-dali")  # beginnings of names of packages
+# Beginnings of names of packages.
+_COMPUTE = ("torch", "tensorflow", "keras", "jax", "mxnet", "pillow", "numpy", "nvidia-dali")
 _TITLE = {"model", "loader", "nodes", "gpus_per_node", "repeat"}
 
 REMEDY = """\
@@ -51,11 +53,14 @@ class Group:
 
         Two numbers have the same sum in either order; with more than two workers a framework's
         order shows in the last bit. So does the choice of kernels on a GPU, where some also add in
-        an order of chance, and a compiler, which meets another graph under each framework. Of
-        several machines, a record names the processor of the first alone.
+        an order of chance, and a compiler, which meets another graph under each framework: that of
+        a library that always compiles, too. Of several machines, a record names the processor of
+        the first alone.
         """
         one = self.records[0]
-        exact = one.spec.precision == "fp32" and not one.spec.compile
+        exact = (
+            one.spec.library == "torch" and one.spec.precision == "fp32" and not one.spec.compile
+        )
         here = one.spec.nodes == 1 and (one.system or {}).get("device") == "cpu"
         return exact and here and one.world_size <= 2
 

@@ -13,6 +13,7 @@ FIGURES = PROJECT / "figures"
 README = PROJECT / "README.md"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
+SEEDS = PROJECT / "data" / "seeds"
 SCALING = PROJECT / "data" / "scaling"
 
 

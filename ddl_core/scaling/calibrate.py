@@ -61,7 +61,7 @@ class Calibrated:
 def calibrate(
     tree: Tree, study: str, strategy: str, loader: str, model: str, noise: float = NOISE
 ) -> Calibrated:
-    """Return the machine on which the runs of a study were made, from all that bear on it.
+    """Return the machine on which PyTorch's runs of a study were made, from all that bear on it.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def calibrate(
 def _records(tree: Tree, study: str) -> Iterable[RunRecord]:
     for path in sorted(tree.study(study).glob("*/run.json")):
         record = read_record(path.parent)
-        if record.status == "completed":
+        if record.status == "completed" and record.spec.library == "torch":
             yield record
 
 

@@ -109,6 +109,12 @@ def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) ->
     return found
 
 
+def called(library: str, strategy: str) -> str:
+    """Return what a strategy of a library is called: PyTorch-DDP, but ``"PyTorch, Horovod"``."""
+    names = title("library", library), title("strategy", strategy)
+    return names[1] if names[1].startswith(names[0]) else ", ".join(names)
+
+
 def phrase(field: str, value: Any) -> str:
     """Return a field and its value in plain words, e.g. ``"bucket 25 MiB"``."""
     if field in REGISTRIES:
@@ -129,8 +135,11 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
     if len(own) > 1:
         told = [name for name in own if row[name] != RunSpec.model_fields[name].default]
     parts = []
+    both = {"library", "strategy"} <= set(names)
     for name in names:
-        if name in told or not owner(name):
+        if both and name in ("library", "strategy"):
+            parts += [called(row["library"], row["strategy"])] if name == "strategy" else []
+        elif name in told or not owner(name):
             parts.append(phrase(name, row[name]))
         elif own and not told and name == own[0]:
             parts.append(_DEFAULT)

@@ -73,7 +73,7 @@ def test_no_point_of_a_figure_is_of_both(field: str, tree: Tree, make_run: MakeR
 @EACH
 def test_no_accuracy_is_a_mean_of_both(field: str, tree: Tree, make_run: MakeRun) -> None:
     """Two fields vary, the other one makes it a study of accuracy."""
-    other = "schedule" if field == "optimizer" else "optimizer"
+    other = "schedule" if field in ("optimizer", "library") else "optimizer"
     values = ("cosine", "constant") if other == "schedule" else ("sgd", "lars")
     pairs = [two(field, **{other: value}) for value in values]
     for top1, spec in zip(

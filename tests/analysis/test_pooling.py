@@ -93,10 +93,10 @@ OWN: dict[str, tuple[Changes, Changes]] = {
 
 # Every setting of a run but its arm, its number of ranks, and what neither half of a training
 # depends on. That no arm pools any field: test_never_one.
-FREE = {"strategy", "loader", "data_format", "model", "nodes", "gpus_per_node", "device", "work",
-        "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "warmup_epochs",
-        "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps", "seed",
-        "repeat", "optimizer"}  # fmt: skip
+FREE = {"library", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
+        "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
+        "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps",
+        "seed", "repeat", "optimizer"}  # fmt: skip
 FIELDS = [name for name in RunSpec.model_fields if name not in FREE]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",

@@ -112,7 +112,7 @@ def _stated(part: Part, found: Sequence[Arm]) -> Iterator[Seen]:
     for arm in _of_the_paper(found):
         if arm.about["schedule"] == part.where["schedule"] and _gpus(arm) == part.high:
             value = estimates.middle(np.exp(arm.reached["top1"]))
-            text = f"V of {_schedule(arm)} {_interval(value)} points"
+            text = f"V of {_schedule(arm)} {interval(value)} points"
             relative = estimates.scaled(value, math.exp(-part.stated))
             yield Seen(part, relative, frozenset({part.high}), _place(arm), text)
 
@@ -160,11 +160,11 @@ def _compared(part: Part, one: Arm, other: Arm) -> Seen:
     lost = one.lost + other.lost
     names += f" ({lost} lost)" if lost else ""
     sizes = frozenset({_gpus(one), _gpus(other)})
-    text = f"{names}: {_interval(estimate)} points"
+    text = f"{names}: {interval(estimate)} points"
     return Seen(part, estimate, sizes, _place(one, part.compared == "schedule"), text)
 
 
-def _interval(value: Estimate) -> str:
+def interval(value: Estimate) -> str:
     """Return e.g. "+1.8 [+0.4, +3.2]" percentage points; one repeat has no interval."""
     logs = [value.log_mean, *(math.log(end) for end in (value.low, value.high))]
     middle, *ends = (f"{100 * number:+.1f}" for number in logs)

@@ -5,6 +5,7 @@ import re
 import pandas as pd
 
 from ddl_core.analysis.paper import Paper
+from ddl_core.analysis.plot import style
 
 READ = ["source_read", "logs_read", "quoted"]  # data/published/README.md
 COLUMNS = ["source", "place", "framework", "model", "hardware", "world_size", "precision", "loader",
@@ -22,11 +23,12 @@ def beside(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     table = table[(table["quantity"] == "throughput") & table["evidence"].isin(READ)]
     table = table.assign(kind=table["hardware"].map(_kind), per_gpu=_each(table, "value"))
     ours = arms[~arms["on_cpu"].astype(bool) & arms["value"].notna()]
+    ours = style.with_framework(ours)
     ours = pd.DataFrame(
         {
             "kind": ours["hardware"].map(_kind),
             "model": ours["model"],
-            "ours": ours["setting"] + ", " + ours["strategy"] + ", " + ours["loader"],
+            "ours": ours["setting"] + ", " + ours["framework"] + ", " + ours["loader"],
             "ours_per_gpu": _each(ours, "value"),
         }
     ).dropna(subset="kind")

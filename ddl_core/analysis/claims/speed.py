@@ -106,7 +106,7 @@ def _compared(part: Part, evidence: Evidence, strict: bool) -> Iterator[Seen]:
             place += f", base {bases[0].workers}"
             names = f"E of {names}"
             estimate = estimates.product(estimate, ratio(evidence.turns, bases[1], bases[0]))
-        yield Seen(part, estimate, frozenset(sizes), place, f"{names} {_interval(estimate)}")
+        yield Seen(part, estimate, frozenset(sizes), place, f"{names} {interval(estimate)}")
 
 
 def _reached(part: Part, evidence: Evidence, strict: bool) -> Iterator[Seen]:
@@ -121,7 +121,7 @@ def _reached(part: Part, evidence: Evidence, strict: bool) -> Iterator[Seen]:
             value = _against(part.quantity, evidence.turns, arm, base)
             place += f", base {base.workers}"
             sizes.add(base.workers)
-        text = f"{_SYMBOLS[part.quantity]} of {_title(arm)} {_interval(value)}"
+        text = f"{_SYMBOLS[part.quantity]} of {_title(arm)} {interval(value)}"
         relative = estimates.scaled(value, 1 / part.stated)
         yield Seen(part, relative, frozenset(sizes), place, text)
 
@@ -135,7 +135,7 @@ def _against(quantity: str, taken: Turns, arm: Arm, base: Arm) -> Estimate:
     return estimates.scaled(ratio(taken, arm, base), base.workers / arm.workers)
 
 
-def _interval(value: Estimate) -> str:
+def interval(value: Estimate) -> str:
     """Return e.g. "1.25 [1.16, 1.35]"; without repeats there is no interval."""
     places = 2 if value.ratio < 100 else 0  # ratios; seconds
     middle, *ends = (f"{number:.{places}f}" for number in (value.ratio, value.low, value.high))

@@ -58,6 +58,7 @@ def judged(
         comparison at whatever size and hardware; empty where they show nothing.
     """
     runs = whole(runs)
+    runs = runs[runs["library"] == "torch"]  # the paper's frameworks are PyTorch's
     sources = _sources(runs, windows, profiles)
     rows = [_row(statement, sources, runs) for statement in statements(paper)]
     return pd.DataFrame(rows, columns=COLUMNS).astype("string")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -33,8 +34,8 @@ REPEATS = {
 }
 
 _SPREAD = 0.16  # of a row
-_BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
-_MEAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
+BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+MEAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
 
 
 def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
@@ -43,14 +44,24 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     summary = summary[[*KEYS, "n", "windows", "failed", "mean", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
     table["panel"] = with_model(table)
-    order = ["panel", "strategy", "loader", "data_format", "world_size", "repeat", "run_id"]
+    order = [
+        "panel",
+        "library",
+        "strategy",
+        "loader",
+        "data_format",
+        "world_size",
+        "repeat",
+        "run_id",
+    ]
     return stack([table], REPEATS).sort_values(order, ignore_index=True)
 
 
 @styled
 def draw(repeats: pd.DataFrame) -> Figure:
     """Return every run's throughput, a row for each strategy, loader, format and world size."""
-    looks = style.strategy_looks(repeats["strategy"])
+    repeats = style.with_framework(repeats)
+    looks = style.strategy_looks(repeats["framework"])
     figure, panels = row_frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         repeats,
@@ -60,17 +71,22 @@ def draw(repeats: pd.DataFrame) -> Figure:
         lines=1,
     )
     for ax, table in panels:
-        places = table.groupby("row")["row"]
-        # Repeats of one arm a little above each other, so that none hides another.
-        middle = (places.transform("size") - 1) / 2
-        offset = (places.cumcount() - middle) / middle.clip(lower=0.5)
-        arms = table.drop_duplicates("row").assign(value=table["mean"])
-        marks.points(ax, arms, looks, _BAND, markers="|", **_MEAN)
-        spread = table.assign(row=table["row"] + _SPREAD * offset)
-        sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
-                        **marks.told_apart("strategy", looks))  # fmt: skip
+        draw_runs(ax, table, looks)
         ax.set_xlim(left=0)
     return figure
+
+
+def draw_runs(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
+    """Draw value of every run, and mean, low and high of its arm, in the rows of `row_frame`."""
+    places = table.groupby("row")["row"]
+    # Repeats of one arm a little above each other, so that none hides another.
+    middle = (places.transform("size") - 1) / 2
+    offset = (places.cumcount() - middle) / middle.clip(lower=0.5)
+    arms = table.drop_duplicates("row").assign(value=table["mean"])
+    marks.points(ax, arms, looks, BAND, markers="|", **MEAN)
+    spread = table.assign(row=table["row"] + _SPREAD * offset)
+    sns.scatterplot(spread, x="value", y="row", s=24, linewidth=0, zorder=3, ax=ax,
+                    **marks.told_apart("framework", looks))  # fmt: skip
 
 
 def _texts(arm: pd.DataFrame) -> list[str]:
@@ -82,6 +98,6 @@ def _texts(arm: pd.DataFrame) -> list[str]:
 
 def _legend(looks: style.Looks) -> list[Line2D]:
     dots = marks.handles(style.strategies_named(looks), ": one run", markersize=4)
-    middle = {"geometric mean": _MEAN | {"marker": "|"}}
-    whole = {"95 % interval": _BAND | {"linestyle": "solid"}}
+    middle = {"geometric mean": MEAN | {"marker": "|"}}
+    whole = {"95 % interval": BAND | {"linestyle": "solid"}}
     return [*dots, *marks.handles(middle | whole, color=style.UNNAMED_COLOUR)]

@@ -142,11 +142,12 @@ def _panel(runs: pd.DataFrame, taken: Turns, references: set[str]) -> pd.DataFra
 def _base(arms: Sequence[Arm], firsts: pd.DataFrame) -> int:
     """Return the place of the arm that all are compared with."""
     specs = study_arms.specs(firsts)
-    strategies, loaders = style.strategies(firsts["strategy"]), style.loaders(firsts["loader"])
+    named = style.with_framework(firsts)["framework"]
+    strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
 
     def turn(place: int) -> tuple[Any, ...]:
         arm, spec = arms[place], specs[place]
-        order = strategies.index(spec["strategy"]), loaders.index(spec["loader"])
+        order = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
         return (not arm.is_reference, not len(arm.runs), study_arms.changes(spec), *order, place)
 
     return min(range(len(arms)), key=turn)
@@ -171,6 +172,7 @@ def _axis(firsts: pd.DataFrame) -> dict[str, Any]:
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return the arms as curves over one number, or else as rows, best first."""
+    points = style.with_framework(points)
     axes = points["axis"]
     curves = len(points) > 0 and axes.notna().all() and axes.nunique() == 1
     curves = curves and points["line"].nunique() <= _MOST_CURVES
@@ -179,7 +181,7 @@ def draw(points: pd.DataFrame) -> Figure:
 
 def _rows(points: pd.DataFrame) -> Figure:
     drawn = best_rows(points, points["label"] == points["base"])
-    looks = style.strategy_looks(drawn["strategy"])
+    looks = style.strategy_looks(drawn["framework"])
     figure, panels = ranked_rows(
         _title(points),
         drawn,
@@ -218,8 +220,8 @@ def _curves(points: pd.DataFrame) -> Figure:
 
 
 def _line_looks(points: pd.DataFrame) -> style.Looks:
-    """Return how each line looks: as its strategy, where it has one of its own."""
-    lines = points.groupby("line", sort=False)["strategy"].agg(["first", "nunique"])
+    """Return how each line looks: as its framework, where it has one of its own."""
+    lines = points.groupby("line", sort=False)["framework"].agg(["first", "nunique"])
     lines = lines.sort_index()
     if lines["nunique"].max() == 1 and lines["first"].is_unique:
         known = style.strategy_looks(lines["first"])

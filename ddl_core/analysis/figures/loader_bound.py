@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddl_core.analysis import estimates, turns
-from ddl_core.analysis.arms import ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
+from ddl_core.analysis.arms import ARM, ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
 from ddl_core.analysis.estimates import MARGIN, Estimate
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
@@ -57,10 +57,7 @@ BOUNDS = {
 }
 _SHARED = [
     "study",
-    "strategy",
-    "loader",
-    "data_format",
-    "model",
+    *ARM,
     "local_batch_size",
     "loader_workers",
     "world_size",
@@ -237,7 +234,7 @@ def _limit(row: dict[str, Any], ratio: Estimate, halves: Estimate) -> str:
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return each arm's throughput inside its bound, a row per arm, what limits it beside it."""
-    looks = style.strategy_looks(points["strategy"])
+    looks = style.strategy_looks(style.with_framework(points)["framework"])
     figure, panels = row_frame(
         "Is the loader the bottleneck, and by how much?",
         points,

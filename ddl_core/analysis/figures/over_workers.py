@@ -14,6 +14,7 @@ from ddl_core.analysis.paper import Paper, covers
 from ddl_core.analysis.plot import captions, curves, labels, scales, style
 from ddl_core.analysis.plot.canvas import STATED_ONLY, drawn_panels, frame, styled
 from ddl_core.analysis.plot.style import SEPARATOR
+from ddl_core.analysis.seed_papers import PAPERS, SeedPapers
 
 POINTS = {
     "panel": "string",
@@ -58,6 +59,26 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + with_model(ours)
     theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
     return stack([ours, theirs], POINTS)
+
+
+def speedup_points(arms: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
+    """Return the speed-up over workers of studies of several libraries, and the one stated beside.
+
+    It is that of throughput, relative to the fewest workers of the same arm. The stated one is of
+    PyTorch-DDP on another machine: it stands in every panel, and in none without ours.
+    """
+    libraries = arms.groupby("study")["library"].transform("nunique")
+    ours = _measured(
+        _scaling(arms[libraries > 1]), ["efficiency", "efficiency_low", "efficiency_high"]
+    )
+    grown = ours["world_size"].astype(float) / ours["base_world_size"].astype(float)
+    ours = ours.assign(**{name: ours[name] * grown for name in ("value", "low", "high")})
+    ours["panel"] = with_model(ours)
+    stated = seeds.stated("M01").to_frame().T
+    what = f"{seeds.stated('M01')['printed']} (ResNet44, V100)"
+    about = {"source": "stated", "printed": what, "world_size_min": stated["world_size"]}
+    theirs = [stated.assign(panel=name, **about) for name in ours["panel"].unique()]
+    return stack([ours, *theirs], POINTS)
 
 
 def efficiency_points(
@@ -184,11 +205,12 @@ def stack(
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over workers, a panel per setting and one for the paper (its Fig. 3)."""
+    points = style.with_framework(points)
     ours, theirs = _split(points)
     figure, panels = _panel_frame(
         "How many images a second do more workers train?",
         points,
-        curves.legend(points, "ideal from its own base", "strategy"),
+        curves.legend(points, "ideal from its own base", "framework"),
         [
             "Question of the paper's Fig. 3.",
             *captions.runs(ours),
@@ -206,15 +228,46 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
         scales.rate_axis(ax, ranges[name.split(SEPARATOR)[-1]])
         scales.worker_axis(ax, part["world_size"])
         curves.draw_ideals(ax, curves.ideals(part))
-        curves.draw_measured(ax, _split(part)[0], points, "strategy")
-        curves.draw_stated(ax, _split(part)[1], points, "strategy")
+        curves.draw_measured(ax, _split(part)[0], points, "framework")
+        curves.draw_stated(ax, _split(part)[1], points, "framework")
+    return figure
+
+
+@styled
+def draw_speedup(points: pd.DataFrame) -> Figure:
+    """Return the speed-up over workers of each library and strategy, beside the stated 10.11."""
+    points = style.with_framework(points)
+    ours = _split(points)[0]
+    figure, panels = _panel_frame(
+        "How much faster do more workers train, with each library?",
+        points,
+        curves.legend(points, "ideal", "framework"),
+        [
+            "Speed-up: throughput / throughput of the fewest workers of the same arm (measured).",
+            *captions.runs(ours, "the ratio"),
+            f"Open mark: what {PAPERS['mahon2020']} state, of a base that they do not name; "
+            f"{PAPERS['malik2018']} state 'almost linear' up to 256 GPUs, and no number. "
+            "[M...]: see docs/reading_the_seeds.md.",
+        ],
+        columns=1,
+    )
+    for name, ax in panels.items():
+        part = points[points["panel"] == name]
+        mine, stated = _split(part)
+        scales.rate_axis(ax, part[["value", "low", "high"]].stack())
+        ax.set_ylabel("speed-up")
+        scales.worker_axis(ax, part["world_size"])
+        curves.draw_ideals(ax, curves.ideals(part))
+        curves.draw_measured(ax, mine, points, "framework")
+        curves.draw_stated(ax, stated, points, "framework")
     return figure
 
 
 @styled
 def _efficiency(
-    points: pd.DataFrame, title: str, question: str, columns: int = 1, by: str = "strategy"
+    points: pd.DataFrame, title: str, question: str, columns: int = 1, by: str = "framework"
 ) -> Figure:
+    points = style.with_framework(points)
     ours, theirs = _split(points)
     unnamed = by == "model" and (theirs["strategy"].isna()).any()
     figure, panels = _panel_frame(
@@ -278,7 +331,7 @@ def _panel_frame(
     legend: Sequence[Artist],
     caption: Sequence[str],
     columns: int,
-    by: str = "strategy",
+    by: str = "framework",
 ) -> tuple[Figure, dict[str, Axes]]:
     """Return a figure and the axes of each panel: the paper's many texts need more room.
 

@@ -75,7 +75,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 def _references(runs: pd.DataFrame, windows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the runs of the reference arm of each study that took turns."""
     named = windows[["study", "reference"]].dropna().drop_duplicates()
-    known = runs[runs["strategy"].notna()]  # of a damaged one nothing may be
+    known = style.with_framework(runs[runs["strategy"].notna()])  # of a damaged one nothing may be
     found = known.merge(named, left_on=["study", "run_id"], right_on=["study", "reference"])
     return {str(study): table for study, table in found.groupby("study")}
 
@@ -108,7 +108,7 @@ def _decided(family: list[tuple[dict[str, Any], Estimate]]) -> list[dict[str, An
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return the ratios of each arm with their intervals, a row per arm, both clocks in it."""
-    looks = style.strategy_looks(points["strategy"])
+    looks = style.strategy_looks(style.with_framework(points)["framework"])
     figure, panels = row_frame(
         "How much faster than the reference, and is that sure?",
         points,
@@ -163,6 +163,7 @@ def sentences(points: pd.DataFrame, settings: bool = False) -> list[str]:
 
     E.g. ``Horovod, native, 2 workers: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
     """
+    points = style.with_framework(points)
     lines, several = [], settings or points["panel"].nunique() > 1
     for name, panel in points.groupby("panel", sort=False):
         pairs = panel.loc[panel["n"] > 0, "n"]

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, commits, with_settings
+from ddl_core.analysis.arms import ARM, ARM_TYPES, ORIGIN_TYPES, commits, with_settings
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
@@ -25,7 +25,7 @@ POINTS = {
     "own_load": "Int64",
     **ORIGIN_TYPES,
 }
-_ARM = ["panel", "study", "strategy", "loader", "data_format", "model", "world_size", "hardware"]
+_ARM = ["panel", "study", *ARM, "world_size", "hardware"]
 
 
 def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     own = own.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[
-        ["study", "run_id", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
+        ["study", "run_id", "library", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)

@@ -15,6 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
@@ -79,6 +80,7 @@ _TITLE_LINE = 0.16  # a second one, and each after it
 _NOTE = 0.2  # the line below the title that says whose numbers these are
 _LEGEND_ROW = 0.18
 _LEGEND_COLUMN = 1.8  # inches
+_HANDLE, _COLUMN_GAP = 2.4, 1.4  # of a legend, times its letters' size
 _MARGIN = 0.1
 _PANEL_LINE = 0.16  # of a panel's name
 _ABOVE_AXES = 0.12
@@ -157,7 +159,7 @@ def frame(
     said = [f"All panels measured here: {shared}."] if shared else []
     told = " ".join([*caption, *said, *_page.get().notes])
     lines = wrapped(told, page - 2 * _MARGIN, style.CAPTION_POINTS)
-    legend_rows = math.ceil(len(legend) / _legend_columns(page))
+    legend_rows = math.ceil(len(legend) / _legend_columns(page, legend))
     asked = wrapped(title, page - 2 * _MARGIN, _TITLE_POINTS, "normal" if note else "bold")
     above = _MARGIN + _TITLE + (len(asked) - 1) * _TITLE_LINE
     above += (_NOTE if note else 0) + _LEGEND_ROW * legend_rows
@@ -184,8 +186,18 @@ def frame(
     return figure, axes
 
 
-def _legend_columns(page: float) -> int:
-    return round(page / _LEGEND_COLUMN)
+def _legend_columns(page: float, legend: Sequence[Artist]) -> int:
+    """Return how many columns a legend has: as many as a page has room for, if its names let it."""
+    size = THEME["legend.fontsize"]
+    beside = (_HANDLE + _COLUMN_GAP + 0.8) * size  # and matplotlib's gap between mark and name
+    widths = [style.text_points(str(one.get_label()), size) + beside for one in legend]
+    room = (page - 2 * _MARGIN) * 72
+    most = round(page / _LEGEND_COLUMN)
+    return next(
+        (columns for columns in range(most, 1, -1)
+         if sum(max(part, default=0) for part in np.array_split(widths, columns)) <= room),
+        1,
+    )  # fmt: skip
 
 
 def _pale(ax: Axes) -> None:
@@ -250,10 +262,10 @@ def _texts(
         handles=list(legend),
         loc="upper left",
         bbox_to_anchor=(left, (top - 0.22) / total),
-        ncols=_legend_columns(page),
+        ncols=_legend_columns(page, legend),
         borderaxespad=0,
-        handlelength=2.4,
-        columnspacing=1.4,
+        handlelength=_HANDLE,
+        columnspacing=_COLUMN_GAP,
     )
     figure.text(
         left,

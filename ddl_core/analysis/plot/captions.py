@@ -6,7 +6,13 @@ import pandas as pd
 
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.canvas import LeftOut
+from ddl_core.spec.labels import called
 
+# By library and strategy, any if that is empty: what is not developed any more.
+HISTORICAL = {
+    ("mxnet", ""): "MXNet was retired in 2023",
+    ("tensorflow", "horovod"): "Horovod's last release, of 2023, is not one for today's TensorFlow",
+}
 METHOD_ONLY = "shows method and overhead, not hardware"
 
 
@@ -105,14 +111,32 @@ def _runs(number: int) -> str:
 
 
 def machines(table: pd.DataFrame) -> list[str]:
-    """Return a sentence on the machines, each after its study where there are several."""
+    """Return a sentence on the machines, each after its study where there are several.
+
+    And the one of `historical`: no figure that names a machine goes without it.
+    """
     machines = table[["study", "hardware", "on_cpu"]].drop_duplicates()
     several = machines["hardware"].nunique() > 1
     texts = {
         (f"{study}: " if several else "") + name + (f" ({METHOD_ONLY})" if on_cpu else "")
         for study, name, on_cpu in machines.itertuples(index=False)
     }
-    return [f"Hardware: {'; '.join(_shortened(sorted(texts)))}."]
+    return [f"Hardware: {'; '.join(_shortened(sorted(texts)))}.", *historical(table)]
+
+
+def historical(table: pd.DataFrame) -> list[str]:
+    """Return the sentence on arms that nobody should begin with today, nothing without any."""
+    if "library" not in table:
+        return []
+    arms = table[["library", "strategy"]].drop_duplicates().itertuples(index=False)
+    found: dict[str, list[str]] = {}
+    for library, strategy in sorted(arms):
+        why = HISTORICAL.get((library, strategy)) or HISTORICAL.get((library, ""))
+        if why:
+            found.setdefault(why, []).append(called(library, strategy))
+    texts = [f"{'; '.join(names)} ({why})" for why, names in found.items()]
+    several = "s" if sum(map(len, found.values())) > 1 else ""
+    return [f"Historical arm{several}: {'; '.join(texts)}."] if texts else []
 
 
 def commits(table: pd.DataFrame) -> str:

@@ -24,20 +24,20 @@ _ARROW_POINTS = 11.0
 
 
 NO_FRAMEWORK = "\N{DAGGER}"
-_UNNAMED = {"strategy": style.UNNAMED, "model": style.UNNAMED_MODEL}
+_UNNAMED = {"framework": style.UNNAMED, "model": style.UNNAMED_MODEL}
 _UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
 
 
 def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
-    """Return how the strategies or the models of a whole figure look: `by` is the column."""
-    return {"strategy": style.strategy_looks, "model": style.model_looks}[by](points[by])
+    """Return how the frameworks or the models of a whole figure look: `by` is the column."""
+    return {"framework": style.strategy_looks, "model": style.model_looks}[by](points[by])
 
 
 def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
     """Draw each arm in the looks that it has in the `whole` figure: a line with its intervals.
 
-    `by` is what colour and marker tell, "strategy" or "model". Arms are moved a little sideways, so
-    that bars at one number of workers stay apart.
+    `by` is what colour and marker tell, "framework" or "model". Arms are moved a little sideways,
+    so that bars at one number of workers stay apart.
     """
     table = table[table["n"] > 0]
     looks, loaders = looks_by(whole, by), set(whole["loader"])
@@ -46,7 +46,7 @@ def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -
     step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(arms.ngroups, 1))
     table = table.assign(
         x=table["world_size"].astype(float) * 2 ** (step * (arms.ngroup() - middle)),
-        name=table["strategy"] + " " + table["model"],
+        name=table["framework"] + " " + table["model"],
     )
     named = table.drop_duplicates("name")
     lines = {name: looks[one] for name, one in zip(named["name"], named[by], strict=True)}
@@ -109,7 +109,7 @@ def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
 
 
 def _dots(looks: style.Looks, by: str, there: pd.Series, whose: str, **more: Any) -> list[Line2D]:
-    call = {"strategy": style.strategy_name, "model": style.model_name}[by]
+    call = {"framework": style.strategy_name, "model": style.model_name}[by]
     called = {call(name): look for name, look in looks.items() if name in set(there)}
     return marks.handles(called, whose, markeredgewidth=1.3, **more)
 

@@ -49,7 +49,7 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, by: str, looks: Looks, **look: 
 
 def points(ax: Axes, table: pd.DataFrame, looks: Looks, bars: Any, **look: Any) -> None:
     """Draw value, low and high of a table in its rows, `bars` being the look of the intervals."""
-    options = told_apart("strategy", looks)
+    options = told_apart("framework", looks)
     markers = list(options.pop("markers").values())
     del options["style"]
     options = {"markers": markers, **options, **_OURS, **look}

@@ -32,7 +32,7 @@ _MORE_INCHES = 0.13  # of a second line of a name
 _NAME_INCHES = 2.9
 _COLUMN_POINTS = 9.0  # between columns of texts
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
-_ARM = ["strategy", "world_size", "loader", "data_format", "hardware"]
+_ARM = ["framework", "world_size", "loader", "data_format", "hardware"]
 
 Look = tuple[str, str]
 """Name and colour of a share."""
@@ -68,7 +68,7 @@ def row_frame(
     lines
         Of text that a row is high: its name has as many.
     """
-    panels = drawn_panels(points)
+    points, panels = style.with_framework(points), drawn_panels(points)
     tables = [_numbered(points[points["panel"] == name]) for name in panels]
     most = _most_rows([table["row"].nunique() for table in tables], MOST_LINES // lines)
     tables = [table[table["row"] < most] for table in tables]
@@ -179,9 +179,9 @@ def _left_out(points: pd.DataFrame, drawn: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _numbered(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the arms in rows: loaders of one strategy and number of workers stand together."""
+    """Return the arms in rows: loaders of one framework and number of workers stand together."""
     orders = {
-        "strategy": style.strategies,
+        "framework": style.strategies,
         "loader": style.loaders,
         "data_format": style.formats,
     }
@@ -200,11 +200,17 @@ def _most_rows(lengths: list[int], room: int) -> int:
 
 
 def arm_name(row: pd.Series, formats: bool, lines: int = 1) -> str:
-    """Return what an arm is called, in one line or two, with the format it reads if `formats`."""
+    """Return what an arm is called, in one line or two, with the format it reads if `formats`.
+
+    Its row has the column ``framework``.
+    """
     loader = style.loader_name(row["loader"], row["data_format"], formats)
     workers = f"{row['world_size']} worker{'s' if row['world_size'] > 1 else ''}"
-    strategy = style.strategy_name(row["strategy"])
-    return f"{strategy}, {loader}, {workers}" if lines == 1 else f"{loader}\n{strategy}, {workers}"
+    framework = style.strategy_name(row["framework"])
+    parts = (
+        (f"{framework}, {loader}", workers) if lines == 1 else (f"{loader}\n{framework}", workers)
+    )
+    return ", ".join(parts)
 
 
 def _inches(panels: Sequence[Sequence[str]], size: float) -> float:
@@ -288,7 +294,7 @@ def _numbers(ax: Axes, bars: Any) -> None:
 
 
 def _caption(points: pd.DataFrame, sentences: Sequence[str]) -> list[str]:
-    measured = points.drop_duplicates(["panel", *_ARM])
+    measured = style.with_framework(points).drop_duplicates(["panel", *_ARM])
     if measured.empty:
         return ["Nothing measured here yet."]
     return [

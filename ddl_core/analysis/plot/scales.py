@@ -54,6 +54,8 @@ def side_by_side(ax: Axes, places: pd.Series, of: pd.Series, names: Sequence[str
     names
         From left to right.
     """
+    if places.empty:
+        return places
     scale = ax.xaxis.get_transform()
     moved = scale.transform(places.to_numpy(dtype=float))
     turns = of.map({name: turn for turn, name in enumerate(names)}).to_numpy(dtype=float)

@@ -3,6 +3,10 @@
 Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well; every
 strategy also has its own marker and every loader its own line. What has no look gets a spare one
 and its own name.
+
+A framework is a strategy of a library: where all runs are PyTorch's, ``"horovod"`` says it, else
+``"tensorflow horovod"``. A strategy of several libraries has its marker in all of them; its colour
+is PyTorch's there, and in another library that of the strategy which only this one has.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,14 +18,19 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from ddl_core.spec.labels import NAMES, phrase
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, title
+from ddl_core.spec.labels import NAMES, called, phrase
+from ddl_core.spec.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, title
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
 # Colours, markers, lines and fillings of what is registered stand with their names.
 STRATEGY_COLOURS = {name: entry.colour for name, entry in STRATEGIES.items() if entry.colour}
 STRATEGY_MARKERS = {name: entry.marker for name, entry in STRATEGIES.items() if entry.marker}
+_OWN_COLOURS = {
+    entry.libraries[0]: entry.colour
+    for entry in STRATEGIES.values()
+    if len(entry.libraries) == 1 and entry.libraries != ("torch",)
+}
 
 # The paper does not always say whether its DALI decoded on the CPU or on the GPU.
 _PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
@@ -94,8 +103,8 @@ PUBLISHED_MARKERS = {
 }
 
 # For what has no look of its own; no strategy and no schedule above has one of these.
-SPARE_COLOURS = ["#d55e00", "#ca9161", "#56b4e9", "#cc78bc"]  # of seaborn's "colorblind"
-SPARE_MARKERS = ["v", "P", "X", "<", ">", "p"]
+SPARE_COLOURS = ["#ca9161", "#949494", "#fbafe4", "#ece133"]  # of seaborn's "colorblind"
+SPARE_MARKERS = ["<", ">", "p"]
 SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
 _SPARE_SIZES = (7.0, 1.7)  # of a format: marker and line
 
@@ -157,8 +166,26 @@ def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
 
 
 def strategies(names: Iterable[str]) -> list[str]:
-    """Return strategies in the order of legends and rows."""
-    return listed(names, STRATEGIES)
+    """Return strategies, or frameworks, in the order of legends and rows."""
+    pairs = [f"{library} {name}" for library in LIBRARIES for name in STRATEGIES]
+    return listed(names, [*STRATEGIES, *pairs])
+
+
+def with_framework(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of arms with ``framework``: strategy, after its library if one is not torch.
+
+    A row without a strategy, as some that the paper states, has no framework.
+    """
+    libraries = table["library"].fillna("torch")
+    if (libraries == "torch").all():
+        return table.assign(framework=table["strategy"])
+    return table.assign(framework=libraries + " " + table["strategy"])
+
+
+def _parts(framework: str) -> tuple[str, str]:
+    """Return library, empty where it is not told, and strategy."""
+    library, _, strategy = framework.rpartition(" ")
+    return library, strategy
 
 
 def loaders(names: Iterable[str]) -> list[str]:
@@ -180,22 +207,30 @@ def own_or_spare(
     return spare[sorted({*among, name} - looks.keys()).index(name) % len(spare)]
 
 
-def colour(strategy: str | None, among: Iterable[str] = ()) -> str:
-    """Return the colour of a strategy of `among`; None is "not named"."""
-    if strategy is None:
+def colour(framework: str | None, among: Iterable[str] = ()) -> str:
+    """Return the colour of a strategy or a framework of `among`; None is "not named"."""
+    if framework is None:
         return UNNAMED_COLOUR
-    return own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, {*STRATEGIES, *among})
+    library, strategy = _parts(framework)
+    if library in _OWN_COLOURS:
+        return _OWN_COLOURS[library]
+    return own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, _and_strategies(among))
 
 
-def marker(strategy: str | None, among: Iterable[str] = ()) -> str:
-    """Return the marker of a strategy of `among`; None is "not named"."""
-    if strategy is None:
+def marker(framework: str | None, among: Iterable[str] = ()) -> str:
+    """Return the marker of a strategy or a framework of `among`; None is "not named"."""
+    if framework is None:
         return UNNAMED_MARKER
-    return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, {*STRATEGIES, *among})
+    strategy = _parts(framework)[1]
+    return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, _and_strategies(among))
+
+
+def _and_strategies(among: Iterable[str]) -> set[str]:
+    return {*STRATEGIES, *(_parts(name)[1] for name in among)}
 
 
 def strategy_looks(column: pd.Series) -> Looks:
-    """Return colour and marker of each strategy of a table, in the order of legends."""
+    """Return colour and marker of each strategy or framework of a column, as legends list them."""
     names = strategies(column.dropna())
     return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
 
@@ -214,13 +249,16 @@ def model_looks(column: pd.Series) -> Looks:
 
 
 def strategies_named(looks: Looks) -> Looks:
-    """Return the looks of strategies by what people call these."""
+    """Return the looks of strategies or frameworks by what people call these."""
     return {strategy_name(strategy): look for strategy, look in looks.items()}
 
 
-def strategy_name(strategy: str | None) -> str:
-    """Return what people call a strategy; None is "not named"."""
-    return title("strategy", strategy) if strategy else UNNAMED
+def strategy_name(framework: str | None) -> str:
+    """Return what people call a strategy, or a framework; None is "not named"."""
+    if not framework:
+        return UNNAMED
+    library, strategy = _parts(framework)
+    return called(library, strategy) if library else title("strategy", strategy)
 
 
 def loader_line(loader: str, among: Iterable[str] = ()) -> Any:

@@ -27,7 +27,7 @@ CROWD = [0.75, 0.76, 0.797, 0.8, 0.8, 0.81, 0.844, 0.914]
 def planted(values: dict[int, list[float]], bound: str = "value") -> pd.DataFrame:
     """Return a statement of its own for each value at a number of workers."""
     rows = [
-        {"source": "stated", "statement": f"E{number:02}", "strategy": "ddp", "loader": "native",
+        {"source": "stated", "statement": f"E{number:02}", "framework": "ddp", "loader": "native",
          "data_format": "folder", "model": "resnet50", "world_size_min": workers,
          "world_size": workers, "value": value, "bound": bound, "printed": f"{value:.3f}",
          "contradiction": None}
@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame, height: float = 1.8) -> Figure:
     figure, (ax,) = frame("planted", [""], [height], [], [], right=[1.5])
     ax.set_ylim(0, 1.1)
     scales.worker_axis(ax, [4, 1024])
-    curves.draw_stated(ax, table, table, "strategy")
+    curves.draw_stated(ax, table, table, "framework")
     return figure
 
 

@@ -67,8 +67,13 @@ def test_a_network_has_a_look_that_nothing_else_has() -> None:
 
 
 def test_colours_differ_in_grey() -> None:
-    """Lightness L* of CIE 1976: steps of ten are told apart side by side."""
-    lightness = sorted(_lightness(hue) for hue in style.STRATEGY_COLOURS.values())
+    """Lightness L* of CIE 1976: steps of ten are told apart side by side.
+
+    Of PyTorch's strategies: seven that differ so, and are safe for colour-blind readers, are not
+    to be had. Those of other libraries differ from them in grey by their markers alone.
+    """
+    ours = [name for name, entry in STRATEGIES.items() if "torch" in entry.libraries]
+    lightness = sorted(_lightness(style.STRATEGY_COLOURS[name]) for name in ours)
     assert min(high - low for low, high in itertools.pairwise(lightness)) >= 10
 
 
@@ -79,6 +84,33 @@ def _lightness(hue: str) -> float:
     ]
     luminance = sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return 116 * luminance ** (1 / 3) - 16 if luminance > 0.008856 else 903.3 * luminance
+
+
+def frameworks(*pairs: tuple[str, str]) -> pd.Series:
+    table = pd.DataFrame(list(pairs), columns=["library", "strategy"], dtype="string")
+    return style.with_framework(table)["framework"]
+
+
+def test_a_library_is_named_where_one_is_not_torch() -> None:
+    alone = frameworks(("torch", "horovod"), ("torch", "ddp"))
+    assert [style.strategy_name(name) for name in alone] == ["Horovod", "PyTorch-DDP"]
+    several = frameworks(("torch", "horovod"), ("torch", "ddp"), ("tensorflow", "horovod"))
+    names = ["PyTorch, Horovod", "PyTorch-DDP", "TensorFlow, Horovod"]
+    assert [style.strategy_name(name) for name in several] == names
+
+
+def test_every_framework_has_a_look_of_its_own() -> None:
+    pairs = [(library, name) for name, entry in STRATEGIES.items() for library in entry.libraries]
+    looks = style.strategy_looks(frameworks(*pairs))
+    assert len({tuple(look.values()) for look in looks.values()}) == len(pairs)
+    alone = style.strategy_looks(pd.Series(["ddp", "horovod"]))
+    assert alone["horovod"] == looks["torch horovod"], "the same in every figure"
+    assert looks["tensorflow horovod"]["marker"] == looks["torch horovod"]["marker"]
+
+
+def test_spare_looks_are_nobodys() -> None:
+    assert not {hue.lower() for hue in style.STRATEGY_COLOURS.values()} & set(style.SPARE_COLOURS)
+    assert not set(style.STRATEGY_MARKERS.values()) & set(style.SPARE_MARKERS)
 
 
 def test_tint_goes_to_white() -> None:

@@ -1,0 +1,198 @@
+"""The figures of several libraries: each arm is of one of them, and what is stated stands apart."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MakeRun, epoch_row
+
+HOROVOD = ("torch", "tensorflow", "mxnet")  # that it works with
+ARMS = [
+    ("torch", "ddp"),
+    *((library, "horovod") for library in HOROVOD),
+    ("tensorflow", "multiworker"),
+    ("keras", "spmd"),
+    ("mxnet", "kvstore"),
+]
+OF_SEVERAL = ["speedup_vs_workers", "time_to_accuracy", "accuracy_by_library"]
+SEEDS = [*OF_SEVERAL, "throughput_vs_batch_size"]
+PAPER = read_paper()
+
+
+def system(library: str) -> dict[str, Any]:
+    """Return what a library has of its own in a record: software, threads and more."""
+    return {
+        "cpu": "Example CPU",
+        "cpu_cores": 2,
+        "device": "cpu",
+        "threads": {f"{library}_pool": 1},
+        "settings": {library: True},
+        "environment": {"OMP_NUM_THREADS": "1", f"{library.upper()}_X": "1"},
+        "communication": {"library": library},
+        "affinity": {"cores_least": 2, "cores_most": 2, "shared": True},
+    }
+
+
+def trained(
+    make_run: MakeRun,
+    arm: tuple[str, str],
+    wall_s: float = 10.0,
+    top1: Sequence[float] = (0.5, 0.75, 0.8),
+    **fields: Any,
+) -> None:
+    """Write a run that trained three epochs and evaluated after each."""
+    rows = []
+    for epoch, value in enumerate(top1):
+        rows += [epoch_row(epoch, cold=epoch == 0, wall_s=wall_s),
+                 epoch_row(epoch, "eval", top1=value, top5=1.0)]  # fmt: skip
+    asked = {"library": arm[0], "strategy": arm[1], "dataset": "fashion_mnist", **fields}
+    make_run(rows=rows, study="libraries", system=system(arm[0]), **asked)
+
+
+@pytest.fixture
+def every_arm(make_run: MakeRun) -> None:
+    """Write each arm with one and two workers and two batches, three times."""
+    for (place, arm), workers, batch, repeat in itertools.product(
+        enumerate(ARMS), (1, 2), (16, 32), range(3)
+    ):
+        wall_s = (10 + place + 0.3 * repeat) / (0.9 * workers if workers > 1 else 1) * 20 / batch
+        accuracies = [0.5, 0.75 + 0.01 * repeat, 0.8 + 0.01 * repeat - 0.002 * place]
+        fields = {"gpus_per_node": workers, "local_batch_size": batch, "repeat": repeat}
+        trained(make_run, arm, wall_s, accuracies, **fields)
+
+
+def points(name: str, tree: Tree) -> pd.DataFrame:
+    runs = runs_table(tree.runs)
+    return QUESTIONS[name].points(runs, arm_table(runs), PAPER)
+
+
+def words(figure: Figure) -> str:
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+
+
+def test_libraries_share_a_setting(tree: Tree, every_arm: None) -> None:
+    """Each has software and threads of its own, which divides its own runs alone."""
+    table = arm_table(runs_table(tree.runs))
+    assert set(table["setting"]) == {f"libraries: 96 px, batch {size}, fp32" for size in (16, 32)}
+    assert set(table["n"]) == {3}
+    assert len(table) == 2 * 2 * len(ARMS)
+
+
+def test_no_arm_pools_libraries(tree: Tree, make_run: MakeRun) -> None:
+    for wall_s, library in zip((10.0, 20.0, 40.0), HOROVOD, strict=True):
+        trained(make_run, (library, "horovod"), wall_s, gpus_per_node=2)
+    table = arm_table(runs_table(tree.runs)).set_index("library")
+    assert table["n"].to_dict() == dict.fromkeys(HOROVOD, 1)
+    assert table["value"].to_dict() == pytest.approx(
+        {"torch": 32.0, "tensorflow": 16.0, "mxnet": 8.0}
+    )
+
+
+def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_run: MakeRun) -> None:
+    for repeat, arm in itertools.product((0, 1), (("torch", "ddp"), ("tensorflow", "horovod"))):
+        trained(make_run, arm, gpus_per_node=2, repeat=repeat)
+    runs = runs_table(tree.runs)
+    changed = (runs["library"] == "tensorflow") & (runs["repeat"] == 1)
+    runs["software"] = runs["software"].mask(changed, "tensorflow 99")
+    table = arm_table(runs)
+    assert table.set_index("library")["n"].to_dict()["torch"] == 2
+    assert table.loc[table["library"] == "tensorflow", "n"].tolist() == [1, 1]
+    assert table["setting"].nunique() == 3
+
+
+@pytest.mark.parametrize("name", ["comparison", "throughput_by_arm", "throughput_vs_workers"])
+def test_labels_name_the_library(name: str, tree: Tree, every_arm: None) -> None:
+    figure = QUESTIONS[name].draw(points(name, tree))
+    legend = {text.get_text() for text in figure.legends[0].get_texts()}
+    for label in ("TensorFlow, Horovod", "PyTorch, Horovod", "PyTorch-DDP"):
+        assert any(text.startswith(label) for text in legend)
+    said = words(figure)
+    assert "Historical arms: MXNet, Horovod; MXNet, KVStore (MXNet was retired in 2023); " in said
+
+
+def test_rows_of_a_comparison_name_the_library(tree: Tree, every_arm: None) -> None:
+    labels = points("comparison", tree)["label"]
+    assert labels.is_unique
+    assert labels.str.startswith("TensorFlow, Horovod, ").sum() == 4
+
+
+def test_a_speedup_is_of_one_library(tree: Tree, every_arm: None) -> None:
+    table = points("speedup_vs_workers", tree)
+    ours = table[table["source"] == "measured"]
+    assert (ours[ours["world_size"] == 2]["value"].round(6) == 1.8).all()
+    stated = table[table["source"] == "stated"]
+    assert stated["value"].unique().tolist() == [10.11]
+    assert stated["world_size"].unique().tolist() == [12]
+    said = words(QUESTIONS["speedup_vs_workers"].draw(table))
+    assert "Historical arm" in said
+    assert "Mahon et al. 2020 state" in said
+
+
+def test_a_line_over_batches_is_of_one_library_and_size(tree: Tree, every_arm: None) -> None:
+    table = points("throughput_vs_batch_size", tree)
+    assert table["panel"].unique().tolist() == ["native · libraries: 96 px, fp32, ResNet50"]
+    assert table["line"].nunique() == 2 * len(ARMS)
+    assert (table.groupby("line")["local_batch_size"].agg(list).map(tuple) == (16, 32)).all()
+    assert set(table["n"]) == {3}
+
+
+def test_one_batch_is_no_line(tree: Tree, make_run: MakeRun) -> None:
+    trained(make_run, ("torch", "ddp"), local_batch_size=16)
+    trained(make_run, ("torch", "ddp"), local_batch_size=32, gpus_per_node=2)
+    assert points("throughput_vs_batch_size", tree).empty
+
+
+def test_seconds_to_accuracy_are_those_of_training(tree: Tree, make_run: MakeRun) -> None:
+    for workers, wall_s in ((1, 10.0), (2, 6.0)):
+        trained(make_run, ("torch", "ddp"), wall_s, gpus_per_node=workers)
+    table = points("time_to_accuracy", tree).set_index("world_size")
+    assert table["value"].to_dict() == {1: 20.0, 2: 12.0}, "two epochs of three"
+    assert table["epochs"].tolist() == [2, 2]
+    assert table["target"].unique().tolist() == [0.6]
+    assert table["stated_workers"].tolist() == [56, 56]
+
+
+def test_an_arm_that_does_not_always_arrive_has_no_time(tree: Tree, make_run: MakeRun) -> None:
+    for workers, repeat in itertools.product((1, 2), (0, 1)):
+        late = workers == 2 and repeat == 1
+        top1 = (0.4, 0.5, 0.55) if late else (0.4, 0.5, 0.65)
+        trained(make_run, ("torch", "ddp"), top1=top1, gpus_per_node=workers, repeat=repeat)
+    table = points("time_to_accuracy", tree).set_index("world_size")
+    assert table["value"].isna().to_dict() == {1: False, 2: True}
+    assert table["reached"].to_dict() == {1: 2, 2: 1}
+    said = words(QUESTIONS["time_to_accuracy"].draw(table.reset_index()))
+    assert "Not every run came so far: PyTorch-DDP at 2 (1 of 2)." in said
+
+
+def test_an_accuracy_is_of_one_library(tree: Tree, make_run: MakeRun) -> None:
+    for top1, library in zip((0.6, 0.7, 0.8), HOROVOD, strict=True):
+        trained(make_run, (library, "horovod"), top1=(0.1, 0.2, top1), gpus_per_node=2)
+    table = points("accuracy_by_library", tree).set_index("library")
+    assert table["mean"].to_dict() == {"torch": 0.6, "tensorflow": 0.7, "mxnet": 0.8}
+
+
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_one_library_at_one_size_has_none_of_these(
+    name: str, tree: Tree, make_run: MakeRun
+) -> None:
+    trained(make_run, ("torch", "ddp"))
+    assert points(name, tree).empty
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_draws_nothing_and_everything(name: str, tree: Tree, every_arm: None) -> None:
+    none = QUESTIONS[name].points(empty_table(), arm_table(empty_table()), PAPER)
+    assert none.empty
+    assert QUESTIONS[name].draw(none).axes
+    figure = QUESTIONS[name].draw(points(name, tree))
+    assert any(ax.lines for ax in figure.axes)
+    assert "Historical arm" in words(figure)
