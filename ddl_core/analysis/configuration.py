@@ -16,7 +16,7 @@ from ddl_core.spec.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, Entry
 _COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
 _OWN = tuple(
     beginning
-    for entry in (*STRATEGIES.values(), *LOADERS.values())
+    for entry in (*LIBRARIES.values(), *STRATEGIES.values(), *LOADERS.values())
     for beginning in entry.variables
 )
 UNKNOWN = "unknown"
@@ -85,16 +85,20 @@ def _software(record: RunRecord) -> list[str]:
     more = LIBRARIES[record.spec.library], MODELS[record.spec.model]
     needed = dict.fromkeys((*_COMMON, *(name for entry in more for name in entry.packages)))
     named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
-    return [*named, *([system["os"]] if "os" in system else [])]
+    own = _variables(record, LIBRARIES[record.spec.library])
+    return [*named, *own, *([system["os"]] if "os" in system else [])]
 
 
 def _own(record: RunRecord, entry: Entry) -> list[str]:
     """Return what belongs to one strategy or loader: its packages and variables."""
     packages = (record.provenance or {}).get("packages", {})
-    environment = (record.system or {}).get("environment", {})
     versions = [f"{name} {packages[name]}" for name in entry.packages if name in packages]
-    own = {name: value for name, value in environment.items() if name.startswith(entry.variables)}
-    return [*versions, *_items(own)]
+    return [*versions, *_variables(record, entry)]
+
+
+def _variables(record: RunRecord, entry: Entry) -> list[str]:
+    told = (record.system or {}).get("environment", {}).items()
+    return _items({name: value for name, value in told if name.startswith(entry.variables)})
 
 
 def _items(values: Mapping[str, Any]) -> list[str]:

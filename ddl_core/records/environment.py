@@ -15,6 +15,8 @@ LIBRARIES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "ATEN_"),
     # torch, its compiler and its allocator
     *("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_"),
+    # the other libraries, and what they compile with
+    *("TF_", "XLA_", "JAX_", "KERAS_", "MXNET_", "DMLC_", "PS_"),
     # NVIDIA's and AMD's
     *("CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "NVIDIA_TF32_OVERRIDE"),
     *("HIP_", "HSA_", "MIOPEN_"),

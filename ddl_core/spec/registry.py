@@ -58,16 +58,22 @@ LIBRARIES = {
         "ddl_core.libraries.tensorflow:TensorFlow",
         "TensorFlow",
         packages=("tensorflow", "tensorflow-cpu"),
+        variables=("TF_",),
         install="make tensorflow",
     ),
     "keras": Entry(
         "ddl_core.libraries.keras:Keras",
         "Keras on JAX",
-        packages=("keras",),
+        packages=("keras", "jax", "jaxlib", "optax"),
+        variables=("KERAS_", "JAX_", "XLA_"),
         install="make keras",
     ),
     "mxnet": Entry(
-        "ddl_core.libraries.mxnet:MXNet", "MXNet", packages=("mxnet",), install="make mxnet"
+        "ddl_core.libraries.mxnet:MXNet",
+        "MXNet",
+        packages=("mxnet",),
+        variables=("MXNET_", "DMLC_", "PS_"),
+        install="make mxnet",
     ),
 }
 _ALL = tuple(LIBRARIES)
