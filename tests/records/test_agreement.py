@@ -98,6 +98,15 @@ def test_other_data_torch_and_studies_are_not_compared(field: str) -> None:
     assert groups([run(), other]) == []
 
 
+def test_libraries_are_not_compared_and_promise_nothing() -> None:
+    """Each rounds in its own way; within one of them nobody has shown that the last bit agrees."""
+    other = {"library": "tensorflow", "strategy": "horovod", "weights": OTHERS}
+    assert groups([run(strategy="horovod"), run(strategy="ddp"), run(**other)])[0].agrees
+    assert not groups([run(strategy="ddp"), run(**other)])
+    (own,) = groups([run(**other), run(**other | {"strategy": "multiworker"})])
+    assert not own.promised
+
+
 def test_a_package_that_computes_nothing_divides_no_group() -> None:
     other = run(strategy="horovod")
     other.provenance = {"packages": {"torch": "2.13.0"}}  # made before Horovod was built
