@@ -154,7 +154,7 @@ mxnet: .venv-mxnet/.packages .venv-mxnet/.horovod ## build .venv-mxnet, with Hor
 
 # Nothing is resolved: the file names every package.
 $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.txt
-	$(call new_environment,$*,0.3 to 1.3)
+	$(call new_environment,$*,0.4 to 1.4)
 	$(call install_packages,--no-deps -r $<)
 
 # As in .venv, all else works without it; the next call tries again.
