@@ -241,7 +241,7 @@ def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> 
 
 def _all_end_well(started: list[Popen[bytes]], folder: Path) -> None:
     until = time.monotonic() + PATIENCE_S
-    while any(one.poll() is None for one in started):
+    while None in [one.poll() for one in started]:  # all are asked, to see who has failed
         late = time.monotonic() > until
         if late or any(one.returncode for one in started):
             break
