@@ -247,9 +247,9 @@ def _start(
         _show_start(ledger(asked, tree), retry_failed, in_turns=asked.turns is not None)
         return
     try:
-        entries = run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir)
+        entries = checked(run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir))
     except KeyboardInterrupt:
-        click.echo(summary(ledger(asked, tree)), err=True)
+        click.echo(summary(checked(ledger(asked, tree))), err=True)
         again = "resume" if retry_failed else "run"
         where = f" --results {root}" if root else ""
         click.echo(f"stopped; go on with: ddl study {again} {name}{where}", err=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddl_core import processes
 from ddl_core.errors import STOPPED, DDLError, LaunchError
-from ddl_core.launch import commands, diagnose, preflight, ranks, supervise
+from ddl_core.launch import commands, diagnose, measuring, preflight, ranks, supervise
 from ddl_core.launch.diagnose import tail
 from ddl_core.launch.slurm import scheduler
 from ddl_core.records.ledger import INTERRUPTED
@@ -92,7 +92,7 @@ def run_probe(
     directory = directory.resolve()
     record = read_probe(directory)
     limit = stall_timeout or ranks.stall_limit_s(STALL_TIMEOUT_S)
-    with processes.stoppable():
+    with processes.stoppable(), measuring.alone(f"probe {directory.name}"):
         try:
             cause = _execute(record.spec, directory, worker, on_step, limit)
         except KeyboardInterrupt as error:

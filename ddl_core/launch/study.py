@@ -106,7 +106,8 @@ def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
 
 def summary(entries: list[Entry]) -> str:
     """Return the counts, each bad end with its reason's first line, the remedies, the agreement."""
-    failed = [item for item in entries if item.state in ("failed", "interrupted", "unreadable")]
+    bad = ("failed", "interrupted", "unreadable", "damaged")
+    failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
     return "\n".join([counts(entries), *lines, *remedies(failed), *agreement.statements(entries)])

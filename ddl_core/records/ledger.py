@@ -149,7 +149,7 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
 
 
 def is_locked(directory: Path) -> bool:
-    """Say whether a living process holds the lock of a run."""
+    """Say whether a living process holds the lock of a run; none can where it cannot be opened."""
     lock = RunFiles(directory).lock
     if not lock.exists():
         return False
@@ -158,6 +158,8 @@ def is_locked(directory: Path) -> bool:
             return False
     except Timeout:
         return True
+    except OSError:  # a file system that is read-only, or another user's folder
+        return False
 
 
 def mark_failed(directory: Path, cause: Failure) -> None:

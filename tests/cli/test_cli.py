@@ -301,6 +301,9 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> 
     assert "2 runs: 1 completed, 1 damaged" in status.stdout
     told = f"damaged     {broken.spec.run_id} (classes 5)  epochs.jsonl: is missing"
     assert told in status.stdout
+    ended = ddl("study", "run", path)  # has nothing to run
+    assert ended.exit_code == 1
+    assert "2 runs: 1 completed, 1 damaged" in ended.stdout
     drawn = ddl("figures", "--study", "small", "--results", results().root)
     assert drawn.exit_code == 1
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout

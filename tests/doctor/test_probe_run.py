@@ -17,6 +17,7 @@ from ddl_core.doctor.probe import place
 from ddl_core.doctor.probe.collective import SIZES
 from ddl_core.doctor.probe_run import plan_probe, probe_name, run_probe
 from ddl_core.errors import RecordError
+from ddl_core.launch import measuring
 from ddl_core.records.paths import ProbeFiles, Tree
 from ddl_core.records.probe import ProbeRecord, read_probe
 from ddl_core.spec.run import RunSpec
@@ -67,10 +68,15 @@ def left_over(directory: Path) -> list[str]:
 
 
 def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
-    steps: list[str] = []
-    record, found = probed(tmp_path, images, on_step=steps.append)
+    steps: dict[str, bool] = {}
+
+    def on_step(step: str) -> None:
+        steps[step] = measuring.HELD in os.environ
+
+    record, found = probed(tmp_path, images, on_step=on_step)
     assert record.status == "completed", record.error
     assert "done" in steps
+    assert all(steps.values())  # nobody else measures on this machine meanwhile
     assert [one.rank for one in record.answers] == [0, 1]
     assert not [one for one in found.values() if one.state == "bad"], found
     for one in record.answers:

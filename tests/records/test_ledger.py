@@ -1,5 +1,8 @@
 """What became of each run, and who may work on it."""
 
+import errno
+import os
+
 import pytest
 
 from ddl_core.errors import LaunchError, RecordError
@@ -78,6 +81,15 @@ def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
     ):
         pass
     assert not is_locked(lock.parent)
+
+
+def test_nobody_works_on_a_run_whose_lock_cannot_be_opened(tmp_path, monkeypatch):
+    def read_only(*_arguments, **_named):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    (tmp_path / ".lock").touch()
+    monkeypatch.setattr("ddl_core.records.ledger.FileLock", read_only)
+    assert not is_locked(tmp_path)
 
 
 def test_a_lock_below_a_file_is_a_clear_error(tmp_path):
