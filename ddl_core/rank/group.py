@@ -12,12 +12,27 @@ from ddl_core.spec.run import RunSpec
 Reduction = Literal["sum", "min", "max"]
 
 
-class Group(Protocol):
-    """The ranks of a run, as one of them sees them."""
+class Ranks(Protocol):
+    """Which of a run's ranks one is, `local_rank` on its machine."""
 
-    rank: int
-    local_rank: int
-    world_size: int
+    @property
+    def rank(self) -> int:
+        """From 0."""
+        ...
+
+    @property
+    def local_rank(self) -> int:
+        """From 0."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        ...
+
+
+class Group(Ranks, Protocol):
+    """The ranks of a run, as one of them sees them."""
 
     def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
         """Return `values` reduced over ranks element by element, in their own type. A collective.

@@ -3,37 +3,25 @@
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import horovod.torch as hvd
 import torch
-from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+from horovod.runner.http.http_server import RendezvousHTTPServer
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
 from ddl_core.errors import LaunchError
-from ddl_core.processes import TURNS
+from ddl_core.rank import horovod
 from ddl_core.rank.group import Reduction
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.train.strategies.group import Rank
 
 OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
-
-MIB = 1024 * 1024
-
-# The same patience as DDP's. Horovod's own, 30 s for Gloo, also counts while the other ranks still
-# import torch from a busy file system. The environment may say otherwise. A rank that takes turns
-# stands still meanwhile, and its clock does not: it is given a day.
-PATIENCE_S = {
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if TURNS in os.environ else "600",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
-}
 
 
 class Horovod:
@@ -48,14 +36,12 @@ class Horovod:
         if self.device.type == "cuda":
             _check_gpu_build()
         _check_controller(spec.nodes)
-        _configure(spec)
+        horovod.configure(spec)
         server, _store = _meet(spec, place)  # both are needed until all ranks are here
         hvd.init()
         # All ranks have to be connected before the place where they met may close.
         hvd.barrier()
-        if server:
-            server.shutdown()
-            server.server_close()
+        horovod.close(server)
         if (hvd.rank(), hvd.size()) != (self.rank, self.world_size):
             raise LaunchError(
                 f"Horovod made this process rank {hvd.rank()} of {hvd.size()}, its launcher rank "
@@ -263,15 +249,6 @@ def _check_controller(nodes: int) -> None:
         )
 
 
-def _configure(spec: RunSpec) -> None:
-    """Set what Horovod reads when it starts; the run decides, not the environment."""
-    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(round(spec.horovod_fusion_mb * MIB))
-    os.environ["HOROVOD_CYCLE_TIME"] = str(spec.horovod_cycle_ms)
-    os.environ["HOROVOD_AUTOTUNE"] = "0"
-    for name, seconds in PATIENCE_S.items():
-        os.environ.setdefault(name, seconds)
-
-
 def _version(code: int) -> str:
     """Return e.g. ``"2.21.5"`` for NCCL's 22105; before 2.9, 2.8.4 was 2804 (nccl.h)."""
     thousand = 10_000 if code >= 10_000 else 1000
@@ -293,30 +270,9 @@ def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]
     if place.world_size > 1:
         store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
         if place.rank == 0:
-            server = _open_meeting_place(spec, "127.0.0.1" if one_machine else "")
+            server = horovod.open_meeting_place(spec, "127.0.0.1" if one_machine else "")
             store.set("horovod_port", str(server.server_port))
         port = store.get("horovod_port")
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = address
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port.decode()
-    if one_machine:
-        os.environ.setdefault("HOROVOD_GLOO_IFACE", "lo")
-    values = {
-        "RANK": place.rank,
-        "SIZE": place.world_size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_SIZE": spec.gpus_per_node,
-        "CROSS_RANK": place.rank // spec.gpus_per_node,
-        "CROSS_SIZE": spec.nodes,
-        "CONTROLLER": "gloo",
-        "CPU_OPERATIONS": "gloo",
-    }
-    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
+        horovod.meet_at(address, port.decode())
+    horovod.take_place(spec, place)
     return server, store
-
-
-def _open_meeting_place(spec: RunSpec, interface: str) -> RendezvousHTTPServer:
-    server = RendezvousHTTPServer((interface, 0), RendezvousHandler, False)
-    hosts = ",".join(f"node{number}:{spec.gpus_per_node}" for number in range(spec.nodes))
-    server.init(get_host_assignments(parse_hosts(hosts), spec.world_size))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server

@@ -190,7 +190,7 @@ def strategy(monkeypatch) -> Any:
     def accept(spec: RunSpec) -> None:
         raise AcceptedError
 
-    monkeypatch.setattr(horovod, "_configure", accept)
+    monkeypatch.setattr(horovod.horovod, "configure", accept)
     monkeypatch.setattr(horovod.Rank, "device", lambda place, wanted: torch.device(wanted))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(horovod.hvd, "nccl_built", lambda: 22907)
