@@ -90,6 +90,8 @@ class Run:
         digest = state_sha256(latest.values)
         check_agreement(group, digest, "same final weights")
         self.entry.complete(digest)
+        if self.entry.first:  # 100 MB of ResNet50, drawn again at will
+            self.files.initial.unlink(missing_ok=True)
 
     def _source(self, split: Split, library: Library) -> Batches:
         known = self.entry.record.data_dir
