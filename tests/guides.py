@@ -18,6 +18,7 @@ _PARTS = (
     "data/paper",
     "data/published",
     "data/scaling",
+    "data/seeds",
     "notebooks",
     "slurm",
     "studies",

@@ -29,7 +29,8 @@ from tests.pictures import write_pictures
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding_a_framework.md"
-CONTESTANTS = [*(name for name in STRATEGIES if name != "single"), "manual"]
+OF_TORCH = [name for name, entry in STRATEGIES.items() if "torch" in entry.libraries]
+CONTESTANTS = [*(name for name in OF_TORCH if name != "single"), "manual"]
 
 TRAIN_IMAGES, EVAL_IMAGES = 83, 11  # nothing divides evenly
 TINY: dict[str, Any] = {

@@ -134,7 +134,7 @@ def test_a_mark_with_room_stands_at_its_number_of_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in QUESTIONS if name.startswith(("efficiency", "throughput_vs"))]
+    "name", [name for name in QUESTIONS if name.startswith(("efficiency", "throughput_vs_workers"))]
 )
 def test_every_label_of_the_paper(name: str) -> None:
     figure = QUESTIONS[name].draw(
