@@ -17,6 +17,7 @@ from ddl_core.analysis.figures.over_workers import stack, with_model
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
 from ddl_core.analysis.plot.rows import arm_name, row_frame
+from ddl_core.analysis.plot.scales import size_points
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.analysis.turns import CPU, WALL, Turns, paired
 
@@ -41,7 +42,13 @@ _OFFSETS = {"wall": -0.22, "cpu": 0.22}  # of a row
 _FACES: dict[str, dict[str, Any]] = {"wall": {}, "cpu": {"markerfacecolor": "white"}}
 _SIZE = 5.0
 _BAND_COLOUR = style.BOUND_COLOUR
-_TICKS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10]
+# The first of these whose numbers have room.
+_TICKS = (
+    (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10),
+    (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10),
+    (0.1, 0.2, 0.5, 1, 2, 5, 10),
+)
+_TICK_POINTS = 17.0  # what a number needs below the axis
 _ROOM = 1.08  # the axis goes so much beyond the last interval
 
 
@@ -141,11 +148,22 @@ def _ratio_axis(ax: Axes, low: float, high: float) -> None:
     """Scale x logarithmically: a ratio and its reciprocal lie equally far from 1."""
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    ax.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if low <= tick <= high]))
+    ax.xaxis.set_major_locator(FixedLocator(_ticks(low, high, size_points(ax)[0])))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=_BAND_COLOUR, linewidth=0, zorder=0)
     ax.axvline(1, **style.IDEAL)
+
+
+def _ticks(low: float, high: float, width: float) -> list[float]:
+    """Return ticks of a logarithmic axis, `width` points wide, whose numbers do not touch."""
+    shown: list[float] = []
+    for ticks in _TICKS:
+        shown = [tick for tick in ticks if low <= tick <= high]
+        apart = np.diff(np.log(shown)) * width / np.log(high / low)
+        if (apart >= _TICK_POINTS).all():
+            break
+    return shown
 
 
 WORDS = {

@@ -164,3 +164,11 @@ def test_the_same_in_words(tree: Tree, study: MakeRun) -> None:
     )
     assert deepspeed.startswith("  DeepSpeed, native, 1 worker: ")
     assert "cannot say; per CPU second" in deepspeed
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.45, 1.6), (0.19, 2.5), (0.05, 30.0)])
+def test_numbers_below_the_axis_do_not_touch(low: float, high: float) -> None:
+    ticks = ratios._ticks(low, high, 320.0)
+    places = 320 * np.log(np.array(ticks) / low) / np.log(high / low)
+    assert len(ticks) > 2
+    assert np.diff(places).min() >= ratios._TICK_POINTS
