@@ -50,6 +50,10 @@ _HIDDEN = (
 )
 
 
+# Terraform's variables, which begin as TensorFlow's do.
+_NOT_TENSORFLOWS = ("TF_CLI_", "TF_VAR_", "TF_LOG", "TF_IN_AUTOMATION", "TF_WORKSPACE")
+
+
 def told(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `environment` that change what a framework does, by name.
 
@@ -59,7 +63,9 @@ def told(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _counts(name: str) -> bool:
-    if not name.startswith(LIBRARIES) or name in _PLACE_NAMES or name.endswith(_VISIBLE):
+    if not name.startswith(LIBRARIES) or name.startswith(_NOT_TENSORFLOWS):
+        return False
+    if name in _PLACE_NAMES or name.endswith(_VISIBLE):
         return False
     return _PLACES.isdisjoint(name.split("_"))
 

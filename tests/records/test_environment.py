@@ -36,6 +36,9 @@ from ddl_core.records.environment import told
         ("FI_PROVIDER", "cxi"),
         ("MALLOC_ARENA_MAX", "1"),
         ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+        ("TF_ENABLE_ONEDNN_OPTS", "0"),
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math=false"),
+        ("MXNET_KVSTORE_BIGARRAY_BOUND", "1000000"),
     ],
 )
 def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
@@ -51,7 +54,7 @@ def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
         *("NCCL_COMM_ID", "NCCL_HOSTID", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
         *("CUDA_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
         *("TORCHELASTIC_RUN_ID", "DDL_RESULTS", "SLURM_JOB_ID", "AWS_SECRET_ACCESS_KEY"),
-        *("DS_TOKEN", "GITHUB_TOKEN"),
+        *("DS_TOKEN", "GITHUB_TOKEN", "TF_CLI_ARGS", "TF_VAR_region"),
     ],
 )
 def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
