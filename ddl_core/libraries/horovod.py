@@ -1,8 +1,7 @@
 """Horovod for the libraries beside torch: its ranks meet where those of the run have met."""
 
 import os
-
-from horovod.runner.http.http_server import RendezvousHTTPServer
+from typing import Any
 
 from ddl_core.errors import LaunchError
 from ddl_core.libraries.meeting import Meeting
@@ -10,11 +9,17 @@ from ddl_core.rank import horovod
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 
 
-def prepare(spec: RunSpec, meeting: Meeting) -> RendezvousHTTPServer | None:
-    """Set what Horovod reads when it starts: the run's settings, and where its ranks meet.
+def join(hvd: Any, spec: RunSpec, meeting: Meeting, device: str) -> dict[str, Any]:
+    """Set and start Horovod; return what carries the gradients, and how it is set.
 
-    Rank 0 opens Horovod's own meeting place and tells the others its port. What is returned has to
-    live until all ranks are there; then `rank.horovod.close` it.
+    Rank 0 opens Horovod's own meeting place and tells the others its port.
+
+    Parameters
+    ----------
+    hvd
+        Horovod's module for the library.
+    device
+        ``"cpu"`` or ``"cuda"``.
 
     Raises
     ------
@@ -34,12 +39,11 @@ def prepare(spec: RunSpec, meeting: Meeting) -> RendezvousHTTPServer | None:
         server = horovod.open_meeting_place(spec, meeting.host)
         address = f"{meeting.host}:{server.server_port}"
     horovod.meet_at(*meeting.exchange(address)[0].rsplit(":", 1))
-    return server
-
-
-def describe() -> dict[str, str | int | float | bool]:
-    """Return how Horovod is set in this process."""
+    hvd.init()
+    meeting.barrier()  # all ranks are connected before the place where they met may close
+    horovod.close(server)
     return {
+        "library": "nccl" if device == "cuda" and hvd.nccl_built() else "gloo",
         "controller": "gloo",
         "fusion_bytes": int(os.environ["HOROVOD_FUSION_THRESHOLD"]),
         "cycle_ms": float(os.environ["HOROVOD_CYCLE_TIME"]),

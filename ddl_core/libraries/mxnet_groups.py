@@ -132,17 +132,11 @@ class Horovod:
     def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
         import horovod.mxnet as hvd
 
-        from ddl_core.libraries.horovod import describe, prepare
-        from ddl_core.rank.horovod import close
+        from ddl_core.libraries.horovod import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        server = prepare(spec, meeting)
-        hvd.init()
-        meeting.barrier()  # all ranks are connected before the place where they met may close
-        close(server)
-        library = "nccl" if device == "cuda" and hvd.nccl_built() else "gloo"
-        self._known = {"library": library, **describe()}
+        self._known = join(hvd, spec, meeting, device)
 
     def add_up(self, gradients: list[Array]) -> None:
         """Send each gradient as soon as it is there."""

@@ -123,17 +123,11 @@ class Horovod(Single):
     def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
         import horovod.tensorflow as hvd
 
-        from ddl_core.libraries.horovod import describe, prepare
-        from ddl_core.rank.horovod import close
+        from ddl_core.libraries.horovod import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        server = prepare(spec, meeting)
-        hvd.init()
-        meeting.barrier()  # all ranks are connected before the place where they met may close
-        close(server)
-        library = "nccl" if device == "cuda" and hvd.nccl_built() else "gloo"
-        self._known = {"library": library, **describe()}
+        self._known = join(hvd, spec, meeting, device)
 
     def mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient, each sent as soon as it is there."""

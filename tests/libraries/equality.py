@@ -7,7 +7,7 @@ its own steps in as many processes as the run has ranks.
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -176,6 +176,20 @@ class Training:
         arguments = ["-m", "tests.libraries.driver", str(folder)]
         start_ranks(interpreter(library, strategy), self.workers, arguments, folder)
         return _left(folder, self.workers)
+
+
+def trained_once(library: str) -> Callable[..., Training]:
+    """Return a function that trains by torch once in each way, for the tests of a library."""
+    done: dict[str, Training] = {}
+
+    def of(workers: int = 2, steps: int = STEPS, **fields: Any) -> Training:
+        interpreter(library, "single")
+        key = str((workers, steps, fields))
+        if key not in done:
+            done[key] = Training(fields, steps, workers)
+        return done[key]
+
+    return of
 
 
 class Batches:

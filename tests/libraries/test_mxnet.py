@@ -14,12 +14,11 @@ from tests.libraries import equality
 from tests.libraries.equality import (
     ROOM,
     STEPS,
-    Training,
     assert_equal,
     assert_fault_is_found,
     distance,
-    interpreter,
     numbers,
+    trained_once,
 )
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
@@ -29,17 +28,7 @@ FAULTS = "tests.libraries.mxnet_faults"
 
 @pytest.fixture(scope="module")
 def training():
-    """Return a function that trains by torch once in each way."""
-    done: dict[str, Training] = {}
-
-    def of(workers=2, steps=STEPS, **fields) -> Training:
-        interpreter("mxnet", "single")
-        key = str((workers, steps, fields))
-        if key not in done:
-            done[key] = Training(fields, steps, workers)
-        return done[key]
-
-    return of
+    return trained_once("mxnet")
 
 
 @pytest.mark.parametrize(

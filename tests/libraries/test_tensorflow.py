@@ -8,13 +8,12 @@ import pytest
 
 from tests.libraries.equality import (
     STEPS,
-    Training,
     apart,
     assert_equal,
     assert_fault_is_found,
     distance,
-    interpreter,
     numbers,
+    trained_once,
 )
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
@@ -24,17 +23,7 @@ FAULTS = "tests.libraries.tensorflow_faults"
 
 @pytest.fixture(scope="module")
 def training():
-    """Return a function that trains by torch once in each way."""
-    done: dict[str, Training] = {}
-
-    def of(workers=2, steps=STEPS, **fields) -> Training:
-        interpreter("tensorflow", "single")
-        key = str((workers, steps, fields))
-        if key not in done:
-            done[key] = Training(fields, steps, workers)
-        return done[key]
-
-    return of
+    return trained_once("tensorflow")
 
 
 @pytest.mark.parametrize(
