@@ -3,6 +3,8 @@
 An arm is library x strategy x loader x format of the data x model. The format is the arm's: the
 paper's loaders read different ones and stand in one panel. A setting is everything that an arm does
 not name and speed depends on: runs of two settings never share a median or a line.
+
+In one file, because what divides settings and what pools runs must never part.
 """
 
 from collections.abc import Collection
@@ -14,6 +16,7 @@ import pandas as pd
 from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.configuration import ALONE, UNKNOWN, differing
 from ddl_core.analysis.estimates import Estimate
+from ddl_core.analysis.tables import is_emulated, not_emulated
 from ddl_core.analysis.turns import Turns, Windows
 from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
 from ddl_core.spec.registry import owner, title
@@ -124,7 +127,14 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     a library brings with it, such as ``software``, only that is left in which runs of this library
     differ: settings of two libraries are the same, if nothing else tells them apart.
     A run that failed before it knew its machine gets that of its study, if the study has only one.
+
+    Raises
+    ------
+    ValueError
+        If measured and emulated runs are among them: nothing may show both.
     """
+    if is_emulated(runs).nunique() > 1:
+        raise ValueError("measured and emulated runs are never shown together; choose one kind")
     table = runs.copy()
     _fill_machine(table)
     _keep_differing(table)
@@ -264,13 +274,14 @@ def _hardware(row: dict) -> str:
 def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     """Return the runs that were made to their end, good or bad, with what pools and judges them.
 
-    Only those of one kind of `work`: the throughput of a loader by itself is no training's. And
-    none of a study of accuracy.
+    Only those of one kind of `work`: the throughput of a loader by itself is no training's. None
+    of a study of accuracy, and none that was emulated.
 
     Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
     throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
     files were changed).
     """
+    runs = not_emulated(runs)
     runs = runs[(runs["work"] == work) & ~asks_for_accuracy(runs)]
     diverged = runs["diverged"].fillna(False).astype(bool)
     lost = (runs["status"] == "failed") | diverged

@@ -83,7 +83,7 @@ def _software(record: RunRecord) -> list[str]:
     versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
     versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
     more = LIBRARIES[record.spec.library], MODELS[record.spec.model]
-    needed = dict.fromkeys((*_COMMON, *(name for entry in more for name in entry.packages)))
+    needed = dict.fromkeys((*_COMMON, *(name for one in more for name in one.packages + one.also)))
     named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
     own = _variables(record, LIBRARIES[record.spec.library])
     return [*named, *own, *([system["os"]] if "os" in system else [])]

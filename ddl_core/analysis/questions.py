@@ -9,13 +9,16 @@ from matplotlib.figure import Figure
 from ddl_core.analysis.figures import (
     accuracy_by_library,
     accuracy_vs_batch_size,
+    advice,
     by_arm,
     comparison,
+    efficiency_emulated,
     kernel_shares,
     learning_curves,
     loader_bound,
     over_workers,
     ratios,
+    scaling_bands,
     scaling_prediction,
     schedules,
     throughput_vs_batch_size,
@@ -150,6 +153,11 @@ QUESTIONS = {
         over_workers.draw_by_loader,
         needs=f"ResNet101 {_SIZES}",
     ),
+    "efficiency_emulated": Question(
+        lambda tables: efficiency_emulated.points(tables.runs),
+        efficiency_emulated.draw,
+        needs="emulated runs on one node and on several",
+    ),
     "kernel_shares": Question(
         lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
@@ -158,6 +166,10 @@ QUESTIONS = {
     "scaling_prediction": Question(
         lambda tables: scaling_prediction.points(), scaling_prediction.draw, needs=OF_NO_RUN
     ),
+    "scaling_bands": Question(
+        lambda tables: scaling_bands.points(), scaling_bands.draw, needs=OF_NO_RUN
+    ),
+    "advice": Question(lambda tables: advice.points(), advice.draw, needs=OF_NO_RUN),
     "time_budget": Question(
         lambda tables: time_budget.points(tables.runs, tables.arms),
         time_budget.draw,

@@ -30,6 +30,7 @@ from ddl_core.analysis.tables import (
     counts,
     empty_table,
     empty_windows,
+    is_emulated,
     profiles_table,
     read_table,
     read_windows,
@@ -216,10 +217,18 @@ def _part(tree: Tree, names: Names) -> _Part:
         profiles=profiles_table(tree, names),
         study=study,
     )
-    damaged = int((runs["status"] == DAMAGED).sum())
+    return _Part(tables, Page(TOGETHER.join(names), _not_drawn(runs)))
+
+
+def _not_drawn(runs: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence on each kind of runs that figures of measured ones leave out."""
+    damaged, emulated = int((runs["status"] == DAMAGED).sum()), int(is_emulated(runs).sum())
     records = f"{damaged} record{'s' if damaged > 1 else ''}"
-    notes = (f"Damaged, not drawn: {records}, named by `ddl study verify`.",) if damaged else ()
-    return _Part(tables, Page(TOGETHER.join(names), notes))
+    notes = [f"Damaged, not drawn: {records}, named by `ddl study verify`."] if damaged else []
+    if emulated:
+        several = f"{emulated} run{'s' if emulated > 1 else ''}"
+        notes.append(f"Emulated, drawn in efficiency_emulated alone: {several}.")
+    return tuple(notes)
 
 
 @dataclass(frozen=True)

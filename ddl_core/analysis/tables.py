@@ -15,6 +15,7 @@ import pandas as pd
 from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
 from ddl_core.records.damage import Examined, examine
+from ddl_core.records.emulation import emulation
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, Spent
@@ -104,6 +105,7 @@ COLUMNS: dict[str, str] = {
     "error_kind": "string",
     "error_category": "string",
     "damage": "string",
+    "unfaithful": "string",
 }
 WINDOW_COLUMNS = {
     "study": "string",
@@ -131,7 +133,8 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
     all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
 
     Of a damaged record nothing is believed but, where that is whole, what was asked for: its
-    status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out.
+    status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
+    ``unfaithful`` says which rules they broke; `not_emulated` leaves all of them out.
     """
     return _frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
 
@@ -193,6 +196,16 @@ def to_csv(table: pd.DataFrame) -> str:
 def whole(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs whose records are not damaged."""
     return runs[runs["status"] != DAMAGED]
+
+
+def not_emulated(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that were measured: emulated ones never stand beside them."""
+    return runs[~is_emulated(runs)]
+
+
+def is_emulated(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Say of each run whether it was emulated; of one that nobody can tell, that it was not."""
+    return runs["emulated"].fillna(False).astype(bool)
 
 
 def counts(runs: pd.DataFrame) -> str:
@@ -289,7 +302,16 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "energy_method": run_report.told(record)[0],
         "error_kind": record.error.kind if record.error else None,
         "error_category": record.error.told if record.error else None,
+        "unfaithful": _unfaithful(record),
     }
+
+
+def _unfaithful(record: RunRecord) -> str | None:
+    """Return the rules that an emulated run has broken; None if none, or if it is measured."""
+    if not record.spec.emulated or record.status != "completed":
+        return None
+    found = emulation(record)
+    return "; ".join(found.unfaithful) or None if found else "no epoch counts"
 
 
 def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:

@@ -233,5 +233,5 @@ def _crc32c() -> Callable[[bytes], int]:
 def _not_installed(error: ImportError) -> NotInstalledError:
     return NotInstalledError(
         f"TFRecord files need packages that are not installed here ({error}); run `make env`, or "
-        "install the versions pinned in requirements/train.txt"
+        "for a library beside torch its own target, as `make tensorflow`"
     )

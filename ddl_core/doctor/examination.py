@@ -98,6 +98,7 @@ def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report
         [
             *machine.examine_packages({run.strategy for run in runs}),
             *machine.examine(runs),
+            machine.box(),
             machine.results(tree),
             data,
         ]

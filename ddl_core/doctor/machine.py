@@ -20,6 +20,7 @@ from ddl_core.datasets.shards import absent, index_path, shards_folder, shards_i
 from ddl_core.doctor.finding import Finding, State
 from ddl_core.errors import DataError, DDLError
 from ddl_core.launch import interpreters
+from ddl_core.launch.box import possible
 from ddl_core.launch.preflight import check_data, check_room, gpu_count
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import available_cores, file_system
@@ -87,6 +88,16 @@ def examine(runs: list[RunSpec]) -> list[Finding]:
         ),
         Finding("gpus", "ok", str(gpus or "none, runs use the CPU")),
     ]
+
+
+def box() -> Finding:
+    """Say whether a cluster can be emulated here."""
+    try:
+        possible.check()
+    except DDLError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Finding("box", "warn", detail, remedy)
+    return Finding("box", "ok", "nodes and shaped links can be made: emulated runs")
 
 
 def results(tree: Tree) -> Finding:
@@ -209,7 +220,9 @@ def _of_library(library: str) -> Finding:
         for strategy in strategies:
             interpreters.require(library, strategy)
         asked = [
-            (name, interpreters.version(library, name)) for one in entries for name in one.packages
+            (name, interpreters.version(library, name))
+            for one in entries
+            for name in one.packages + one.also
         ]
     except DDLError as error:
         detail, _, remedy = str(error).partition("; ")

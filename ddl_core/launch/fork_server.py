@@ -124,7 +124,7 @@ class Ranks:
     request
         ``rank``, the words of a rank's command; ``ranks``, how many; ``logs``, folder of their
         output; ``environment``; ``folder``, where they are to be at work; ``token``, which all
-        their processes carry.
+        their processes carry; ``wiring``, nodes to make for them (`Wiring`), if any.
 
     Raises
     ------

@@ -68,6 +68,7 @@ def require(library: str, strategy: str) -> None:
         return registry.require("strategy", strategy)
     needed = [
         (f"library {library!r}", LIBRARIES[library].packages),
+        *((f"library {library!r}", (name,)) for name in LIBRARIES[library].also),
         (f"strategy {strategy!r} of library {library!r}", STRATEGIES[strategy].packages),
         *(("every rank", (name,)) for name in COMMON),
     ]

@@ -120,7 +120,7 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
             attempt.status = "failed"
             gone = "its process was gone"
             attempt.error = Failure(kind=INTERRUPTED, message=gone, category="killed")
-    logs = files.logs / f"attempt_{len(record.attempts)}"
+    logs = files.attempt(len(record.attempts))
     job = Allocation.current()
     record.attempts.append(
         Attempt(started_utc=now(), block=job and job.block, place=job and job.place)

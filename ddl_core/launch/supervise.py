@@ -118,7 +118,7 @@ def start(command: Command, logs: Path, environment: Mapping[str, str], token: s
         return processes.start(command.step, token=token, log=log, environment=environment)
     request: dict[str, Any] = {"rank": list(command.rank), "ranks": command.ranks}
     request |= {"logs": str(logs), "environment": dict(environment), "token": token}
-    request["folder"] = str(Path.cwd())
+    request |= {"folder": str(Path.cwd()), "wiring": command.wiring}
     return fork_server.Ranks(request)
 
 

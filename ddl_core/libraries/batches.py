@@ -19,7 +19,7 @@ from PIL.Image import Resampling, Transpose
 
 from ddl_core.libraries.protocol import Layout
 from ddl_core.rank.images import Batches, Images, NamedOnce
-from ddl_core.rank.order import Indices, Split, count_eval_batches, steps_per_epoch
+from ddl_core.rank.order import Indices, Split, made_up
 from ddl_core.rank.state import Floats
 from ddl_core.rank.views import (
     MEAN,
@@ -30,7 +30,7 @@ from ddl_core.rank.views import (
     evaluation_size,
     open_rgb,
 )
-from ddl_core.spec.run import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
+from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
 Labels = npt.NDArray[np.int32]
@@ -218,14 +218,7 @@ class Synthetic:
     ) -> None:
         self.classes = spec.classes
         self._spec, self._split, self._rank, self._layout = spec, split, rank, layout
-        if split == "train":
-            self.images = spec.train_images or IMAGENET_TRAIN_IMAGES
-            self.images *= spec.passes(self.images)
-            self._batches = steps_per_epoch(spec, self.images)
-        else:
-            self.images = spec.eval_images or IMAGENET_EVAL_IMAGES
-            self._batches = count_eval_batches(spec, self.images, rank, world_size)
-        self._own = len(range(rank, self.images, world_size))
+        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
         self._pool: list[tuple[Floats, Labels]] = []
         self.set_epoch(0)
 

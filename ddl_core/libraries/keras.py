@@ -204,7 +204,8 @@ class Keras:
             "accelerator": device.device_kind if self.device == "cuda" else None,
             "threads": {"compute": self._spec.cpu_threads},
             "settings": {**own, "cores_pinned": self._pinned},
-            "communication": {"library": carries} if self._meeting.world_size > 1 else {},
+            # Also of one rank, as with other strategies: else it would be no base of two.
+            "communication": {} if self._spec.strategy == "single" else {"library": carries},
         }
 
     def close(self) -> None:

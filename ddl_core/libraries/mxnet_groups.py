@@ -83,7 +83,6 @@ class KVStore:
             "DMLC_NUM_SERVER": str(spec.world_size),
             "DMLC_ROLE": "worker",
         }
-        self._servers = spec.world_size
         roles = ["server", "scheduler"] if meeting.rank == 0 else ["server"]
         self._started = [_start(role) for role in roles]
         for one in self._started:
@@ -106,7 +105,7 @@ class KVStore:
 
     def describe(self) -> dict[str, Any]:
         """Return what carries the gradients."""
-        return {"library": "ps-lite", "servers": self._servers, "overlap": True}
+        return {"library": "ps-lite", "servers_per_rank": 1, "overlap": True}
 
     def close(self) -> None:
         """Leave the store and end what was started.

@@ -20,8 +20,10 @@ from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.rank.outcome import Outcome
 from ddl_core.rank.rules import Source
 from ddl_core.rank.turns import Turns
+from ddl_core.rank.watch import Watch
+from ddl_core.records import emulation
 from ddl_core.records.environment import told
-from ddl_core.records.paths import RunFiles
+from ddl_core.records.paths import BoxFiles, RunFiles
 from ddl_core.records.progress import WAITING, Progress, Publish
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import (
@@ -89,9 +91,13 @@ class Entry:
         self.progress = Progress(own, self.spec.epochs, publish)
         self.turns = Turns(directory, rank)
         self._turn: Turn | None = None
+        self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
+        self._watch = Watch(self.spec, self._box) if self.spec.emulated else None
 
     def take_turn(self, epoch: int, cold: bool) -> None:
         """Wait until the other arms of the study stand still; cold epochs belong to the start."""
+        if self._watch:
+            self._watch.begin()
         if self.turns.taken and not cold:
             self.progress.begin(WAITING, epoch, 0)
             self._turn = self.turns.wait()
@@ -125,6 +131,8 @@ class Entry:
         memory: int | None,
     ) -> None:
         """Add the row of an epoch; `memory` is the most that was used on a device, bytes."""
+        if self._watch:
+            self._watch.end(epoch, cold)
         if not self.first:
             return
         measured = vars(outcome) | vars(outcome.window)
@@ -146,6 +154,9 @@ class Entry:
         self.progress.begin("done", self.spec.epochs, 0)
         if not self.first:
             return
+        if self.record.system and self._watch:  # all ranks have noted their last epoch by now
+            facts = emulation.read(self._box, self.spec)
+            self.record.system[emulation.KEY] = facts and facts.model_dump()
         self.record.weights_sha256 = digest
         self.record.status = "completed"
         self.record.error = None

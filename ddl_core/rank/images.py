@@ -11,10 +11,9 @@ from ddl_core.errors import DataError, SpecError
 from ddl_core.rank.order import (
     Indices,
     Split,
-    count_eval_batches,
+    count_batches,
     eval_batches,
     spread,
-    steps_per_epoch,
     train_batches,
 )
 from ddl_core.spec.run import RunSpec
@@ -120,10 +119,7 @@ class Batches:
     ) -> None:
         self._spec, self._split = spec, split
         self._images, self._rank, self._world_size = images, rank, world_size
-        if split == "train":
-            self._count = steps_per_epoch(spec, images) * spec.accumulation
-        else:
-            self._count = count_eval_batches(spec, images, rank, world_size)
+        self._count = count_batches(spec, split, images, rank, world_size)
         self._epoch = 0
         self._next: Iterator[Indices] | None = None
 

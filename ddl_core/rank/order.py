@@ -7,13 +7,13 @@ V workers are spread over ranks. Evaluation takes every image once, without padd
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec
+from ddl_core.spec.run import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.spec.seeds import derive_seed
 
 Indices = npt.NDArray[np.int64]
@@ -72,7 +72,40 @@ def eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> Iter
         yield own[start : start + spec.local_batch_size]
 
 
-def count_eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> int:
-    """Return how many batches `eval_batches` yields."""
+def count_batches(spec: RunSpec, split: Split, images: int, rank: int, world_size: int) -> int:
+    """Return how many batches `train_batches` or `eval_batches` yields.
+
+    Raises
+    ------
+    SpecError
+        As `steps_per_epoch`.
+    """
+    if split == "train":
+        return steps_per_epoch(spec, images) * spec.accumulation
     own = len(range(rank, images, world_size))
     return -(-own // spec.local_batch_size)
+
+
+class Counts(NamedTuple):
+    """How much data of one split there are."""
+
+    images: int  # of all ranks
+    batches: int  # micro-batches of one rank, in an epoch
+    own: int  # images of that rank in an evaluation
+
+
+def made_up(spec: RunSpec, split: Split, rank: int, world_size: int) -> Counts:
+    """Return how much there is of data that no file holds: ImageNet's numbers, if none are asked.
+
+    Raises
+    ------
+    SpecError
+        As `steps_per_epoch`.
+    """
+    if split == "train":
+        images = spec.train_images or IMAGENET_TRAIN_IMAGES
+        images *= spec.passes(images)
+    else:
+        images = spec.eval_images or IMAGENET_EVAL_IMAGES
+    batches = count_batches(spec, split, images, rank, world_size)
+    return Counts(images, batches, len(range(rank, images, world_size)))

@@ -84,7 +84,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
         "collective",
         r"connection (?:closed|reset) by peer|timed out waiting \d+ms|caused pair closure"
         r"|collective operation timeout|NCCL error|nccl(?:Remote|System|Internal)Error"
-        r"|Horovod has been shut down",
+        r"|Horovod has been shut down|Collective ops is aborted",
     ),
     ("killed", r"killed by signal: killed|did not survive"),
     ("environment", r"No module named|cannot open shared object file|command not found"),

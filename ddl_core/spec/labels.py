@@ -15,7 +15,7 @@ REPEATS = ("seed", "repeat")
 """Fields in which the runs of one arm differ."""
 
 # What people call some values. The fields below, and the registered ones, need no word beside them.
-NAMES = {
+NAMES: dict[str, dict[Any, str]] = {
     "work": {"train": "training", "load": "loading alone"},
     "dataset": {
         "fashion_mnist": "Fashion-MNIST",
@@ -26,6 +26,7 @@ NAMES = {
     "data_format": {"folder": "folders", "tfrecord": "TFRecord"},
     "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
     "precision": {},
+    "emulated": {True: "emulated", False: "measured"},
     "schedule": {
         "step": "step",
         "cosine": "cosine",
@@ -48,8 +49,15 @@ _WORDS = {
     "pin_memory": "pinned memory",
     "deepspeed_zero_stage": "ZeRO stage",
     "deepspeed_overlap_comm": "overlap",
+    "box_link_mbit": "link",
+    "box_uplink_mbit": "uplink",
+    "box_step_ms": "compute",
+    "box_shrink": "gradients smaller by",
+    "box_straggler": "straggler",
+    "box_jitter": "jitter",
+    "box_draws": "GPUs per rank",
 }
-_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms"}  # by how a field's name ends
+_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms", "mbit": "Mbit/s"}  # by how a field's name ends
 _DEFAULT = "default settings"
 
 
@@ -139,6 +147,8 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
     for name in names:
         if both and name in ("library", "strategy"):
             parts += [called(row["library"], row["strategy"])] if name == "strategy" else []
+        elif name == "data_format" and row.get("loader") == "synthetic":
+            continue  # it reads no files
         elif name in told or not owner(name):
             parts.append(phrase(name, row[name]))
         elif own and not told and name == own[0]:

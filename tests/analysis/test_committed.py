@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.analysis.arms import with_settings
 from ddl_core.analysis.redraw import redraw
+from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import FIGURES, Tree, committed
+from ddl_core.records.run import read_epochs, read_record
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all figures of all studies
 def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
     shutil.copytree(committed().runs, tmp_path / "runs")
     done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
@@ -28,3 +32,29 @@ def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
     ]
     for path, table in zip(written, kept, strict=True):
         assert path.read_bytes() == table.read_bytes(), f"run make figures: {table}"
+
+
+@pytest.mark.parametrize("study", ["seed_mahon2020", "seed_malik2018"])
+def test_an_arm_of_the_seed_papers_is_the_same_arm_at_every_size(study: str) -> None:
+    """Whatever is told of how a strategy communicates must not depend on the number of workers."""
+    runs = runs_table(committed().runs)
+    runs = with_settings(runs[runs["study"] == study])
+    arms = runs.groupby(["library", "strategy", "model", "local_batch_size"])
+    assert arms["world_size"].nunique().max() == 2
+    assert arms["setting"].nunique().to_dict() == dict.fromkeys(arms.groups, 1)
+
+
+def test_libraries_have_trained_alike() -> None:
+    """docs/libraries.md says so of the published study."""
+    losses: dict[int, list[float]] = {}
+    weights: dict[tuple[int, str], set[str | None]] = {}
+    for run_dir in committed().run_folders("libraries"):
+        record = read_record(run_dir)
+        trained = [row for row in read_epochs(run_dir) if row.phase == "train"]
+        assert sum(row.steps for row in trained) == 216
+        repeat, library = record.spec.repeat, record.spec.library
+        losses.setdefault(repeat, []).append(trained[-1].loss or 0.0)
+        weights.setdefault((repeat, library), set()).add(record.weights_sha256)
+    assert [len(found) for found in losses.values()] == [7, 7, 7]
+    assert all(max(found) < 1.01 * min(found) for found in losses.values())
+    assert {len(found) for found in weights.values()} == {1}

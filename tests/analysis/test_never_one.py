@@ -19,11 +19,11 @@ from ddl_core.records.paths import Tree
 from ddl_core.spec.labels import REPEATS
 from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
-from tests.fields import changed
+from tests.fields import ALONE, changed, is_of_the_box
 
 PAPER = read_paper()
 EACH = pytest.mark.parametrize(
-    "field", [name for name in RunSpec.model_fields if name not in REPEATS]
+    "field", [name for name in ALONE if name not in REPEATS and not is_of_the_box(name)]
 )
 # Where the two halves of a training are compared: each is of all runs that do the same half.
 HALVES = ("loading_n", "training_n")

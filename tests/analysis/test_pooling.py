@@ -12,9 +12,8 @@ from ddl_core.analysis.figures import loader_bound
 from ddl_core.analysis.tables import COLUMNS, read_table, runs_table, write_table
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.spec.registry import STRATEGIES
-from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import CODE, MACHINE, MakeRun
-from tests.fields import another, owner
+from tests.fields import ALONE, another, is_of_the_box, owner
 
 PACKAGES = {"torch": "2.13.0", "torchvision": "0.28.0", "timm": "1.0", "numpy": "2.4.6",
             "pillow": "13.0.0", "horovod": "0.28.1", "deepspeed": "0.19.8",
@@ -97,7 +96,7 @@ FREE = {"library", "strategy", "loader", "data_format", "model", "nodes", "gpus_
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
         "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps",
         "seed", "repeat", "optimizer"}  # fmt: skip
-FIELDS = [name for name in RunSpec.model_fields if name not in FREE]
+FIELDS = [name for name in ALONE if name not in FREE and not is_of_the_box(name)]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
                   "compile", "switches", "communication", "bucket",

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.doctor import machine, probe_run
+from ddl_core.errors import LaunchError
+from ddl_core.launch.box import possible
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
 from ddl_core.records.run import Failure
@@ -23,6 +25,18 @@ def test_a_healthy_machine_is_ready(doctor: Doctor, images: Path) -> None:
     as_json = doctor("--json", "--data", images)
     assert json.loads(as_json.stdout)["ready"] is True
     assert "2 classes" in findings(as_json)["data"]["detail"]
+
+
+def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
+    doctor: Doctor, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise LaunchError("this machine cannot emulate a cluster: no namespace; call it as root")
+
+    monkeypatch.setattr(possible, "check", refuse)
+    found = findings(result := doctor("--json", "--data", images))["box"]
+    assert (found["state"], found["remedy"]) == ("warn", "call it as root")
+    assert result.exit_code == 0
 
 
 def test_missing_data_are_named_with_the_command_that_makes_them(doctor, tmp_path) -> None:

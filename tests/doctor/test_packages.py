@@ -82,14 +82,16 @@ def test_each_library_has_a_line_with_its_versions_or_its_target(monkeypatch, tm
     monkeypatch.setenv("DDL_PYTHON_MXNET", "/no/python")
     monkeypatch.delenv("DDL_PYTHON_TENSORFLOW", raising=False)
     monkeypatch.setattr(interpreters, "_asked", lambda python: [str(tmp_path)])
-    for name in ("keras", *interpreters.COMMON):
+    for name in ("keras", "jax", "jaxlib", "optax", *interpreters.COMMON):
         (tmp_path / f"{name}-1.2.dist-info").mkdir()
         (tmp_path / f"{name}-1.2.dist-info" / "METADATA").write_text(
             f"Name: {name}\nVersion: 1.2\n"
         )
     monkeypatch.setattr(machine, "ask", lambda name, _: Finding(name, "ok", "1.0"))
     lines = {one.subject: one for one in examine_packages(())}
-    assert lines["keras"] == Finding("keras", "ok", f"keras 1.2 for {sys.executable}")
+    assert lines["keras"] == Finding(
+        "keras", "ok", f"keras 1.2, jax 1.2, jaxlib 1.2, optax 1.2 for {sys.executable}"
+    )
     assert lines["tensorflow"].state == lines["mxnet"].state == "warn"
     assert "needs the environment .venv-tensorflow" in lines["tensorflow"].detail
     assert lines["tensorflow"].remedy.startswith("run `make tensorflow`, or")

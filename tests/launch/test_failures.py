@@ -192,6 +192,7 @@ def test_the_schedulers_word_comes_first() -> None:
         ("DataLoader worker (pid 7) is killed by signal: Killed.", "killed"),
         ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7", "collective"),
         ("NCCL error in: ProcessGroupNCCL.cpp:1275, ncclSystemError: System call", "collective"),
+        ("Collective ops is aborted by: Connection refused", "collective"),
         ("Gloo connectFullMesh failed with [tcp/pair.cc:144] no error", "rendezvous"),
         ("CUDA error: uncorrectable ECC error encountered", "node_failure"),
         ("libnccl.so.2: cannot open shared object file: No such file", "environment"),

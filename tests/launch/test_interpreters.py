@@ -86,6 +86,18 @@ def test_an_environment_that_is_not_complete_is_refused(packages: Path, package:
         require("tensorflow", "single")
 
 
+@pytest.mark.parametrize("package", LIBRARIES["keras"].also)
+def test_keras_needs_what_computes_for_it(checkout: Path, package: str) -> None:
+    (checkout / ".venv-keras" / "bin").mkdir(parents=True)
+    (checkout / ".venv-keras" / "bin" / "python").touch()
+    packages = checkout / ".venv-keras" / "lib" / "python3.11" / "site-packages"
+    add(packages, "keras", *COMMON, *(one for one in LIBRARIES["keras"].also if one != package))
+    with pytest.raises(NotInstalledError, match=f"the package '{package}'.*run `make keras`"):
+        require("keras", "spmd")
+    add(packages, package)
+    require("keras", "spmd")
+
+
 def test_the_interpreter_that_a_variable_names_comes_first(
     packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

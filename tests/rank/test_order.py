@@ -5,7 +5,7 @@ import pytest
 
 from ddl_core.errors import SpecError
 from ddl_core.rank.order import (
-    count_eval_batches,
+    count_batches,
     eval_batches,
     steps_per_epoch,
     train_batches,
@@ -76,5 +76,5 @@ def test_evaluation_counts_every_image_once(images, workers):
     ranks = [list(eval_batches(run, images, rank, workers)) for rank in range(workers)]
     seen = [index for batches in ranks for batch in batches for index in batch.tolist()]
     assert sorted(seen) == list(range(images))
-    counts = [count_eval_batches(run, images, rank, workers) for rank in range(workers)]
+    counts = [count_batches(run, "eval", images, rank, workers) for rank in range(workers)]
     assert counts == [len(batches) for batches in ranks]

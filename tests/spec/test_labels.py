@@ -9,14 +9,16 @@ from ddl_core.records.paths import STUDIES
 from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
 from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, title
 from ddl_core.spec.run import RunSpec
-from tests.fields import changed
+from tests.fields import ALONE, changed
+
+FORMATS: tuple[Any, ...] = get_args(RunSpec.model_fields["data_format"].annotation)
 
 
 def label_of_both(field: str, without: tuple[str, ...] = ()) -> list[str]:
     return labels(changed(field), without)
 
 
-@pytest.mark.parametrize("field", RunSpec.model_fields)
+@pytest.mark.parametrize("field", ALONE)
 def test_two_runs_that_differ_in_a_field_are_told_apart(field: str) -> None:
     one, other = label_of_both(field)
     assert one != other
@@ -45,6 +47,11 @@ def test_labels_name_only_what_varies() -> None:
     ]  # fmt: skip
     assert labels(specs[:1]) == [""]
     assert labels([]) == []
+
+
+def test_data_that_no_file_holds_have_no_format() -> None:
+    specs = [RunSpec(loader="synthetic"), *(RunSpec(data_format=one) for one in FORMATS)]
+    assert labels(specs) == ["synthetic", "native, folders", "native, TFRecord"]
 
 
 def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:

@@ -20,7 +20,7 @@ from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.figures import time_to_accuracy
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.seed_papers import SeedPapers
-from ddl_core.analysis.tables import whole
+from ddl_core.analysis.tables import not_emulated, whole
 from ddl_core.spec.labels import called
 
 CONFIRMED, CONTRADICTED = "confirmed here", "contradicted here"
@@ -52,7 +52,7 @@ def judged(runs: pd.DataFrame, windows: pd.DataFrame | None, seeds: SeedPapers) 
 
     Our own arithmetic on them has none. See `runs_table` and `windows_table` for the records.
     """
-    runs = whole(runs)
+    runs = not_emulated(whole(runs))
     runs = runs[runs.groupby("study")["library"].transform("nunique") > 1]
     evidence = speed.throughput(runs, windows)
     stated = seeds.statements[~seeds.statements["place"].str.startswith("derived")]

@@ -12,7 +12,7 @@ from ddl_core.analysis.claims.decide import CONTRADICTED, SUPPORTED, UNDECIDED, 
 from ddl_core.analysis.claims.planned import where_to_measure
 from ddl_core.analysis.claims.statements import KINDS, Part, Statement, statements
 from ddl_core.analysis.paper import Paper, covers, read_paper
-from ddl_core.analysis.tables import profiles_table, runs_table, whole, windows_table
+from ddl_core.analysis.tables import not_emulated, profiles_table, runs_table, whole, windows_table
 from ddl_core.records.paths import Tree
 
 Look = Callable[[Part, bool], list[Seen]]
@@ -57,7 +57,7 @@ def judged(
         ``verdict`` is on the paper's own terms, ``here`` what the records show of the same
         comparison at whatever size and hardware; empty where they show nothing.
     """
-    runs = whole(runs)
+    runs = not_emulated(whole(runs))
     runs = runs[runs["library"] == "torch"]  # the paper's frameworks are PyTorch's
     sources = _sources(runs, windows, profiles)
     rows = [_row(statement, sources, runs) for statement in statements(paper)]

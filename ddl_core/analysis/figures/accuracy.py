@@ -10,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_core.analysis.arms import asks_for_accuracy, commits, told_apart, with_settings
 from ddl_core.analysis.plot import marks, style
+from ddl_core.analysis.tables import not_emulated
 from ddl_core.spec.labels import REPEATS
 
 SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
@@ -22,6 +23,7 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
 
     Added: ``label`` (what the arm is called), ``commit``, and the columns of `with_settings`.
     """
+    runs = not_emulated(runs)
     ended = runs["status"].isin(["completed", "failed"])
     table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)

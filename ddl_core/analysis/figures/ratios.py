@@ -65,13 +65,13 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     kept = made.loc[~made["lost"], ["study", "run_id"]]
     counted = windows.merge(kept, on=["study", "run_id"])
     taken = {clock: Turns(counted, column) for clock, column in CLOCKS.items()}
-    references = _references(runs, windows)
+    references, formats = _references(runs, windows), style.formats_differ(made)
     made["panel"] = with_model(made)
     families = []
     for _, panel in made[made["study"].isin(references)].groupby(["panel", "hardware"]):
         for clock, turns in taken.items():
             family = [
-                _row(arm, turns, clock, references)
+                _row(arm, turns, clock, references, formats)
                 for _, arm in panel.groupby(KEYS)
                 if not set(arm["run_id"]) & set(references[arm["study"].iloc[0]]["run_id"])
             ]
@@ -88,14 +88,18 @@ def _references(runs: pd.DataFrame, windows: pd.DataFrame) -> dict[str, pd.DataF
 
 
 def _row(
-    arm: pd.DataFrame, turns: Turns, clock: str, references: dict[str, pd.DataFrame]
+    arm: pd.DataFrame,
+    turns: Turns,
+    clock: str,
+    references: dict[str, pd.DataFrame],
+    formats: bool,
 ) -> tuple[dict[str, Any], Estimate]:
     first, known = arm.iloc[0], arm[~arm["lost"]]
     windows = turns.of(first["study"], known["run_id"])
     ratio = paired(windows, turns.references(windows))
     reference = references[first["study"]]
     row = first.to_dict() | {
-        "reference": arm_name(reference.iloc[0], style.formats_differ(reference)),
+        "reference": arm_name(reference.iloc[0], formats),
         "clock": clock,
         "n": ratio.n,
         "failed": int(arm["lost"].sum()),

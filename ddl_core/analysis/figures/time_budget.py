@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.plot import captions, style
-from ddl_core.analysis.plot.rows import percent, stacked
+from ddl_core.analysis.plot.rows import arm_name, percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.records.run import Spent
 
@@ -53,24 +53,28 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     runs. loss is the share of the throughput of an ideal G workers that the cause takes, negative
     where it takes less than at the base; efficiency is 1 - the sum of losses, that of the arm
     table `arms`. Both are empty at the base itself, loss also for the evaluation, which no
-    throughput contains, and where the base does not say where its time went.
+    throughput contains, and where the base does not say where its time went. Beside arms that say
+    it, one that does not has a row without a cause, so that the figure can name it.
     """
     table = made_runs(runs)
-    table = table[table["lost"] | table["spent_compute_s"].notna()]
+    told = ~table["lost"] & table["spent_compute_s"].notna()
+    if not told.any():
+        return pd.DataFrame(columns=list(BUDGET)).astype(BUDGET)
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     reached = arms.set_index(KEYS)[["base_world_size", "efficiency"]].to_dict("index")
     rows: list[dict[str, Any]] = []
     sizes: dict[tuple[Any, ...], pd.Series] = {}  # training alone, in shares of its time
     for key, arm in table.groupby(KEYS):  # by world size last: the base of an arm comes first
-        known = arm[~arm["lost"]]
-        if known.empty:
-            continue
+        known = arm[told[arm.index]]
         shared = arm.iloc[0][[*_SHARED, "panel"]].to_dict() | {
             "n": len(known),
             "failed": int(arm["lost"].sum()),
-            "commit": ";".join(sorted(set(known["commit"]))),
-            **reached[key],
+            "commit": ";".join(sorted(set(arm["commit"]))),
+            **reached.get(key, {}),
         }
+        if known.empty:
+            rows.append(shared)
+            continue
         parts = _worker_seconds(known)
         training = parts[TRAINING].mean()
         sizes[key] = training / training.sum()
@@ -110,9 +114,10 @@ def _causes(
 
 def draw(points: pd.DataFrame) -> Figure:
     """Return the shares of each arm's epoch, and what they cost against fewer workers."""
-    one = (points["world_size"] == 1).any()
+    told = points[points["cause"].notna()]
+    one = (told["world_size"] == 1).any()
     return stacked(
-        points,
+        told,
         "Where does an epoch's time go, and what does that cost at this size?",
         style.SPENT_LOOKS,
         _losses,
@@ -122,11 +127,20 @@ def draw(points: pd.DataFrame) -> Figure:
             "backward does not hide; transfer is that of the worker that came last, the rest waits "
             "for slower workers.",
             *(["One worker: its framework copies gradients all the same."] if one else []),
-            f"Beside the bars: parallel efficiency E against the arm's base{_bases(points)}, as in "
+            f"Beside the bars: parallel efficiency E against the arm's base{_bases(told)}, as in "
             "the figures of efficiency, and what each cause takes of the ideal throughput there "
             "(evaluation is in no throughput).",
+            *_silent(points[points["cause"].isna()]),
         ],
     )
+
+
+def _silent(arms: pd.DataFrame) -> list[str]:
+    """Return the sentence on arms none of whose runs says where its time went."""
+    arms = style.with_framework(arms)
+    formats = style.formats_differ(arms)
+    names = [arm_name(arm, formats) for _, arm in arms.iterrows()]
+    return [f"There is no such account of: {'; '.join(names)}."] if names else []
 
 
 def _bases(points: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from ddl_core.analysis.arms import ARM, ARM_TYPES, ORIGIN_TYPES, commits, with_s
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.plot.rows import percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
-from ddl_core.analysis.tables import WINDOW, whole
+from ddl_core.analysis.tables import WINDOW, not_emulated, whole
 
 POINTS = {
     "panel": "string",
@@ -44,7 +44,7 @@ def points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     runs
         The same runs, and others.
     """
-    runs = whole(runs)
+    runs = not_emulated(whole(runs))
     own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     own = own.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddl_core.rank.order import Split, count_eval_batches, steps_per_epoch
-from ddl_core.spec.run import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
+from ddl_core.rank.order import Split, made_up
+from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
 # Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
@@ -49,14 +49,7 @@ class Synthetic:
     ) -> None:
         self.classes = spec.classes
         self._spec, self._split, self._device = spec, split, device
-        if split == "train":
-            self.images = spec.train_images or IMAGENET_TRAIN_IMAGES
-            self.images *= spec.passes(self.images)
-            self._batches = steps_per_epoch(spec, self.images) * spec.accumulation
-        else:
-            self.images = spec.eval_images or IMAGENET_EVAL_IMAGES
-            self._batches = count_eval_batches(spec, self.images, rank, world_size)
-        self._own = len(range(rank, self.images, world_size))
+        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
         accumulation = spec.accumulation if split == "train" else 1
         first = rank * accumulation
         # Of the worker's number and the size of a batch alone: the same for any spread of workers.

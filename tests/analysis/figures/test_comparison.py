@@ -15,9 +15,8 @@ from ddl_core.analysis.tables import empty_table, runs_table, windows_table
 from ddl_core.launch.plan import find_study
 from ddl_core.records.paths import Tree
 from ddl_core.spec.labels import REPEATS
-from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, turned
-from tests.fields import changed
+from tests.fields import ALONE, changed, is_of_the_box
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)
@@ -172,7 +171,9 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(
     assert all(page.y0 <= box.y0 and box.y1 <= page.y1 for box in boxes)
 
 
-@pytest.mark.parametrize("field", [name for name in RunSpec.model_fields if name not in REPEATS])
+@pytest.mark.parametrize(
+    "field", [name for name in ALONE if name not in REPEATS and not is_of_the_box(name)]
+)
 def test_no_field_is_pooled_and_each_is_told(tree: Tree, make_run: MakeRun, field: str) -> None:
     for number, spec in enumerate(changed(field)):
         make_run(20.0 + number, **spec.model_dump())

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import time_budget
@@ -98,9 +99,23 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
     measure(make_run, BASE)
     measure(make_run, BASE, repeat=2, status="failed")
     points = budget(tree)
+    points = points[points["cause"].notna()]
     assert set(points["strategy"]) == {"ddp"}
     assert set(points["n"]) == {1}
     assert set(points["failed"]) == {1}
+
+
+def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    measure(make_run, BASE)
+    make_run(strategy="horovod", rows=[epoch_row(0), epoch_row(1, spent=None)])
+    points = budget(tree)
+    silent = points[points["cause"].isna()]
+    assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
+    figure = draw(points)
+    said = [text.get_text().replace("\n", " ") for text in figure.findobj(Text)]
+    assert any("There is no such account of: Horovod, native, 1 worker." in text for text in said)
 
 
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:

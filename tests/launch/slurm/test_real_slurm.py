@@ -22,6 +22,7 @@ from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.study import Study
 from tests.launch.running import ENDLESS, is_training, study_file, wait_for
 from tests.launch.slurm import faults
+from tests.libraries.equality import interpreter
 
 pytestmark = [
     pytest.mark.slow,
@@ -109,6 +110,26 @@ def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: Emul
         left_queue(item.directory)
         assert read_record(item.directory).status == "completed", log_of(item.directory)
     assert again(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "strategies"),
+    [
+        ("tensorflow", ["multiworker", "horovod"]),
+        ("keras", ["spmd"]),
+        ("mxnet", ["kvstore", "horovod"]),
+    ],
+)
+def test_every_library_completes_on_two_nodes(
+    tmp_path: Path, localtest: EmulatedSlurm, library: str, strategies: list[str]
+) -> None:
+    for strategy in strategies:
+        interpreter(library, strategy)
+    items = submitted(tmp_path, library=library, strategy=strategies, model="resnet8", nodes=2)
+    for item in items:
+        left_queue(item.directory)
+        assert read_record(item.directory).status == "completed", log_of(item.directory)
+    assert len({read_record(item.directory).weights_sha256 for item in items}) == 1
 
 
 def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: EmulatedSlurm) -> None:
