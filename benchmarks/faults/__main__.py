@@ -6,10 +6,14 @@ processes, a full or read-only disk, a damaged file, a second writer, a clock th
 looked for what must not be: a traceback in what the user sees, a hang, a process or file left over,
 a finished record that changed, a completed run that tables do not know and no command names.
 
-    python -m benchmarks.faults [--faults N] [--seed N] [--minutes N]
+    python -m benchmarks.faults [--faults N] [--seed N] [--minutes N] [--worlds N]
+
+Most of a run's time is starting, so several studies are hit beside each other, each in folders, on
+a disk and under a lock of its own.
 """
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -18,8 +22,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
+from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.faults.kinds import (
     ABSENT,
@@ -32,7 +38,7 @@ from benchmarks.faults.kinds import (
     WRITERS,
     Fault,
 )
-from benchmarks.faults.world import Missed, World
+from benchmarks.faults.world import Done, Missed, World
 from benchmarks.turns import stored
 from ddl_core.processes import stoppable
 
@@ -42,26 +48,37 @@ COUNTS = ("tracebacks", "hangs", "orphans", "left in the temporary directory", "
 TRIES = 2  # a phase may be over before it is seen
 
 
+class Played(NamedTuple):
+    """What became of a world."""
+
+    done: list[Done]
+    found: list[str]
+    missed: Counter[str]
+    completed: int
+    clear_errors: int
+
+
 def measure() -> dict[str, Any]:
     """Inject the faults, check what is left, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25, help="start no fault after that")
+    parser.add_argument("--worlds", type=int, default=os.cpu_count() or 1, help="at once")
     asked = parser.parse_args()
     started = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="ddl-f", dir="/tmp"))  # a socket's path is short
-    try:
-        with stoppable(), World(folder) as world:
-            play(world, deck(asked.faults, asked.seed), started + 60 * asked.minutes)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    drawn = deck(asked.faults, asked.seed)
+    parts = [drawn[first :: asked.worlds] for first in range(asked.worlds)]
+    with stoppable(), Pool(asked.worlds) as pool:
+        work = partial(play_alone, deadline=started + 60 * asked.minutes)
+        played = pool.map(work, parts, chunksize=1)
     content = {
         "seed": asked.seed,
         "faults_asked": asked.faults,
-        **summary(world),
+        "worlds": asked.worlds,
+        **summary(played),
         "wall_s": round(time.monotonic() - started),
-        "faults": [asdict(one) for one in world.done],
+        "faults": [asdict(one) for world in played for one in world.done],
     }
     for key in ("faults_injected", "by_kind", "by_phase", "missed", "clear_errors", "found"):
         print(f"{key}: {content[key]}")
@@ -99,6 +116,17 @@ def _every(kind: str) -> Iterable[Fault]:
                     yield Fault(kind, target, way, phase)
 
 
+def play_alone(faults: list[Fault], deadline: float) -> Played:
+    """Inject the faults in a world of their own."""
+    folder = Path(tempfile.mkdtemp(prefix="ddl-f", dir="/tmp"))  # a socket's path is short
+    try:
+        with World(folder) as world:
+            play(world, faults, deadline)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Played(world.done, world.found, world.missed, len(world.finished), world.clear_errors)
+
+
 def play(world: World, faults: Iterable[Fault], deadline: float) -> None:
     """Inject one fault after the other; each starts a new study where the last one has ended."""
     told = 0
@@ -113,23 +141,25 @@ def play(world: World, faults: Iterable[Fault], deadline: float) -> None:
                 world.missed[str(reason)] += 1
         for one in world.done[told:]:
             told += 1
-            print(f"{told:>3}  {one.line()}", flush=True)
+            print(one.line(), flush=True)
     world.finish()
 
 
-def summary(world: World) -> dict[str, Any]:
-    """Return the counts."""
-    found = dict.fromkeys(COUNTS, 0) | Counter(one.partition(":")[0] for one in world.found)
+def summary(played: list[Played]) -> dict[str, Any]:
+    """Return the counts over all worlds."""
+    done = [one for world in played for one in world.done]
+    violations = [one for world in played for one in world.found]
+    found = dict.fromkeys(COUNTS, 0) | Counter(one.partition(":")[0] for one in violations)
     return {
-        "faults_injected": len(world.done),
-        "by_kind": dict(Counter(one.kind for one in world.done)),
-        "by_target": dict(Counter(one.target for one in world.done if one.kind == "signal")),
-        "by_phase": dict(Counter(one.phase for one in world.done)),
-        "missed": dict(world.missed),
-        "runs_completed": len(world.finished),
-        "clear_errors": world.clear_errors,
+        "faults_injected": len(done),
+        "by_kind": dict(Counter(one.kind for one in done)),
+        "by_target": dict(Counter(one.target for one in done if one.kind == "signal")),
+        "by_phase": dict(Counter(one.phase for one in done)),
+        "missed": dict(sum((world.missed for world in played), Counter())),
+        "runs_completed": sum(world.completed for world in played),
+        "clear_errors": sum(world.clear_errors for world in played),
         "found": found,
-        "violations": world.found,
+        "violations": violations,
     }
 
 

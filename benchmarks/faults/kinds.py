@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.faults.place import DISK_MIB
-from benchmarks.faults.world import BASE, LIMIT_S, Done, Missed, World
+from benchmarks.faults.world import BASE, LIMIT_S, Damage, Done, Missed, World
 from ddl_core.launch.measuring import LOCK
 from ddl_core.records.paths import RunFiles
 
@@ -180,26 +180,28 @@ def damage(world: World, fault: Fault) -> None:
     world.waiting.append(partial(_damage, world, fault))
 
 
-def _damage(world: World, fault: Fault) -> None:
+def _damage(world: World, fault: Fault) -> Damage:
     name, _, how = fault.way.partition(" ")
-    ended = [
-        one for one in world.runs if world.status(one) == "completed" and (one / name).exists()
+    whole = [
+        one
+        for one in world.runs
+        if one not in world.damaged and world.status(one) == "completed" and (one / name).exists()
     ]
-    if not ended:
+    if not whole:
         world.missed["no finished run has such a file"] += 1
         return
-    run_dir = ended[len(world.done) % len(ended)]
+    run_dir = whole[len(world.done) % len(whole)]
+    world.damaged.add(run_dir)
     path = run_dir / name
     before = path.read_bytes()
     HOW[how](path)
-    root = ["--results", str(world.tree.root)]
-    said = [world.ask("figures", *root), world.ask("study", "status", str(world.file), *root)]
+    drawn, told = yield
     if path.is_dir():
         path.rmdir()
     path.write_bytes(before)
-    named = any(run_dir.name in text or str(path) in text for _, text in said[:1])
-    status = [text for text in said[1][1].splitlines() if run_dir.name in text]
-    named = named or any("completed" not in line for line in status)
+    world.damaged.discard(run_dir)
+    status = [line for line in told.splitlines() if run_dir.name in line]
+    named = run_dir.name in drawn or any("completed" not in line for line in status)
     world.clear_errors += named
     if not named:
         world.found.append(f"unnamed: {fault.way} of {run_dir.name}")

@@ -1,4 +1,7 @@
-"""A study at work that may be hit, in folders of its own, and what must not be found afterwards."""
+"""A study at work that may be hit, in folders of its own, and what must not be found afterwards.
+
+In one file: starting, waiting and looking all read and change one state, `World`.
+"""
 
 import json
 import os
@@ -8,6 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +53,10 @@ POLL_S = 0.002
 SHOWN = ("Traceback (most recent call last)", "Exception ignored", "Exception in thread")
 
 
+Damage = Generator[None, tuple[str, str], None]
+"""Damages a run; then takes what is said of it by `ddl figures` and `ddl study status`."""
+
+
 class Missed(Exception):
     """The phase was over before it was seen, or its target was not there."""
 
@@ -83,7 +91,8 @@ class World:
         self.token = uuid.uuid4().hex
         self.tree = Tree(self.folder / "results")
         self.temporary = self.folder / "tmp"
-        self.waiting: list[Any] = []  # damages, for the end of a study
+        self.waiting: list[Callable[[], Damage]] = []  # for the end of a study
+        self.damaged: set[Path] = set()
         self.process: subprocess.Popen[bytes] | None = None
         self._used: set[tuple[str, int]] = set()
         self._studies = self._starts = 0
@@ -182,6 +191,23 @@ class World:
             place = min(text.find(one) for one in SHOWN if one in text)
             self.found.append(f"tracebacks: {what}: {text[place : place + 1500]}")
         return text
+
+    def _damage_all(self) -> None:
+        """Damage one run after the other; see what is said of all; let each judge, and restore."""
+        damages = [damage() for damage in self.waiting]
+        self.waiting = []
+        done = [one for one in damages if next(one, "no run") != "no run"]
+        told = self._told()
+        for one in done:
+            with suppress(StopIteration):
+                one.send(told)
+
+    def _told(self) -> tuple[str, str]:
+        """Return what is said when the study's figures are drawn, and what its status says."""
+        root = ("--results", str(self.tree.root))
+        _, drawn = self.ask("figures", "--study", self.study.name, *root)
+        _, named = self.ask("study", "status", str(self.file), *root)
+        return drawn, named
 
     def ensure(self) -> bool:
         """Start the study unless it is at work; return whether it was started now."""
@@ -364,11 +390,9 @@ class World:
 
     def end_study(self) -> None:
         """Damage what was drawn to be damaged; then see that all runs are drawn or named."""
-        for damage in self.waiting:
-            damage()
-        self.waiting = []
-        _, drawn = self.ask("figures", "--results", str(self.tree.root))
-        _, named = self.ask("study", "status", str(self.file), "--results", str(self.tree.root))
+        if self.waiting:
+            self._damage_all()
+        drawn, named = self._told()
         table = _content(self.tree.tables / f"{self.study.name}.csv").decode(errors="replace")
         for one in self.runs:
             known = table if self.status(one) == "completed" else named + drawn
