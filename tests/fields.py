@@ -2,13 +2,31 @@
 
 from typing import Any, Literal, get_args, get_origin
 
+from ddl_core.spec.box import PREFIX
 from ddl_core.spec.registry import REGISTRIES, STRATEGIES
 from ddl_core.spec.run import RunSpec
 
 Fields = dict[str, Any]
 
 # What a field needs beside it, to be another than its default.
-_BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}}
+_BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}, "box_uplink_mbit": {"nodes": 2}}
+
+# What every run in a cluster in a box has.
+EMULATED: Fields = {
+    "emulated": True,
+    "model": "paced_resnet50",
+    "strategy": "ddp",
+    "loader": "synthetic",
+    "device": "cpu",
+    "eval_every": 0,
+}
+# Whether a run is emulated goes with its model: no two runs differ in that alone.
+ALONE = [name for name in RunSpec.model_fields if name != "emulated"]
+
+
+def is_of_the_box(field: str) -> bool:
+    """Say whether a field is of emulated runs alone, which no figure of measured ones shows."""
+    return field.startswith(PREFIX)
 
 
 def another(field: str) -> Any:
@@ -27,6 +45,8 @@ def another(field: str) -> Any:
         return f"{default}x"
     if default is None:
         return 640
+    if field == "box_jitter":
+        return 0.5
     return default / 2 if default and isinstance(default, float) else default + 8
 
 
@@ -34,6 +54,8 @@ def owner(field: str) -> Fields:
     """Return the strategy whose setting a field is, or what else the field cannot be without."""
     if field == "window_steps":
         return {"eval_every": 0}
+    if is_of_the_box(field):
+        return EMULATED
     name = field.split("_")[0]
     return {"strategy": name} if name in STRATEGIES else {}
 

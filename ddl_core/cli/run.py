@@ -13,6 +13,7 @@ from ddl_core.cli.options import (
     spec_options,
     tree_of,
 )
+from ddl_core.records import emulation
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import read_epochs
@@ -59,6 +60,8 @@ def run(
     click.echo(spec.run_id)
     if note := plan.without_throughput([spec]):
         click.echo(note)
-    local.run_one(directory)
+    record = local.run_one(directory)
     click.echo(f"completed: {metrics.told(read_epochs(directory))}")
+    for warning in emulation.warnings([record]):
+        click.echo(warning)
     click.echo(f"its lab book is {files.notebook}")

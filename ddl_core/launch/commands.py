@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 from ddl_core.launch import interpreters
+from ddl_core.launch.box.nodes import Wiring
 from ddl_core.private import compiled
 from ddl_core.processes import import_path
 from ddl_core.spec.run import RunSpec
@@ -69,16 +70,20 @@ class Command:
         How many of them begin on this machine.
     step
         Words of the job step that starts them all, inside a SLURM job; else empty.
+    wiring
+        Nodes to make for them on this machine; None: they are in none.
     """
 
     rank: tuple[str, ...]
     ranks: int
     step: tuple[str, ...] = ()
+    wiring: Wiring | None = None
 
     def __str__(self) -> str:
         if self.step:
             return shlex.join(self.step)
-        return f"{self.ranks} x {shlex.join(self.rank)}"
+        nodes = f" on {self.wiring.nodes} emulated nodes" if self.wiring else ""
+        return f"{self.ranks} x {shlex.join(self.rank)}{nodes}"
 
 
 def command(
@@ -109,6 +114,8 @@ def command(
     interpreters.require(spec.library, spec.strategy)
     python = str(interpreters.python_of(spec.library))
     rank = [*before, python, "-m", worker, str(run_dir)]
+    if wiring := Wiring.of(spec):
+        return Command(tuple(rank), spec.world_size, wiring=wiring)
     allocation = Allocation.current()
     words = step(spec, rank, logs, allocation) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))

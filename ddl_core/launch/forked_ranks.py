@@ -2,7 +2,8 @@
 
 It imports torch once, then waits for requests. Each is served by a fork of its own, the leader of
 one run's ranks, which does what torchrun does: it keeps the store where they meet, forks them, and
-ends the others when one fails. `fork_server` starts this process and asks it.
+ends the others when one fails. `fork_server` starts this process and asks it. Of an emulated run
+the leader also makes the nodes, becomes their switch, and puts each rank into its node.
 """
 
 import ctypes
@@ -25,8 +26,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
+from ddl_core.errors import LaunchError
+from ddl_core.launch.box.links import measured_mbit
+from ddl_core.launch.box.nodes import LINK, Node, Wiring, build
 from ddl_core.launch.diagnose import launcher_log
 from ddl_core.processes import TOKEN, die_with_parent
+from ddl_core.records.emulation import write_links
+from ddl_core.records.paths import BoxFiles
+from ddl_core.spec.registry import STRATEGIES
 
 # What every rank needs, whatever it trains and on what device. The frameworks themselves are not
 # here: some look for a GPU when they are imported, and a process that has done so must not fork.
@@ -44,6 +51,7 @@ SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
 # equal length, into which a fork writes what it is: `processes.carrying` and `hang` look there.
 PLACE, PLACE_VALUE = "DDL_R", "00000"
 RANK = "RANK={:06d}"
+LOOPBACK = "127.0.0.1"
 
 # Variables that a run may set otherwise than its server: they are read when a rank begins, by this
 # package, a notebook's kernel, a framework or torch's compiler (which sets its own when it is
@@ -100,14 +108,23 @@ class Leader:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.logs = Path(self.request["logs"])
+        self.wiring: Wiring | None = self.request.get("wiring")
         try:
             _write_output(launcher_log(self.logs), launcher_log(self.logs))
+            self.nodes = build(self.wiring) if self.wiring else []
         except OSError as error:
             self.client.send(f"{self.logs}: {error.strerror}")
+            return 1
+        except LaunchError as error:
+            self.client.send(str(error))
             return 1
         _show(self.shown[TOKEN], self.request["token"])
         self.pid = os.getpid()
         self.client.send(self.pid)
+        if self.wiring:
+            mbit = measured_mbit(self.nodes, self.wiring.link_mbit)
+            write_links(BoxFiles(self.logs), mbit)
+            _load_framework(self.wiring.strategy)
         store, port = self._open_store()
         noticed = _notice_children()
         for rank in range(self.request["ranks"]):
@@ -132,7 +149,7 @@ class Leader:
         pid = os.fork()
         if pid == 0:
             self.client.close()
-            _exit(partial(_keep_store, writing))
+            _exit(partial(_keep_store, writing, self.nodes[0] if self.nodes else None))
         os.close(writing)
         with open(reading, "rb") as pipe:  # noqa: PTH123
             port = pipe.read()
@@ -179,15 +196,20 @@ class Leader:
         _show(self.shown[PLACE] - len(f"{PLACE}="), RANK.format(rank))
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.request["ranks"]}
-        place |= {"LOCAL_WORLD_SIZE": self.request["ranks"], "MASTER_PORT": port}
+        ranks = self.request["ranks"]
+        per_node = self.wiring.ranks_per_node if self.wiring else ranks
+        place = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks}
+        place |= {"LOCAL_WORLD_SIZE": per_node, "MASTER_PORT": port, "MASTER_ADDR": LOOPBACK}
+        if self.nodes:
+            self.nodes[rank // per_node].enter()
+            place |= {"MASTER_ADDR": self.nodes[0].address, "GLOO_SOCKET_IFNAME": LINK}
         os.chdir(self.request["folder"])
         os.environ.clear()
         os.environ.update(self.request["environment"])
         tempfile.tempdir = None  # the server may have looked for its own
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(
-            {TOKEN: self.request["token"], "MASTER_ADDR": "127.0.0.1"}
+            {TOKEN: self.request["token"]}
             | {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is the leader's
         )
         return _run(self.request["rank"])
@@ -263,14 +285,31 @@ def _notice_children() -> socket.socket:
     return reading
 
 
-def _keep_store(writing: int) -> int:
+def _load_framework(strategy: str) -> None:
+    """Import once what each of many ranks would import on the cores that all of them share.
+
+    Not for other runs: a framework may look for a GPU, and what has done so must not fork.
+    """
+    entry = STRATEGIES[strategy]
+    os.environ["DS_ACCELERATOR"] = "cpu"  # else DeepSpeed looks for others when it is imported
+    for name in (entry.code.split(":")[0], "ddl_core.train.paced", *entry.packages):
+        with suppress(ImportError):  # as above
+            import_module(name)
+    gc.freeze()
+
+
+def _keep_store(writing: int, node: Node | None) -> int:
     die_with_parent()
+    address = LOOPBACK
+    if node:
+        node.enter()
+        address = node.address
     with suppress(ImportError):
         make = import_module("torch.distributed").TCPStore
-        one = socket.create_server(("127.0.0.1", 0))  # its own choice would be all interfaces
+        one = socket.create_server((address, 0))  # its own choice would be all interfaces
         port = one.getsockname()[1]
         kept = make(
-            "127.0.0.1",
+            address,
             port,
             is_master=True,
             wait_for_workers=False,

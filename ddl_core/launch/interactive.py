@@ -106,6 +106,11 @@ class Engines:
                 f"library = {spec.library!r}: engines compute with torch; use ranks.run_ranks or "
                 "`ddl run` for this run"
             )
+        if spec.emulated:
+            raise LaunchError(
+                "emulated = true: engines are processes of this machine and in no node of a box; "
+                "use ranks.run_ranks or `ddl run` for this run"
+            )
         if spec.nsys:
             raise LaunchError(
                 "nsys = true, but these engines have started without Nsight Systems and it can "

@@ -10,6 +10,7 @@ from pathlib import Path
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.shards import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.launch.box import possible
 from ddl_core.launch.commands import Allocation
 from ddl_core.private import caches
 from ddl_core.records.provenance import available_cores
@@ -30,13 +31,16 @@ def check_run(spec: RunSpec) -> None:
     NotInstalledError
         If torch is not installed, or no C compiler for a run with `compile`.
     LaunchError
-        If the folder for caches is not this user's alone.
+        If the folder for caches is not this user's alone, or a cluster cannot be emulated here.
     """
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
     _check_compiler(spec)
     caches()
-    if allocation := Allocation.current():
+    allocation = Allocation.current()
+    if spec.emulated:
+        _check_box(allocation)
+    elif allocation:
         _check_nodes(spec, allocation)
     else:
         if spec.nodes > 1:
@@ -73,6 +77,16 @@ def check_batch(spec: RunSpec) -> None:
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
         )
+
+
+def _check_box(allocation: Allocation | None) -> None:
+    """Check that the nodes of an emulated run can be made here; its ranks share whatever cores."""
+    if allocation:
+        raise LaunchError(
+            "emulated = true: the nodes are made on one machine, not in a SLURM job; start it with "
+            "`ddl run` or `ddl study run` on a machine of your own"
+        )
+    possible.check()
 
 
 def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:

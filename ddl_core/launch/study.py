@@ -12,7 +12,7 @@ from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.reconcile import queued, settled
 from ddl_core.launch.turns import run_in_turns
 from ddl_core.processes import stoppable
-from ddl_core.records import agreement
+from ddl_core.records import agreement, emulation
 from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import describe, read_progress
@@ -110,7 +110,9 @@ def summary(entries: list[Entry]) -> str:
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
-    return "\n".join([counts(entries), *lines, *remedies(failed), *agreement.statements(entries)])
+    doubts = emulation.warnings(agreement.completed(entries))
+    said = [*remedies(failed), *doubts, *agreement.statements(entries)]
+    return "\n".join([counts(entries), *lines, *said])
 
 
 def live(entries: list[Entry]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from ddl_core.errors import RecordError
+from ddl_core.records.emulation import KEY, emulation
 from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import read_profile
@@ -56,6 +57,7 @@ def examine(directory: Path) -> Examined:
         rows = read_rows(directory)
         wrong = [f"{files.epochs.name}: {why}" for why in _lines(files, record, rows)]
         wrong += [f"{files.profile.name}: {why}" for why in _profile(files, record)]
+        wrong += [f"{files.record.name}: {why}" for why in _box(record)]
     except RecordError as error:
         wrong = [shorten(str(error).replace(f"{directory}/", ""), 400, placeholder=" ...")]
     return Examined(directory, record, [] if wrong else newest(rows), wrong)
@@ -156,6 +158,22 @@ def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int,
         yield epoch, "train"
         if spec.work == "train" and spec.due(spec.eval_every, epoch):
             yield epoch, "eval"
+
+
+def _box(record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong with what an emulated run tells of its box.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be read.
+    """
+    emulation(record)
+    told = KEY in (record.system or {})
+    if record.spec.emulated and record.status == "completed" and not told:
+        yield "does not tell of its box, but the run is completed and was emulated"
+    if told and not record.spec.emulated:
+        yield "tells of a box, but the run was not emulated"
 
 
 def _profile(files: RunFiles, record: RunRecord) -> Iterator[str]:

@@ -10,6 +10,7 @@ NOTEBOOKS = PROJECT / "notebooks"
 SITES = PROJECT / "slurm"
 REQUIREMENTS = PROJECT / "requirements"
 FIGURES = PROJECT / "figures"
+REPORT = PROJECT / "build" / "report"
 README = PROJECT / "README.md"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
@@ -72,6 +73,10 @@ class RunFiles:
         """Folder of the ranks' output."""
         return self.directory / "logs"
 
+    def attempt(self, number: int) -> Path:
+        """``logs/attempt_<n>/``: the output of one start."""
+        return self.logs / f"attempt_{number}"
+
     @property
     def script(self) -> Path:
         """``job.sh``: what was handed to SLURM, if it was."""
@@ -91,6 +96,22 @@ class RunFiles:
     def lock(self) -> Path:
         """Held by the process that executes the run."""
         return self.directory / ".lock"
+
+
+@dataclass(frozen=True)
+class BoxFiles:
+    """What an emulated run notes of its cluster; `logs` is the folder of one start."""
+
+    logs: Path
+
+    @property
+    def links(self) -> Path:
+        """``box/links.json``: what each link carried before the run."""
+        return self.logs / "box" / "links.json"
+
+    def rank(self, number: int) -> Path:
+        """``box/rank_<n>.jsonl``: what a rank noted of each epoch."""
+        return self.logs / "box" / f"rank_{number}.jsonl"
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,16 @@ class Entry:
         What figures and lists call it, and nothing else; empty: its name.
     packages
         Distributions of which it needs one: records hold their versions, the doctor looks for them.
+    also
+        Distributions that it needs besides, all of them.
     variables
         Beginnings of the environment variables that are read for it alone.
     install
         The command that installs them.
     libraries
         With which the name may be asked for.
+    paced
+        Whether a model sleeps instead of computing, for emulated runs alone.
     one_run_per_process
         Whether a second run in the same process fails, so that engines end after each.
     colour, marker
@@ -41,9 +45,11 @@ class Entry:
     code: str
     title: str = ""
     packages: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     install: str = "make env"
     libraries: tuple[str, ...] = ("torch",)
+    paced: bool = False
     one_run_per_process: bool = False
     colour: str = ""
     marker: str = ""
@@ -64,7 +70,8 @@ LIBRARIES = {
     "keras": Entry(
         "ddl_core.libraries.keras:Keras",
         "Keras on JAX",
-        packages=("keras", "jax", "jaxlib", "optax"),
+        packages=("keras",),
+        also=("jax", "jaxlib", "optax"),
         variables=("KERAS_", "JAX_", "XLA_"),
         install="make keras",
     ),
@@ -204,6 +211,7 @@ MODELS = {
     "googlenet": Entry(
         "ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL, colour="#882255", marker="H"
     ),
+    "paced_resnet50": Entry("ddl_core.train.paced:paced_resnet50", "paced ResNet50", paced=True),
 }
 
 REGISTRIES: dict[str, dict[str, Entry]] = {
@@ -288,5 +296,5 @@ def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
 
 def packages(kind: str) -> list[str]:
     """Return the distributions that names of a kind need, each once."""
-    needed = (package for entry in REGISTRIES[kind].values() for package in entry.packages)
+    needed = (name for entry in REGISTRIES[kind].values() for name in entry.packages + entry.also)
     return list(dict.fromkeys(needed))

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
+from ddl_core.spec import box
 from ddl_core.spec.gate import LARGEST, shown
 from ddl_core.spec.registry import REGISTRIES, check_name, owner
 
@@ -175,6 +176,30 @@ class RunSpec(BaseModel):
     deepspeed_overlap_comm: bool = Field(
         False, description="DeepSpeed: reduce gradients during backward"
     )
+    emulated: bool = Field(
+        False, description="a cluster in a box: nodes are made on this machine, compute sleeps"
+    )
+    box_link_mbit: float = Field(
+        100, ge=0.1, le=10**5, description="box: rate of each node's link, each way, Mbit/s"
+    )
+    box_uplink_mbit: float = Field(
+        0, ge=0, le=10**5, description="box: link between two halves of the nodes (0: one switch)"
+    )
+    box_step_ms: float = Field(
+        1000, ge=1, le=10**6, description="box: time that a rank computes in each step"
+    )
+    box_shrink: float = Field(
+        64, ge=1, le=10**4, description="box: every gradient is so many times smaller"
+    )
+    box_straggler: float = Field(
+        1, ge=1, le=100, description="box: the last of several ranks computes so many times longer"
+    )
+    box_jitter: float = Field(
+        0, ge=0, le=1, description="box: relative standard deviation of a step's compute"
+    )
+    box_draws: PositiveInt = Field(
+        1, le=10**4, description="box: GPUs a rank stands for: the slowest of so many draws"
+    )
     seed: int = Field(0, ge=0, le=LARGEST, description="of weights, order and augmentation")
     repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
 
@@ -188,6 +213,7 @@ class RunSpec(BaseModel):
         self._check_library()
         self._check_loader()
         self._check_profile()
+        box.check(self)
         if self.window_steps and self.eval_every:
             raise ValueError(
                 f"window_steps = {self.window_steps} may make an epoch several passes over the "

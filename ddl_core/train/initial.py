@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
 def drawn(spec: RunSpec) -> nn.Module:
     """Return the run's network with its initial weights, on the CPU: the same everywhere."""
     torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
-    network: nn.Module = resolve("model", spec.model)(spec.classes)
+    make = resolve("model", spec.model)
+    network: nn.Module = make(spec) if spec.emulated else make(spec.classes)
     return network
 
 

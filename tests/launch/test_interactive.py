@@ -22,6 +22,7 @@ from ddl_core.launch.screen import rank_table, training_rates
 from ddl_core.records.paths import results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec
+from tests.fields import EMULATED
 from tests.launch.running import TINY, free_port, is_training, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
@@ -106,6 +107,8 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     assert read_record(plan("recorded", nsys=True)).status == "planned"
     with pytest.raises(LaunchError, match="library = 'keras': engines compute with torch"):
         engines.run(plan("foreign", library="keras", strategy="spmd"))
+    with pytest.raises(LaunchError, match="emulated = true: engines are processes of this mach"):
+        engines.run(plan("in_a_box", **EMULATED))
     run_dir = plan("broken", loader="native", dataset="nowhere")
     with pytest.raises(DataError, match="nowhere"):
         engines.run(run_dir)

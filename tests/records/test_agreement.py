@@ -164,7 +164,8 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     numbers = {}
     for study in committed().runs.iterdir():
         found = groups(read_record(path.parent) for path in study.glob("*/run.json"))
-        assert all(one.promised and one.agrees for one in found)
-        numbers[study.name] = len(found)
+        assert all(one.agrees for one in found)
+        numbers[study.name] = sum(one.promised for one in found)
     alone = {"laptop_loaders": 0, "accuracy_laptop": 0}  # of one process each
-    assert numbers == {"laptop": 4, "profile_laptop": 2, **alone}
+    of_torch = {"libraries": 3, "seed_mahon2020": 6, "seed_malik2018": 3}  # others promise nothing
+    assert numbers == {"laptop": 4, "profile_laptop": 2, **alone, **of_torch}

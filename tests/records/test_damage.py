@@ -9,10 +9,13 @@ import pytest
 
 from ddl_core.errors import RecordError
 from ddl_core.records.damage import REMEDY, checked, examine, verify
+from ddl_core.records.emulation import KEY
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles, committed, results
 from ddl_core.records.profile import ProfileRecord, write_profile
 from ddl_core.records.run import Attempt, append_epoch, read_record, write_record
+from tests.analysis.emulated import facts
+from tests.fields import EMULATED
 from tests.launch.running import finish, line, planned
 
 EPOCHS = 3
@@ -211,3 +214,22 @@ def test_a_ledger_does_not_take_a_damaged_run_for_complete(run_dir: Path) -> Non
 def test_a_study_without_runs_says_what_to_do() -> None:
     with pytest.raises(RecordError, match="run `ddl study run nothing` first"):
         verify(results(), "nothing")
+
+
+@pytest.mark.parametrize(
+    ("emulated", "told", "said"),
+    [
+        (True, None, "run.json: does not tell of its box"),
+        (True, {"unfaithful": []}, "system.emulation is damaged: "),
+        (False, facts(), "run.json: tells of a box, but the run was not emulated"),
+        (True, facts(), None),
+    ],
+)
+def test_an_emulated_run_tells_of_its_box_and_no_other(
+    emulated: bool, told: dict[str, Any] | None, said: str | None
+) -> None:
+    directory = planned(**({**EMULATED, "repeat": 9} if emulated else {"repeat": 9}))
+    finish(directory, system={KEY: told} if told else {})
+    found = examine(directory).damages
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]

@@ -209,3 +209,18 @@ def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | Non
 def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) -> None:
     text = without_throughput([RunSpec(**{"train_images": 64, "local_batch_size": 16, **fields})])
     assert text is None if told is None else told in (text or "")
+
+
+def test_the_cluster_in_a_box_scales_all_sizes_alike() -> None:
+    """What is told in bytes is as much smaller as the gradients are, and steps are as many."""
+    runs = runs_of("cluster_in_a_box")
+    for run in runs:
+        steps = (run.known_images or 0) / run.global_batch_size
+        assert (run.emulated, run.gpus_per_node, steps) == (True, 1, 2)
+        for field, strategy in (("ddp_bucket_mb", "ddp"), ("horovod_fusion_mb", "horovod")):
+            default = RunSpec.model_fields[field].default
+            smaller = run.box_shrink if run.strategy == strategy else 1
+            assert getattr(run, field) == default / smaller
+    sizes = {(run.strategy, run.deepspeed_zero_stage, run.nodes) for run in runs}
+    assert {("deepspeed", 0, 16), ("deepspeed", 1, 16), ("ddp", 0, 16)} <= sizes
+    assert len({run.box_link_mbit for run in runs if run.nodes > 1}) == 3

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from ddl_core.errors import STOPPED, DDLError, LaunchError, NotInstalledError
+from ddl_core.launch import namespaces
 from ddl_core.processes import stoppable, undisturbed
 from ddl_core.records.paths import SITES
 
@@ -30,7 +31,6 @@ UP = SITES / "local" / "up.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 PACKAGES = "slurmctld slurmd slurm-client munge iproute2 util-linux"
-PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 START_S = 90.0
 CANCEL_S = 40.0  # a job has 20 s (KillWait of up.sh) to write down that it was stopped
 END_S = 10.0
@@ -119,8 +119,7 @@ class EmulatedSlurm:
 
 def missing() -> list[str]:
     """Return the programs that this machine lacks."""
-    needed = (*DAEMONS, *CLIENTS, "ip", "unshare", "nsenter")
-    return [name for name in needed if shutil.which(name, path=PLACES) is None]
+    return namespaces.missing((*DAEMONS, *CLIENTS, "ip", "unshare", "nsenter"))
 
 
 @contextmanager
@@ -163,12 +162,12 @@ def running(nodes: int = 4) -> Iterator[EmulatedSlurm]:
 
 def _namespaces() -> list[str]:
     """Return the options of `unshare` and `nsenter` for what this SLURM has of its own."""
-    user = [] if os.geteuid() == 0 else ["--user"]
+    user = ["--user"] if namespaces.need_user() else []
     return [*user, "--mount", "--uts", "--net", "--pid"]
 
 
 def _start(folder: Path, nodes: int) -> "subprocess.Popen[bytes]":
-    mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
+    mapped = ["--map-root-user"] if namespaces.need_user() else []
     # The pipe is what ties its life to ours: the system closes it when this process ends.
     with (folder / "up.log").open("wb") as log:
         return subprocess.Popen(
@@ -193,10 +192,7 @@ def _await(outer: "subprocess.Popen[bytes]", folder: Path) -> None:
     said = (folder / "up.log").read_text(errors="replace").strip()
     text = f"a private SLURM did not come up: {said or f'no answer within {START_S:.0f} s'}"
     if "unshare" in said or "ermitted" in said or "denied" in said:
-        text += (
-            "\nit needs namespaces of its own (unshare): call it as root, or let users make them "
-            "(sysctl user.max_user_namespaces; a container needs the right CAP_SYS_ADMIN)"
-        )
+        text += f"\n{namespaces.ALLOW}"
     raise LaunchError(text)
 
 
@@ -206,12 +202,12 @@ def _write_programs(folder: Path, first: int) -> None:
     Inside, this folder is empty, so a job finds the real ones.
     """
     options, user = [f"--target={first}", *_namespaces()], ""
-    if os.geteuid() != 0:
+    if namespaces.need_user():
         options.append("--preserve-credentials")
         user = f"unshare --user --map-user={os.geteuid()} --map-group={os.getegid()}"
     for name in (*CLIENTS, "slurmd"):
         path = folder / "bin" / name
-        program = shutil.which(name, path=PLACES)
+        program = shutil.which(name, path=namespaces.PLACES)
         text = ENTER.format(folder=folder, options=" ".join(options), user=user, program=program)
         path.write_text(text)
         path.chmod(0o755)

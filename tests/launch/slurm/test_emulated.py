@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ddl_core.errors import NotInstalledError
+from ddl_core.launch import namespaces
 from ddl_core.launch.slurm import emulated
 from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.processes import import_path
@@ -107,7 +108,7 @@ def test_a_system_without_namespaces_is_told_what_is_needed(cluster: EmulatedSlu
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(emulated, "PLACES", str(tmp_path))
+    monkeypatch.setattr(namespaces, "PLACES", str(tmp_path))
     with (
         pytest.raises(NotInstalledError, match=r"slurmctld, .*apt-get install slurmctld"),
         emulated.running(),

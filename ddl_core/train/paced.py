@@ -1,0 +1,96 @@
+"""A network whose layers sleep instead of computing, and whose gradients are real tensors.
+
+What a strategy sees is a network like any other: hooks fire as each gradient is there, buckets
+fill, and real bytes travel. Only the arithmetic is not done, so that many ranks share a few cores.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddl_core.rank.pace import Pace, of_this_rank
+from ddl_core.scaling.gradients import BYTES, Layer, layers
+from ddl_core.spec.run import RunSpec
+
+# Of a step's compute: for each product of forward, backward has two.
+FORWARD, BACKWARD = 1 / 3, 2 / 3
+# Of rank 0; that of rank r is r + 1 times as large. Sums of multiples of a power of two are exact
+# in any order, so weights show to the last bit whether a framework averages over all ranks.
+GRADIENT = 2.0**-10
+
+
+def paced_resnet50(spec: RunSpec) -> nn.Module:
+    """ResNet50 of 224-pixel images, ``box_shrink`` times smaller, in ``box_step_ms`` a step.
+
+    Each layer takes its share of that by its multiply-adds.
+    """
+    return Paced(layers("resnet50", 224, spec.classes), spec)
+
+
+class Paced(nn.Module):
+    """Layers that take their time one after the other.
+
+    Parameters
+    ----------
+    network
+        Its layers in the order of forward.
+    spec
+        An emulated run.
+    """
+
+    def __init__(self, network: list[Layer], spec: RunSpec) -> None:
+        super().__init__()
+        self._pace = of_this_rank(spec)
+        self._classes = spec.classes
+        flop = sum(layer.flop for layer in network)
+        self.layers = nn.ModuleList(
+            _Layer(
+                [max(1, round(count / spec.box_shrink)) for count in layer.tensors],
+                BACKWARD * layer.flop / flop,
+                self._pace,
+                first=number == 0,
+            )
+            for number, layer in enumerate(network)
+        )
+        self._pace.gradient_bytes = BYTES * sum(one.numel() for one in self.parameters())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (N, classes), all equal; nothing is sent in forward, so it sleeps once."""
+        self._pace.begin_step()
+        signal = images.mean(dim=(1, 2, 3))
+        for layer in self.layers:
+            signal = layer(signal)
+        self._pace.work(FORWARD)
+        return signal[:, None].expand(-1, self._classes)
+
+
+class _Layer(nn.Module):
+    def __init__(self, counts: list[int], share: float, pace: Pace, first: bool) -> None:
+        super().__init__()
+        self.share, self.pace, self.first = share, pace, first
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in counts)
+        value = GRADIENT * (1 + pace.rank)
+        self.gradients = [torch.full((count,), value) for count in counts]
+
+    def forward(self, signal: Tensor) -> Tensor:
+        passed: Tensor = _Work.apply(signal, self, *self.weights)
+        return passed
+
+
+class _Work(torch.autograd.Function):
+    """Passes its input on; backward takes the layer's time, then gives the weights' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Tensor, layer: _Layer, *weights: Tensor) -> Tensor:
+        ctx.layer = layer
+        return signal.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        layer: _Layer = ctx.layer
+        layer.pace.work(layer.share)
+        if layer.first:
+            layer.pace.end_step()
+        # Copies: who gets a gradient owns it, and may reduce it in place.
+        return gradients[0], None, *(one.clone() for one in layer.gradients)

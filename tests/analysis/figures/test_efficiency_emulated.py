@@ -1,0 +1,139 @@
+"""Emulated runs have one figure, which says so, and stand in no other."""
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.arms import arm_table, made_runs, with_settings
+from ddl_core.analysis.claims.table import judged
+from ddl_core.analysis.figures.efficiency_emulated import draw, points
+from ddl_core.analysis.paper import read_paper
+from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.redraw import _part, redraw
+from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MakeRun
+from tests.analysis.emulated import emulate
+from tests.fields import ALONE, changed, is_of_the_box
+
+# A figure of a ratio over these: they are its axis, its panel, or the length of an epoch.
+OVER = {"box_link_mbit"}
+
+
+def words(figure: Figure) -> str:
+    texts = [*figure.texts, *(text for one in figure.legends for text in one.get_texts())]
+    return " ".join(" ".join(text.get_text() for text in texts).split())
+
+
+def table_of(tree: Tree) -> pd.DataFrame:
+    return points(runs_table(tree.runs))
+
+
+def test_efficiency_is_throughput_per_rank_over_that_of_one(tree: Tree, make_run: MakeRun) -> None:
+    for repeat, noise in enumerate((0.98, 1.02)):
+        emulate(make_run, noise, repeat=repeat)
+        emulate(make_run, 0.8 * noise, nodes=4, repeat=repeat)
+    table = table_of(tree)
+    assert table["world_size"].tolist() == [1, 4]
+    assert table["value"].tolist() == pytest.approx([1, 0.8])
+    assert table["n"].tolist() == [2, 2]
+    assert pd.isna(table["low"].iloc[0])
+    assert table["low"].iloc[1] < 0.8 < table["high"].iloc[1]
+
+
+def test_one_rank_is_the_base_of_every_rate(tree: Tree, make_run: MakeRun) -> None:
+    emulate(make_run)
+    for mbit, efficiency in ((50, 0.9), (25, 0.7)):
+        emulate(make_run, efficiency, nodes=2, box_link_mbit=mbit)
+    table = table_of(tree)
+    assert table["panel"].tolist() == ["50 Mbit/s (box)"] * 2 + ["25 Mbit/s (box)"] * 2
+    assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.7])
+
+
+def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) -> None:
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes)
+        for stage in (0, 1):
+            arm = {"strategy": "deepspeed", "deepspeed_zero_stage": stage}
+            emulate(make_run, nodes=nodes, **arm)
+    lines = {"PyTorch-DDP", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"}
+    assert set(table_of(tree)["line"]) == lines
+
+
+@pytest.mark.parametrize("field", [one for one in ALONE if is_of_the_box(one) and one not in OVER])
+def test_runs_that_differ_in_a_field_are_two_lines(
+    tree: Tree, make_run: MakeRun, field: str
+) -> None:
+    one, other = changed(field, nodes=2)
+    for spec, efficiency in ((one, 0.9), (other, 0.7)):
+        own = {field: getattr(spec, field)}
+        emulate(make_run, efficiency, nodes=2, **own)
+        alone = own if field != "box_uplink_mbit" else {"repeat": int(spec is other)}
+        emulate(make_run, nodes=1, **alone)
+    table = table_of(tree)
+    several = table[table["world_size"] == 2]
+    assert several["n"].tolist() == [1, 1]
+    assert several["line"].nunique() == 2
+
+
+def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeRun) -> None:
+    emulate(make_run)
+    emulate(make_run, 0.9, nodes=2)
+    emulate(make_run, 0.1, nodes=2, repeat=1, unfaithful=["the ranks' own share"])
+    runs = runs_table(tree.runs)
+    assert runs["unfaithful"].dropna().tolist() == ["the ranks' own share"]
+    table = points(runs)
+    assert table["value"].tolist() == pytest.approx([1, 0.9])
+    assert table["unfaithful"].tolist() == [0, 1]
+    assert "Unfaithful, not drawn: 1 runs." in words(draw(table))
+
+
+def test_the_figure_says_that_it_is_emulated(tree: Tree, make_run: MakeRun) -> None:
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes)
+    said = words(draw(table_of(tree)))
+    assert said.startswith("EMULATED: ")
+    assert "PyTorch-DDP, emulated" in said
+    assert "Nothing here was measured on a cluster" in said
+
+
+@pytest.fixture
+def both(make_run: MakeRun) -> None:
+    """Measured and emulated runs in one study, alike but for that."""
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes)
+        make_run(20.0 / nodes, study="box", strategy="ddp", nodes=nodes)
+
+
+@pytest.mark.usefixtures("both")
+def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
+    runs = runs_table(tree.runs)
+    assert not made_runs(runs)["emulated"].any()
+    arms = arm_table(runs)
+    assert arms["n"].tolist() == [1, 1]
+    for name, question in QUESTIONS.items():
+        table = question.points(runs, arms, read_paper())
+        if name != "efficiency_emulated" and "model" in table:
+            assert "paced_resnet50" not in set(table["model"]), name
+    assert judged(runs, read_paper()).equals(judged(runs[~runs["emulated"]], read_paper()))
+
+
+@pytest.mark.usefixtures("both")
+def test_nothing_pools_measured_and_emulated_runs(tree: Tree) -> None:
+    with pytest.raises(ValueError, match="measured and emulated runs are never shown together"):
+        with_settings(runs_table(tree.runs))
+
+
+@pytest.mark.usefixtures("both")
+def test_figures_of_measured_runs_name_what_they_leave_out(tree: Tree) -> None:
+    drawn = {one.stem.name: one for one in redraw(tree, figures=tree.figures).drawn if one.files}
+    assert "efficiency_emulated" in drawn
+    assert "paced" not in drawn["throughput_by_arm"].stem.with_suffix(".csv").read_text()
+    notes = _part(tree, ("box",)).page.notes
+    assert notes == ("Emulated, drawn in efficiency_emulated alone: 2 runs.",)
+
+
+def test_without_runs_nothing_is_drawn() -> None:
+    table = points(empty_table())
+    assert table.empty
+    assert draw(table).axes

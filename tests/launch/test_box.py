@@ -1,0 +1,293 @@
+"""A cluster in a box: links of a given rate, real frameworks between nodes, nothing left behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.launch import namespaces, preflight
+from ddl_core.launch.box import possible
+from ddl_core.launch.plan import plan_run
+from ddl_core.launch.ranks import run_ranks
+from ddl_core.processes import import_path
+from ddl_core.records.emulation import Emulation, emulation, sent_bytes
+from ddl_core.records.paths import results
+from ddl_core.records.run import RunRecord, read_epochs, read_record
+from ddl_core.spec.registry import require
+from ddl_core.spec.run import RunSpec
+from tests.fields import EMULATED
+from tests.launch.fixtures import Start
+from tests.launch.running import is_training, processes_of, rank_process, wait_for
+
+CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+LINK_MBIT = 25
+STEP_MS = 300
+
+SHORT: dict[str, Any] = {
+    **EMULATED,
+    "nodes": 2,
+    "box_link_mbit": LINK_MBIT,
+    "box_step_ms": STEP_MS,
+    "image_size": 8,
+    "local_batch_size": 8,
+    "train_images": 32,
+    "epochs": 3,
+    "warmup_epochs": 0,
+    "warmup_steps": 1,
+    "checkpoint_every": 0,
+}
+
+
+def _why_not() -> str:
+    try:
+        possible.check()
+    except (LaunchError, NotInstalledError) as error:
+        return str(error)
+    return ""
+
+
+WHY_NOT = _why_not()
+in_a_box = pytest.mark.skipif(bool(WHY_NOT) and not os.environ.get("CI"), reason=WHY_NOT)
+
+
+def planned(**fields: Any) -> Path:
+    return plan_run(RunSpec(**{**SHORT, **fields}), "box", results())
+
+
+def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
+    """Execute a run on two nodes; return its record and what it tells of its box."""
+    try:
+        require("strategy", str(fields.get("strategy", "ddp")))
+    except NotInstalledError as error:
+        pytest.skip(str(error))
+    record = run_ranks(planned(**fields))
+    facts = emulation(record)
+    assert facts is not None
+    return record, facts
+
+
+RATES = """
+import json, sys
+from ddl_core.launch.box.links import measured_mbit
+from ddl_core.launch.box.nodes import Wiring, build
+nodes, link, uplink = map(int, sys.argv[1:])
+print(json.dumps(measured_mbit(build(Wiring("ddp", nodes, 1, link, uplink)), link)))
+"""
+
+
+def rates(*arguments: int) -> list[float]:
+    done = subprocess.run(
+        [sys.executable, "-c", RATES, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@in_a_box
+@pytest.mark.alone
+@pytest.mark.multiprocess
+def test_links_carry_what_is_asked_in_both_directions() -> None:
+    assert rates(3, 20, 0) == pytest.approx([20, 20, 20], rel=0.05)
+    assert rates(1, 20, 0) == []
+
+
+TWO_TO_ONE = """
+import socket, sys, threading, time
+from ddl_core.launch.box.nodes import Wiring, build
+one, other, target = build(Wiring("ddp", 3, 1, int(sys.argv[1]), 0))
+with target.entered():
+    listening = socket.create_server((target.address, 0))
+pairs = []
+for node in (one, other):
+    with node.entered():
+        sender = socket.create_connection(listening.getsockname())
+    pairs.append((sender, listening.accept()[0]))
+for sender, _ in pairs:
+    threading.Thread(target=lambda to=sender: [to.sendall(bytes(10**5)) for _ in range(10**5)],
+                     daemon=True).start()
+counts = [0, 0]
+def receive(number):
+    while got := len(pairs[number][1].recv(10**5)):
+        counts[number] += got
+for number in (0, 1):
+    threading.Thread(target=receive, args=[number], daemon=True).start()
+time.sleep(0.5)
+before, begun = sum(counts), time.monotonic()
+time.sleep(1.5)
+print((sum(counts) - before) * 8 / 1e6 / (time.monotonic() - begun))
+"""
+
+
+@in_a_box
+@pytest.mark.alone
+@pytest.mark.multiprocess
+def test_two_that_send_to_one_share_its_link() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_TO_ONE, "20"],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert 10 < float(done.stdout) < 22
+
+
+@in_a_box
+@pytest.mark.alone
+@pytest.mark.multiprocess
+def test_an_uplink_slows_who_is_at_its_other_end() -> None:
+    """Of a ring of four, 1 sends to 2 and 3 to 0: these two cross it."""
+    to_0, to_1, to_2, to_3 = rates(4, 40, 10)
+    assert (to_1, to_3) == pytest.approx((40, 40), rel=0.1)
+    assert 0 < to_0 < 10.6
+    assert 0 < to_2 < 10.6
+
+
+@in_a_box
+@pytest.mark.alone
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"strategy": "ddp", "ddp_bucket_mb": 0.390625},
+        {"strategy": "horovod", "horovod_cycle_ms": 20},
+        {"strategy": "deepspeed"},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 1},
+    ],
+    ids=["ddp", "horovod", "deepspeed0", "deepspeed1"],
+)
+def test_real_frameworks_send_real_bytes_between_nodes(fields: dict[str, Any]) -> None:
+    record, facts = finished(**fields)
+    theory = sent_bytes(record.spec, facts)
+    assert facts.sent_bytes_least == pytest.approx(theory, rel=0.12)
+    assert facts.sent_bytes_most == pytest.approx(theory, rel=0.12)
+    assert facts.link_mbit_least == pytest.approx(LINK_MBIT, rel=0.05)
+    assert facts.steps == 4
+    # What backward does not hide is at least the last bucket, a sixth of the gradients.
+    wire_s = theory * 8 / LINK_MBIT / 1e6
+    alone = record.spec.strategy == "deepspeed"  # after backward
+    steps = [row.step_s_median for row in read_epochs(_folder(record)) if not row.cold]
+    for step_s in steps:
+        assert step_s is not None
+        assert step_s > STEP_MS / 1e3 + wire_s * (0.95 if alone else 0.05)
+        assert step_s < STEP_MS / 1e3 + wire_s + 0.5
+    # Gradients differ between ranks, so the mean over both shows in the weights, to the last bit.
+    assert record.weights_sha256 == _weights_of_the_mean(record)
+
+
+def _folder(record: RunRecord) -> Path:
+    return results().study("box") / record.run_id
+
+
+def _weights_of_the_mean(record: RunRecord) -> str:
+    """Return the hash of the weights after steps with the mean of both ranks' gradients."""
+    import torch
+
+    from ddl_core.rank.pace import of_this_rank
+    from ddl_core.spec.schedules import learning_rate
+    from ddl_core.train.checkpoint import weights_sha256
+    from ddl_core.train.initial import drawn
+    from ddl_core.train.optim import make_optimizer, set_learning_rate
+    from ddl_core.train.paced import GRADIENT
+
+    spec = record.spec
+    of_this_rank.cache_clear()
+    network = drawn(spec)
+    optimizer = make_optimizer(spec, network)
+    images = spec.train_images or 0
+    for step in range(spec.epochs * images // spec.global_batch_size):
+        set_learning_rate(optimizer, learning_rate(spec, step * spec.global_batch_size, images))
+        for one in network.parameters():
+            one.grad = torch.full_like(one, GRADIENT * 1.5)
+        optimizer.step()
+    return weights_sha256(network)
+
+
+@in_a_box
+@pytest.mark.multiprocess
+def test_ranks_of_one_node_do_not_use_its_link() -> None:
+    _, facts = finished(nodes=1, gpus_per_node=2, box_step_ms=100)
+    assert facts.sent_bytes_most < 0.01 * facts.gradient_bytes
+    assert facts.link_mbit_least is None
+
+
+@in_a_box
+@pytest.mark.multiprocess
+def test_a_straggler_slows_everybody() -> None:
+    _, facts = finished(box_straggler=2, box_step_ms=150)
+    assert facts.slowest_factor == 2
+
+
+def _networks() -> set[str]:
+    """Return the network namespaces of all processes of this machine."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            found.add(str(Path(f"/proc/{process.pid}/ns/net").readlink()))
+        except OSError:
+            continue
+    return found
+
+
+@in_a_box
+@pytest.mark.alone
+@pytest.mark.multiprocess
+def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
+    before = _networks()
+    run_dir = planned(epochs=1000)
+    caller = start("-c", CALLER, str(run_dir))
+    wait_for(lambda: is_training(run_dir), "the first step")
+    assert len(_networks() - before) == 3  # two nodes and their switch
+    rank_process(run_dir, 1).kill()
+    _, errors = caller.communicate(timeout=60)
+    record = read_record(run_dir)
+    assert record.status == "failed", errors
+    assert record.error is not None
+    assert (record.error.kind, record.error.rank) == ("Killed", 1)
+    assert processes_of(run_dir) == []
+    assert _networks() <= before
+
+
+FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
+
+
+@in_a_box
+def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
+    code = "from ddl_core.launch.box import possible; possible.check()"
+    done = subprocess.run(
+        [
+            *("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"),
+            *(sys.executable, "-c", code),
+        ],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" in done.stderr.partition("\n")[0]:
+        pytest.skip(done.stderr)
+    assert "LaunchError: this machine cannot emulate a cluster: cannot make a nam" in done.stderr
+    assert "it needs namespaces of its own" in done.stderr
+
+
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(namespaces, "PLACES", str(tmp_path))
+    with pytest.raises(NotInstalledError, match=r"needs ip, tc; .*apt-get install iproute2"):
+        preflight.check_run(RunSpec(**SHORT))
+
+
+def test_a_job_is_no_place_for_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("DDL_SRUN", "srun")
+    with pytest.raises(LaunchError, match="emulated = true: the nodes are made on one machine"):
+        preflight.check_run(RunSpec(**SHORT))

@@ -1,0 +1,171 @@
+"""The gate of emulated runs: each rule holds in a faithful run, and each planted fault is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import RecordError
+from ddl_core.records import emulation
+from ddl_core.records.emulation import (
+    KEY,
+    Emulation,
+    Noted,
+    broken_rules,
+    sent_bytes,
+    warnings,
+)
+from ddl_core.records.paths import BoxFiles
+from ddl_core.records.run import RunRecord
+from ddl_core.spec.run import RunSpec
+from tests.fields import EMULATED
+
+BYTES = 1_600_000
+
+
+def spec(**fields: Any) -> RunSpec:
+    return RunSpec(**{**EMULATED, "nodes": 4, **fields})
+
+
+def facts(**changes: Any) -> Emulation:
+    """Return those of a faithful run of four ranks with DDP."""
+    sent = 2 * 3 / 4 * BYTES * 1.01
+    known: dict[str, Any] = {
+        "cores": 2,
+        "link_mbit_least": 99.5,
+        "link_mbit_most": 100.2,
+        "steps": 8,
+        "gradient_bytes": BYTES,
+        "sent_bytes_least": sent,
+        "sent_bytes_most": sent,
+        "own_cpu_share": 0.1,
+        "other_cpu_share": 0.05,
+        "late_share": 0.001,
+        "slowest_factor": 1.0,
+    }
+    return Emulation(**known | changes)
+
+
+def test_a_faithful_run_breaks_no_rule() -> None:
+    assert broken_rules(spec(), facts()) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ({"own_cpu_share": 0.31}, "the ranks' own share of the cores is 0.310, more than 0.2"),
+        ({"other_cpu_share": 0.5}, "the share of the cores that others took is 0.500"),
+        ({"late_share": 0.02}, "the share of a step that its end was late is 0.020"),
+        ({"link_mbit_least": 90}, "links carried 90 to 100 Mbit/s, more than 5% off 100"),
+        ({"link_mbit_most": 110}, "links carried 99.5 to 110 Mbit/s"),
+        ({"link_mbit_least": None}, "the rate of the links was not measured"),
+        ({"sent_bytes_most": 2.6e6}, "links sent 2.424e+06 to 2.6e+06 bytes a step, theory is"),
+        ({"sent_bytes_least": 2.3e6}, "links sent 2.3e+06 to 2.424e+06 bytes"),
+    ],
+)
+def test_a_planted_fault_is_the_only_rule_named(planted: dict[str, Any], said: str) -> None:
+    (reason,) = broken_rules(spec(), facts(**planted))
+    assert reason.startswith(said)
+
+
+def test_the_bytes_of_each_framework() -> None:
+    """Of 4 ranks: as counted by the kernel in the trial, docs/emulation.md."""
+    ring = 1.5 * BYTES
+    assert sent_bytes(spec(), facts()) == ring
+    sharded = {"strategy": "deepspeed", "deepspeed_zero_stage": 1}
+    assert sent_bytes(spec(**sharded), facts()) == 1.5 * ring
+    assert sent_bytes(spec(ddp_compression="fp16"), facts()) == ring / 2
+    assert sent_bytes(spec(nodes=2, gpus_per_node=2), facts()) == ring
+    assert sent_bytes(spec(nodes=1, gpus_per_node=4), facts()) == 0
+
+
+def test_horovod_may_also_negotiate_but_not_without_end() -> None:
+    for cycle_ms, allowed in ((1000, False), (20, True)):
+        asked = spec(strategy="horovod", horovod_cycle_ms=cycle_ms)
+        more = 1.5 * BYTES * 1.06
+        found = broken_rules(asked, facts(sent_bytes_least=more, sent_bytes_most=more))
+        assert (found == []) == allowed
+
+
+@pytest.mark.parametrize(("least", "fine"), [(12, True), (19.8, True), (40, False)])
+def test_an_uplink_slows_who_crosses_it_or_is_at_fault(least: float, fine: bool) -> None:
+    found = facts(link_mbit_least=least)
+    assert (broken_rules(spec(box_uplink_mbit=20), found) == []) == fine
+    assert broken_rules(spec(), found) != []
+
+
+def test_one_node_has_neither_links_nor_bytes() -> None:
+    alone = facts(link_mbit_least=None, link_mbit_most=None, sent_bytes_least=0, sent_bytes_most=0)
+    assert broken_rules(spec(nodes=1, gpus_per_node=2), alone) == []
+
+
+Note = Callable[..., None]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> BoxFiles:
+    found = BoxFiles(tmp_path)
+    emulation.write_links(found, [99.0, 101.0])
+    return found
+
+
+def note(files: BoxFiles, rank: int, **changes: Any) -> None:
+    known: dict[str, Any] = {
+        "epoch": 1,
+        "cold": False,
+        "wall_s": 4.0,
+        "cpu_s": 0.4,
+        "machine_cpu_s": 1.6,
+        "cores": 2,
+        "sent_bytes": 4 * BYTES,
+        "gradient_bytes": BYTES,
+        "factors": [1.0, 1.2, 1.0, 1.0],
+        "late_s": [0.001, 0.001, 0.001, 0.005],
+    }
+    emulation.note(files, rank, Noted(**known | changes))
+
+
+def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
+    note(files, 0, epoch=0, cold=True, cpu_s=99)
+    note(files, 0)
+    note(files, 0, epoch=2)
+    note(files, 1, cpu_s=0.8, factors=[1.1, 1.0, 1.0, 1.0], late_s=[0.0] * 4)
+    note(files, 1, epoch=2, sent_bytes=4 * BYTES + 8000, late_s=[0.1, 0, 0, 0])
+    found = emulation.read(files, spec(nodes=2))
+    assert found is not None
+    assert (found.steps, found.link_mbit_least, found.link_mbit_most) == (8, 99, 101)
+    assert found.own_cpu_share == pytest.approx((0.4 + 0.4 + 0.8 + 0.4) / 8 / 2)
+    assert found.other_cpu_share == pytest.approx((3.2 - 2.0) / 8 / 2)
+    assert (found.sent_bytes_least, found.sent_bytes_most) == (BYTES, BYTES + 1000)
+    assert found.late_share == pytest.approx(0.1 / 8)
+    assert found.slowest_factor == pytest.approx((1.1 + 1.2 + 2 + 1 + 1.2 + 2) / 8)
+    assert [text.split(" is ")[0] for text in found.unfaithful] == [
+        "the share of a step that its end was late"
+    ]
+
+
+def test_without_a_warm_epoch_nothing_is_known(files: BoxFiles) -> None:
+    for rank in (0, 1):
+        note(files, rank, cold=True)
+    assert emulation.read(files, spec(nodes=2)) is None
+
+
+def test_a_rank_that_noted_nothing_is_named(files: BoxFiles) -> None:
+    note(files, 0)
+    with pytest.raises(RecordError, match=r"rank_1\.jsonl"):
+        emulation.read(files, spec(nodes=2))
+
+
+def test_unfaithful_runs_are_told_and_counted() -> None:
+    records = []
+    for repeat, reasons in enumerate(([], ["too slow", "too late"], ["late"])):
+        record = RunRecord.plan("box", spec(repeat=repeat))
+        record.status = "completed"
+        record.system = {KEY: facts(unfaithful=reasons).model_dump()}
+        records.append(record)
+    measured = RunRecord.plan("box", RunSpec())
+    (line,) = warnings([*records, measured])
+    assert line.startswith("unfaithful, and drawn nowhere: 2 of 3 emulated runs, e.g. ddp-syn")
+    assert f"{records[1].run_id}: too slow; too late (docs" in line
+    assert warnings([records[0], measured]) == []

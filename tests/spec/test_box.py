@@ -1,0 +1,70 @@
+"""What may be asked of an emulated run, and what of no other."""
+
+import re
+
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.records.paths import Tree, committed
+from ddl_core.records.run import read_record
+from ddl_core.spec.run import RunSpec
+from tests.fields import EMULATED, is_of_the_box
+
+BOX_FIELDS = [name for name in RunSpec.model_fields if is_of_the_box(name)]
+
+
+def test_fields_of_the_box_leave_the_names_of_other_runs_alone() -> None:
+    tree: Tree = committed()
+    folders = [folder for study in tree.studies() for folder in tree.run_folders(study)]
+    assert len(folders) > 50
+    for folder in folders:
+        assert read_record(folder).spec.run_id == folder.name
+
+
+@pytest.mark.parametrize("field", BOX_FIELDS)
+def test_a_field_of_the_box_is_refused_elsewhere(field: str) -> None:
+    beyond = RunSpec.model_fields[field].default + 1
+    value = 0.5 if field == "box_jitter" else beyond
+    with pytest.raises(SpecError, match=rf"{field} = {value}.* is of emulated runs alone"):
+        RunSpec.parse({field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("loader", "native"),
+        ("device", "auto"),
+        ("eval_every", 1),
+        ("compile", True),
+        ("accumulation", 4),
+        ("precision", "bf16"),
+        ("profile_steps", 2),
+        ("nsys", True),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(field: str, value: object) -> None:
+    with pytest.raises(SpecError, match=rf"{field} = {re.escape(repr(value))}, but emulated"):
+        RunSpec.parse({**EMULATED, "epochs": 3, field: value})
+
+
+def test_a_paced_model_and_an_emulated_run_need_one_another() -> None:
+    text = r"model = 'resnet50', but emulated = true.*choose model paced_resnet50"
+    with pytest.raises(SpecError, match=text):
+        RunSpec.parse({**EMULATED, "model": "resnet50"})
+    with pytest.raises(SpecError, match="model = 'paced_resnet50', but emulated = false"):
+        RunSpec.parse({**EMULATED, "emulated": False})
+    with pytest.raises(SpecError, match="model 'paced_resnet50' is not one of library 'keras'"):
+        RunSpec.parse({**EMULATED, "strategy": "single", "library": "keras"})
+
+
+def test_an_uplink_needs_two_halves() -> None:
+    assert RunSpec.parse({**EMULATED, "nodes": 2, "box_uplink_mbit": 10}).emulated
+    with pytest.raises(SpecError, match=r"box_uplink_mbit = 10.*nodes = 1; use 2 at least, or 0"):
+        RunSpec.parse({**EMULATED, "box_uplink_mbit": 10})
+
+
+def test_a_stage_whose_bytes_nobody_checked_is_refused() -> None:
+    asked = {**EMULATED, "strategy": "deepspeed", "deepspeed_zero_stage": 1}
+    assert RunSpec.parse(asked).emulated
+    with pytest.raises(SpecError, match=r"deepspeed_zero_stage = 2.*use 0 or 1"):
+        RunSpec.parse({**asked, "deepspeed_zero_stage": 2})
