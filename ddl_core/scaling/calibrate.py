@@ -115,6 +115,7 @@ def _alike(records: Sequence[RunRecord]) -> None:
     shared: dict[str, set[str]] = {
         "local_batch_size": {str(one.spec.local_batch_size) for one in records},
         "data_format": {one.spec.data_format for one in records if one.spec.loader != "synthetic"},
+        "image_size": {str(one.spec.image_size) for one in records},
         "precision": {one.spec.precision for one in records},
         "hardware": {_hardware(one.system) for one in records},
     }

@@ -25,7 +25,7 @@ from ddl_core.scaling.published_case import PublishedFit
 
 Table = list[dict[str, object]]
 
-_RANKS = [2**power for power in range(13)]  # from one GPU to 4096
+RANKS = [2**power for power in range(13)]  # from one GPU to 4096
 _DIGITS = 4
 
 
@@ -119,32 +119,32 @@ def estimate_rows(name: str, fitted: Fitted) -> Table:
 def _paper_curves(one: PaperFit, judged: Iterable[Judged]) -> Table:
     series = one.series
     peers = {
-        "parallel_efficiency": efficiency_peer(series).predict(np.array(_RANKS) / paper_case.BASE),
-        "all_reduce_share": share_peer(series).predict(_RANKS),
+        "parallel_efficiency": efficiency_peer(series).predict(np.array(RANKS) / paper_case.BASE),
+        "all_reduce_share": share_peer(series).predict(RANKS),
     }
     rows: Table = []
     for quantity, peer in peers.items():
-        rows += _curve(series.name, quantity, _RANKS, one.band(quantity, _RANKS), peer)
+        rows += _curve(series.name, quantity, RANKS, one.band(quantity, RANKS), peer)
     shares = zip(series.ranks[series.fitted], series.shares[series.fitted], strict=True)
-    rows += [_point("fitted", series.name, "all_reduce_share", *pair) for pair in shares]
-    rows.append(_point("fitted", series.name, "parallel_efficiency", paper_case.BASE, 1.0))
+    rows += [point_row("fitted", series.name, "all_reduce_share", *pair) for pair in shares]
+    rows.append(point_row("fitted", series.name, "parallel_efficiency", paper_case.BASE, 1.0))
     mine = [
         row for row in judged if row.case == series.case and row.series.startswith(series.model)
     ]
     return rows + [
-        _point("stated", series.name, row.quantity, row.ranks, row.stated, row.bound)
+        point_row("stated", series.name, row.quantity, row.ranks, row.stated, row.bound)
         for row in mine
     ]
 
 
 def _published_curves(one: PublishedFit) -> Table:
-    series, ranks = one.series, np.array(_RANKS, float)
-    band, peer = one.band(_RANKS), series.peer.predict(ranks)
+    series, ranks = one.series, np.array(RANKS, float)
+    band, peer = one.band(RANKS), series.peer.predict(ranks)
     each = Band(band.value / ranks, band.low / ranks, band.high / ranks)
-    rows = _curve(series.name, "throughput_per_gpu", _RANKS, each, peer / ranks)
+    rows = _curve(series.name, "throughput_per_gpu", RANKS, each, peer / ranks)
     values = zip(series.fitted, series.ranks, series.throughput / series.ranks, strict=True)
     return rows + [
-        _point("fitted" if fitted else "stated", series.name, "throughput_per_gpu", count, value)
+        point_row("fitted" if fitted else "stated", series.name, "throughput_per_gpu", count, value)
         for fitted, count, value in values
     ]
 
@@ -152,17 +152,24 @@ def _published_curves(one: PublishedFit) -> Table:
 def _curve(
     series: str, quantity: str, ranks: Sequence[int], band: Band, peer: NDArray[np.float64]
 ) -> Table:
-    rows = [
-        _point("model", series, quantity, count, value) | {"low": low, "high": high}
+    pairs = zip(ranks, peer, strict=True)
+    return band_rows(series, quantity, ranks, band) + [
+        point_row("peer", series, quantity, count, value) for count, value in pairs
+    ]
+
+
+def band_rows(series: str, quantity: str, ranks: Sequence[int], band: Band) -> Table:
+    """Return a model's curve with its band as rows of a table of curves."""
+    return [
+        point_row("model", series, quantity, count, value) | {"low": low, "high": high}
         for count, value, low, high in zip(ranks, band.value, band.low, band.high, strict=True)
     ]
-    pairs = zip(ranks, peer, strict=True)
-    return rows + [_point("peer", series, quantity, count, value) for count, value in pairs]
 
 
-def _point(
+def point_row(
     source: str, series: str, quantity: str, ranks: float, value: float, bound: str = "value"
 ) -> dict[str, object]:
+    """Return a point of a figure as a row of a table of curves."""
     return {
         "source": source,
         "series": series,
@@ -186,11 +193,12 @@ def write(directory: Path = SCALING) -> list[Path]:
     paths = []
     for name, table in Validation.made().tables().items():
         paths.append(directory / f"{name}.csv")
-        write_atomically(paths[-1], _text(table))
+        write_atomically(paths[-1], csv_text(table))
     return paths
 
 
-def _text(table: Sequence[Mapping[str, object]]) -> str:
+def csv_text(table: Sequence[Mapping[str, object]]) -> str:
+    """Return a table as it is committed: floats with four digits."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
     writer.writeheader()

@@ -110,12 +110,19 @@ class Fitted:
             Relative standard deviation of such a measurement; 0 for what is true. None: `spread`,
             because it is of the kind that was fitted.
         """
-        value = np.asarray(predict(self.best), float)
         every = np.array([np.asarray(predict(point), float) for point in self.admitted])
-        more = TWO_SIDED * (self.spread if noise is None else noise) * value
-        low = value - np.hypot(value - np.minimum(every.min(axis=0), value), more)
-        high = value + np.hypot(np.maximum(every.max(axis=0), value) - value, more)
-        return Band(value, np.maximum(low, 0), high)
+        return band(every, self.spread if noise is None else noise)
+
+
+def band(every: Values, noise: float) -> Band:
+    """Return the band around what all admitted sets predict, shape (sets, ...), the best one first.
+
+    `noise` is the relative standard deviation of the measurement that it is a band of.
+    """
+    value, more = every[0], TWO_SIDED * noise * every[0]
+    low = value - np.hypot(value - every.min(axis=0), more)
+    high = value + np.hypot(every.max(axis=0) - value, more)
+    return Band(value, np.maximum(low, 0), high)
 
 
 def fit(

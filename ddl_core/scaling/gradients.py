@@ -43,15 +43,38 @@ class Gradients:
         return float(self.nbytes.sum())
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
+    """A convolution with its normalisation, or the last layer.
+
+    ``tensors`` are how many numbers each of its weights has, ``flop`` the multiply-adds of forward
+    for one image.
+    """
+
     tensors: tuple[int, ...]
     flop: float
 
 
 def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
-    """Return the gradients of a residual network (He et al. 2016, as torchvision builds it).
+    """Return the gradients of a residual network; see `layers`.
 
     Backward is taken to spend its time as forward does, by multiply-adds.
+
+    Raises
+    ------
+    SpecError
+        If the network is not known here.
+    """
+    backward = layers(model, image_size, classes)[::-1]
+    passed = np.cumsum([layer.flop for layer in backward])
+    ready = np.repeat(passed / passed[-1], [len(layer.tensors) for layer in backward])
+    nbytes = [BYTES * count for layer in backward for count in layer.tensors[::-1]]
+    return Gradients(np.array(nbytes, float), ready, float(passed[-1]))
+
+
+def layers(model: str, image_size: int = 224, classes: int = 1000) -> list[Layer]:
+    """Return the layers of a residual network in the order of forward.
+
+    He et al. 2016, as torchvision builds it.
 
     Raises
     ------
@@ -62,14 +85,10 @@ def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
         raise SpecError(
             f"the scaling model has no gradients of model={model!r}; allowed: {', '.join(_BLOCKS)}"
         )
-    layers = list(_layers(model, image_size, classes))[::-1]
-    passed = np.cumsum([layer.flop for layer in layers])
-    ready = np.repeat(passed / passed[-1], [len(layer.tensors) for layer in layers])
-    nbytes = [BYTES * count for layer in layers for count in layer.tensors[::-1]]
-    return Gradients(np.array(nbytes, float), ready, float(passed[-1]))
+    return list(_layers(model, image_size, classes))
 
 
-def _layers(model: str, image_size: int, classes: int) -> Iterator[_Layer]:
+def _layers(model: str, image_size: int, classes: int) -> Iterator[Layer]:
     """Yield the layers in the order of forward."""
     narrow = model == "resnet18"
     side, inputs = image_size / 2, 64
@@ -86,10 +105,10 @@ def _layers(model: str, image_size: int, classes: int) -> Iterator[_Layer]:
             if shortcut:
                 yield _convolution(inputs, outputs, 1, side)
             inputs = outputs
-    yield _Layer((inputs * classes, classes), float(inputs * classes))
+    yield Layer((inputs * classes, classes), float(inputs * classes))
 
 
-def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> Iterator[_Layer]:
+def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> Iterator[Layer]:
     if narrow:
         yield _convolution(inputs, width, 3, side / stride)
         yield _convolution(width, width, 3, side / stride)
@@ -99,7 +118,7 @@ def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> I
     yield _convolution(width, 4 * width, 1, side / stride)
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, side: float) -> _Layer:
+def _convolution(inputs: int, outputs: int, kernel: int, side: float) -> Layer:
     """Return a convolution with its normalisation: weights, scales, shifts."""
     weights = kernel**2 * inputs * outputs
-    return _Layer((weights, outputs, outputs), weights * side**2)
+    return Layer((weights, outputs, outputs), weights * side**2)

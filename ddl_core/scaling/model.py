@@ -9,6 +9,7 @@ closed form: stragglers beside random delays, short prefetching.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,21 +71,27 @@ class Machine:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the closed form says, an array over `ranks` each. Times in seconds.
+    """What the closed form says, an array over `ranks` each. Times in seconds."""
 
-    ``all_reduce_share`` is that of the time in GPU kernels, as a profiler adds it up; waiting for
-    others inside an all-reduce counts as all-reduce.
-    """
-
+    machine: Machine
+    training: Training
     ranks: Values
     compute_s: float
     waiting_s: Values
     exposed_s: Values
     loading_s: Values
     step_s: Values
-    all_reduce_share: Values
     throughput: Values
     epoch_s: Values
+
+    @cached_property
+    def all_reduce_share(self) -> Values:
+        """The all-reduce's share of the time in GPU kernels, as a profiler adds it up.
+
+        Waiting for others inside an all-reduce counts as all-reduce. Found when it is asked for: it
+        takes longer than all the rest.
+        """
+        return _share(self.machine, self.training, self.ranks, self.loading_s)
 
     def efficiency(self, base: int) -> Values:
         """Return E_G = (throughput / G) / (that at the base), which has to be among `ranks`.
@@ -122,13 +129,14 @@ def predict(machine: Machine, training: Training, ranks: ArrayLike) -> Predictio
     epoch = _epoch(machine, training, count, step)
     images = training.images or count * training.local_batch_size
     return Prediction(
+        machine,
+        training,
         ranks=count,
         compute_s=machine.compute_s,
         waiting_s=waiting,
         exposed_s=exposed,
         loading_s=loading,
         step_s=step,
-        all_reduce_share=_share(machine, training, count, loading),
         throughput=np.asarray(images / epoch),
         epoch_s=epoch,
     )

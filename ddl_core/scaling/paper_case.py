@@ -91,11 +91,11 @@ class PaperFit:
 
     def machine(self, point: Point, strategy: str = "ddp") -> Machine:
         """Return the machine that takes the stated time on 4 GPUs with these parameters."""
-        return _machine(self.series, point, _training(self.series.model, strategy))
+        return machine_of(self.series, point, training_of(self.series.model, strategy))
 
     def band(self, quantity: str, ranks: Sequence[int], strategy: str = "ddp") -> Band:
         """Return the band of ``all_reduce_share`` or ``parallel_efficiency`` at `ranks`."""
-        training = _training(self.series.model, strategy)
+        training = training_of(self.series.model, strategy)
 
         def predicted(point: Point) -> NDArray[np.float64]:
             sizes = [BASE, *ranks]
@@ -145,11 +145,13 @@ def _base_steps(runtimes: Sequence[Row], settings: Sequence[Row]) -> dict[str, f
     return dict(zip(MODELS, map(float, between), strict=True))
 
 
-def _training(model: str, strategy: str) -> Training:
+def training_of(model: str, strategy: str) -> Training:
+    """Return what the paper trains: ImageNet, 64 images a GPU."""
     return Training(resnet(model), strategy, _BATCH, _IMAGES)
 
 
-def _machine(series: Series, point: Point, training: Training) -> Machine:
+def machine_of(series: Series, point: Point, training: Training) -> Machine:
+    """Return the machine that takes the stated time on 4 GPUs with these parameters."""
     step = series.base_step_s
     network = Network(point["bandwidth"], _LATENCY, _INSIDE, _INSIDE_LATENCY, BASE, "fastest")
     delays = Delays(point["jitter"] * step, point["stall"] * step, BASE)
@@ -168,26 +170,25 @@ def _machine(series: Series, point: Point, training: Training) -> Machine:
     )
 
 
-def fit_series(series: Series) -> PaperFit:
-    """Fit the shares at 64 GPUs and fewer.
+def parameters_of(series: Series) -> list[Parameter]:
+    """Return what is looked for.
 
     Reading folders may be limited by the file system, which opens a file for each image; reading
     TFRecord is taken not to be.
     """
-    parameters = [
-        _JITTER,
-        _STALL,
-        _BANDWIDTH,
-        _EPOCH,
-        *([_SHARED] if series.loader == "native" else []),
-    ]
-    training = _training(series.model, "ddp")
+    limit = [_SHARED] if series.loader == "native" else []
+    return [_JITTER, _STALL, _BANDWIDTH, _EPOCH, *limit]
+
+
+def fit_series(series: Series) -> PaperFit:
+    """Fit the shares at 64 GPUs and fewer."""
+    training = training_of(series.model, "ddp")
     ranks, shares = series.ranks[series.fitted], series.shares[series.fitted]
 
     def predicted(point: Point) -> NDArray[np.float64]:
-        return predict(_machine(series, point, training), training, ranks).all_reduce_share
+        return predict(machine_of(series, point, training), training, ranks).all_reduce_share
 
-    return PaperFit(series, fit(parameters, predicted, shares, NOISE))
+    return PaperFit(series, fit(parameters_of(series), predicted, shares, NOISE))
 
 
 def judge_paper(fits: Sequence[PaperFit], directory: Path = PAPER) -> list[Judged]:

@@ -115,6 +115,13 @@ def test_runs_of_two_machines_are_not_mixed(tree: Tree, make_run: MakeRun) -> No
         found(tree)
 
 
+def test_runs_of_two_sizes_of_image_are_not_mixed(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    planted(make_run, "ddp", 1)
+    planted(make_run, "ddp", 2, image_size=64)
+    with pytest.raises(DataError, match="several values of image_size: 64, 96"):
+        found(tree)
+
+
 def test_contradictory_records_are_refused(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
     planted(make_run, "ddp", 1)
     planted(make_run, "ddp", 2)

@@ -1,48 +1,31 @@
 """What the scaling model predicts from few GPUs, from 1 to 4096, beside what was stated of many."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from ddl_core.analysis.plot import scales
+from ddl_core.analysis.plot import bands
 from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.errors import DataError
+from ddl_core.analysis.scaling_data import Panel, points_of, read_scaling
 from ddl_core.records.paths import SCALING
 
-_BAND, _MODEL, _PEER = "#cfe3f1", "#0072B2", "#999999"
-_FITTED: dict[str, Any] = {"marker": "o", "color": "#000000", "linestyle": "none", "markersize": 4}
-_HELD = _FITTED | {"markerfacecolor": "white", "markeredgewidth": 1.1}
-_BOUNDS = {"lower": "$\\uparrow$", "upper": "$\\downarrow$"}
-_PEER_LINE: Any = (0, (1, 1.5))
-_RANGE = (1, 4096)
+_LOOKS = {"fitted": bands.FILLED, "stated": bands.OPEN}
+_NAMES = {"fitted": bands.FILLED, "held out": bands.OPEN}
 _DLPERF = (
     "Oneflow-Inc/DLPerf, PyTorch DDP, NVIDIA V100 16 GB, 8 per node, fp32, native, "
     "loader workers per node: 8"
 )
 
 
-class _Panel(NamedTuple):
-    """What a panel shows: a series of data/scaling/ and a quantity of it."""
-
-    title: str
-    series: str
-    quantity: str
-
-
 _PANELS = [
-    _Panel("ResNet50, DALI (paper)", "resnet50, dali", "parallel_efficiency"),
-    _Panel("ResNet152, DALI (paper)", "resnet152, dali", "parallel_efficiency"),
-    _Panel("ResNet50, native (paper)", "resnet50, native", "parallel_efficiency"),
-    _Panel("ResNet50, DALI (paper)", "resnet50, dali", "all_reduce_share"),
-    _Panel("ResNet50, native (paper)", "resnet50, native", "all_reduce_share"),
-    _Panel("ResNet50, native, 8 V100 a node (DLPerf)", _DLPERF, "throughput_per_gpu"),
+    Panel("ResNet50, DALI (paper)", "resnet50, dali", "parallel_efficiency"),
+    Panel("ResNet152, DALI (paper)", "resnet152, dali", "parallel_efficiency"),
+    Panel("ResNet50, native (paper)", "resnet50, native", "parallel_efficiency"),
+    Panel("ResNet50, DALI (paper)", "resnet50, dali", "all_reduce_share"),
+    Panel("ResNet50, native (paper)", "resnet50, native", "all_reduce_share"),
+    Panel("ResNet50, native, 8 V100 a node (DLPerf)", _DLPERF, "throughput_per_gpu"),
 ]
 _AXES = {
     "parallel_efficiency": "parallel efficiency E",
@@ -65,25 +48,8 @@ def points(directory: Path = SCALING) -> pd.DataFrame:
     DataError
         If a table is missing.
     """
-    table = _read(directory / "curves.csv")
-    parts = [
-        table[(table["series"] == panel.series) & (table["quantity"] == panel.quantity)].assign(
-            panel=f"{panel.title}: {_AXES[panel.quantity]}"
-        )
-        for panel in _PANELS
-    ]
-    columns = ["panel", "source", "series", "quantity", "world_size", "bound"]
-    return pd.concat(parts, ignore_index=True)[[*columns, "value", "low", "high"]]
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path, keep_default_na=False, na_values=[""])
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}; write it with "
-            "`python -m ddl_core.scaling.committed`"
-        ) from None
+    table = read_scaling(directory / "curves.csv", "ddl_core.scaling.committed")
+    return points_of(table, _PANELS, _AXES)
 
 
 @styled
@@ -94,7 +60,7 @@ def draw(points: pd.DataFrame) -> Figure:
         "What do few GPUs tell about many? The scaling model from 1 to 4096",
         [name.split(": ")[0] for name in panels],
         [1.6] * ((len(panels) + 1) // 2),
-        _legend(),
+        bands.legend(_NAMES, "held-out bound", peer=True),
         _caption(),
     )
     for name, ax in zip(panels, axes, strict=True):
@@ -103,42 +69,10 @@ def draw(points: pd.DataFrame) -> Figure:
 
 
 def _panel(ax: Axes, part: pd.DataFrame) -> None:
-    scales.worker_axis(ax, _RANGE)
-    ax.set_ylabel(_AXES[part["quantity"].iloc[0]])
-    by_source = {str(name): rows.sort_values("world_size") for name, rows in part.groupby("source")}
-    model = by_source["model"]
-    ax.fill_between(model["world_size"], model["low"], model["high"], color=_BAND, linewidth=0)
-    ax.plot(model["world_size"], model["value"], color=_MODEL, zorder=3)
-    if "peer" in by_source:
-        peer = by_source["peer"]
-        ax.plot(peer["world_size"], peer["value"], color=_PEER, linestyle=_PEER_LINE, zorder=2)
-    for source, look in (("fitted", _FITTED), ("stated", _HELD)):
-        for bound, rows in by_source.get(source, part.iloc[:0]).groupby("bound"):
-            marker = (
-                {"marker": _BOUNDS[bound], "markersize": 8, "markeredgewidth": 0.3}
-                if bound in _BOUNDS
-                else {}
-            )
-            ax.plot(rows["world_size"], rows["value"], **look | marker, zorder=4)
-    top = 1.15 if part["quantity"].iloc[0] != "throughput_per_gpu" else None
-    ax.set_ylim(0, top)
-
-
-def _legend() -> Sequence[Artist]:
-    line: dict[str, Any] = {"color": _MODEL}
-    return [
-        Line2D([], [], label="model", **line),
-        Patch(facecolor=_BAND, label="its 90 % band"),
-        Line2D([], [], label="power law", color=_PEER, linestyle=_PEER_LINE),
-        Line2D([], [], label="fitted", **_FITTED),
-        Line2D([], [], label="held out", **_HELD),
-        Line2D(
-            [],
-            [],
-            label="held-out bound",
-            **_HELD | {"marker": "$\\uparrow$", "markersize": 8, "markeredgewidth": 0.3},
-        ),
-    ]
+    quantity = part["quantity"].iloc[0]
+    ax.set_ylabel(_AXES[quantity])
+    bands.draw_panel(ax, part, _LOOKS)
+    ax.set_ylim(0, 1.15 if quantity != "throughput_per_gpu" else None)
 
 
 def _caption() -> list[str]:

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddl_core.cli import main
+
+
+def ddl(*words: object) -> Result:
+    return CliRunner().invoke(main, ["advise", *map(str, words)])
+
+
+def test_the_answer_comes_first_and_the_table_after() -> None:
+    result = ddl("--site", "juwels_booster", "--deadline", 1, "--accuracy", 75)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0].startswith("ResNet50 on ImageNet, 90 epochs of 1,281,167 images, on juwels")
+    assert "PyTorch-DDP, DALI (CPU)" in lines[2]
+    assert lines[3].endswith("keeps all limits")
+    assert sum(line.startswith(">") for line in lines) == 2  # one row, and the key
+
+
+def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
+    result = ddl("--site", "juwels_booster", "--node-hours", 50, "--figure", tmp_path / "front")
+    assert result.exit_code == 0
+    kinds = ["csv", "pdf", "png", "svg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"front.{kind}" for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--site", "nowhere", "--deadline", 1], "unknown site 'nowhere'"),
+        (["--site", "lumi", "--deadline", 1], "no evidence of resnet50 on imagenet on lumi"),
+        (["--site", "juwels_booster", "--deadline", 0.001], "deadline=0.0"),
+        (["--site", "juwels_booster"], "no limit"),
+        (["--deadline", 1, "--model", "alexnet"], "no gradients of model='alexnet'"),
+    ],
+)
+def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: str) -> None:
+    result = ddl(*words)
+    assert result.exit_code == 1
+    assert told in result.output
+
+
+@pytest.mark.parametrize(
+    "words", [["--deadline", -1], ["--images", 0], ["--accuracy", 101], ["--model", "vgg"]]
+)
+def test_absurd_values_are_refused_by_name(words: list[object]) -> None:
+    result = ddl("--site", "juwels_booster", *words)
+    assert result.exit_code == 2
+    assert str(words[0]) in result.output
