@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ddl_core import __version__
+from ddl_core.cli.advise import advise as advise_command
 from ddl_core.cli.at_once import loaded
 from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
@@ -19,6 +20,7 @@ from ddl_core.cli.figures import figures as figures_command
 from ddl_core.cli.gate import check_environment, escape_output, guard
 from ddl_core.cli.kernel import kernel as kernel_command
 from ddl_core.cli.profile import profile as profile_command
+from ddl_core.cli.report import report as report_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
 from ddl_core.errors import STOPPED, DDLError
@@ -67,6 +69,8 @@ for command in (
     run_command,
     study_command,
     figures_command,
+    report_command,
+    advise_command,
     data_command,
     bench_command,
     profile_command,

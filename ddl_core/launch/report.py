@@ -1,0 +1,126 @@
+"""A report that can be sent: the notebooks that show results, executed, as a folder of plain HTML.
+
+Pictures are inside the pages, which load nothing from elsewhere and need no JavaScript.
+"""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tqdm import tqdm
+
+from ddl_core.errors import RecordError
+from ddl_core.launch.lab_book import execute
+from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed
+from ddl_core.records.storage import cannot_write
+
+SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
+INDEX = "index.html"
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+
+
+class Page(NamedTuple):
+    """A link of the index."""
+
+    title: str
+    path: str  # from the report's folder
+
+
+class Study(NamedTuple):
+    """What the index tells of a study: its table, and the lab books of its runs, if there are."""
+
+    name: str
+    table: Page | None
+    lab_books: list[Page]
+
+
+def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
+    """Execute the notebooks on the records of `tree`; return the index of their pages in `folder`.
+
+    An older report there is replaced once the new one is whole.
+
+    Raises
+    ------
+    LaunchError
+        If a notebook fails.
+    RecordError
+        If there is no such tree, `folder` holds something else, or cannot be written.
+    """
+    if not tree.studies():
+        raise RecordError(
+            f"there are no runs in {tree.runs}; name a folder of results that holds runs/, or "
+            "measure something first: ddl study run laptop"
+        )
+    if folder.exists() and not (folder / INDEX).is_file() and any(folder.iterdir()):
+        raise RecordError(f"{folder} holds something else than a report; name another with --to")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".report-") as place:
+            made = Path(place) / folder.name
+            made.mkdir()
+            _write_pages(tree, made, progress)
+            if folder.exists():
+                shutil.rmtree(folder)
+            made.rename(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    return folder / INDEX
+
+
+def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
+    own = {} if tree.root == committed().root else {"results": str(tree.root)}
+    pages = []
+    notebooks = sorted(NOTEBOOKS.glob(SHOWING))
+    for notebook in tqdm(notebooks, desc="report", unit="notebook", disable=not progress):
+        executed = folder / notebook.name
+        execute(notebook, executed, own)
+        pages.append(_write_page(executed, folder / f"{notebook.stem}.html", folder))
+        executed.unlink()
+    studies = [_of_study(tree, study, folder) for study in tree.studies()]
+    _fill(folder / INDEX, title="", up="", body="", pages=pages, studies=studies)
+
+
+def _of_study(tree: Tree, study: str, folder: Path) -> Study:
+    """Copy the table of a study and write its lab books."""
+    table = tree.tables / f"{study}.csv"
+    if table.is_file():
+        (folder / "tables").mkdir(exist_ok=True)
+        shutil.copyfile(table, folder / "tables" / table.name)
+    books = []
+    for run in map(RunFiles, tree.run_folders(study)):
+        if run.notebook.is_file():
+            target = folder / "lab_books" / study / f"{run.directory.name}.html"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            book = _write_page(run.notebook, target, folder, code=True)
+            books.append(book._replace(title=run.directory.name))
+    linked = Page(table.name, f"tables/{table.name}") if table.is_file() else None
+    return Study(study, linked, books)
+
+
+def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:
+    """Write an executed notebook as HTML; without `code`, what its cells show alone."""
+    from nbconvert import HTMLExporter
+
+    content = nbformat.read(notebook, as_version=4)
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=not code,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(content)
+    title = content.cells[0].source.partition("\n")[0].lstrip("# ")
+    path = target.relative_to(folder)
+    _fill(target, title=title, up="../" * (len(path.parts) - 1), body=body, pages=[], studies=[])
+    return Page(title, str(path))
+
+
+def _fill(target: Path, **values: Any) -> None:
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent), undefined=StrictUndefined, autoescape=True
+    )
+    text = templates.get_template(TEMPLATE.name).render(index=INDEX, **values)
+    target.write_text(text, encoding="utf-8")

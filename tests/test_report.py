@@ -1,0 +1,126 @@
+"""The report is one folder that shows its pictures anywhere: no network, no server, a phone too."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from ddl_core.errors import LaunchError, RecordError
+from ddl_core.launch import report
+from ddl_core.launch.report import write_report
+from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree
+from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
+
+pytestmark = pytest.mark.notebook
+
+LINK = re.compile(r'<a [^>]*href="([^"#]+)"')
+LOADED = re.compile(r'<(?:script|link|iframe)\b|(?:src|srcset)="(?!data:)|url\(|@import')
+
+
+@pytest.fixture
+def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an overview and a figure."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    for name in ("01_run", "10_measured", "11_throughput"):
+        shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
+    monkeypatch.setattr(report, "NOTEBOOKS", folder)
+    return folder
+
+
+def keep_a_lab_book(tree: Tree) -> str:  # noqa: F811
+    """Give the first run an executed notebook; return the run's name."""
+    run_dir = tree.run_folders("laptop")[0]
+    output = nbformat.v4.new_output("stream", text="rank 0 <begins>")
+    cell = nbformat.v4.new_code_cell("print('rank')", outputs=[output])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A run"), cell])
+    nbformat.write(book, RunFiles(run_dir).notebook)
+    return run_dir.name
+
+
+def test_a_report_is_whole_and_stands_alone(
+    tree: Tree,  # noqa: F811
+    laptop: MakeRun,  # noqa: F811
+    two_notebooks: Path,
+    tmp_path: Path,
+) -> None:
+    run_id = keep_a_lab_book(tree)
+    tree.tables.mkdir()
+    (tree.tables / "laptop.csv").write_text("run_id\n")
+    index = write_report(tree, tmp_path / "sent" / "report", progress=False)
+    pages = sorted(str(one.relative_to(index.parent)) for one in index.parent.rglob("*.html"))
+    book = f"lab_books/laptop/{run_id}.html"
+    assert pages == ["10_measured.html", "11_throughput.html", "index.html", book]
+    for page in pages:
+        text = (index.parent / page).read_text()
+        assert not LOADED.search(text), page
+        for link in LINK.findall(text):
+            assert ((index.parent / page).parent / link).is_file(), (page, link)
+    assert set(LINK.findall(index.read_text())) == {*pages, "tables/laptop.csv"} - {"index.html"}
+    assert "rank 0 &lt;begins&gt;" in (index.parent / book).read_text()
+    assert "18 runs: 18 completed" in (index.parent / "10_measured.html").read_text()
+    assert 'src="data:image/png' in (index.parent / "11_throughput.html").read_text()
+    assert "import pandas" not in (index.parent / "11_throughput.html").read_text()
+
+
+def test_a_notebook_that_fails_costs_no_older_report(
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    two_notebooks: Path,
+    tmp_path: Path,
+) -> None:
+    make_run()
+    target = tmp_path / "report"
+    target.mkdir()
+    (target / "index.html").write_text("older")
+    notebook = two_notebooks / "10_measured.ipynb"
+    notebook.write_text(notebook.read_text().replace("print(counts(runs))", "print(1 / 0)"))
+    with pytest.raises(LaunchError, match=r"10_measured\.ipynb failed: ZeroDivisionError"):
+        write_report(tree, target, progress=False)
+    assert [one.name for one in target.iterdir()] == ["index.html"]
+    assert (target / "index.html").read_text() == "older"
+    assert not list(tmp_path.glob(".report-*"))
+
+
+def test_what_is_no_report_is_not_replaced(
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    make_run()
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(RecordError, match="holds something else than a report"):
+        write_report(tree, tmp_path, progress=False)
+
+
+def test_without_any_run_there_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"there are no runs in .*ddl study run laptop"):
+        write_report(Tree(tmp_path), tmp_path / "report", progress=False)
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.browser
+def test_on_a_phone_a_page_is_as_wide_as_the_screen_and_its_pictures_are_there(
+    tree: Tree,  # noqa: F811
+    laptop: MakeRun,  # noqa: F811
+    two_notebooks: Path,
+    browser: Any,
+    tmp_path: Path,
+) -> None:
+    index = write_report(tree, tmp_path / "report", progress=False)
+    screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(index.as_uri())
+    browser.find_element(
+        "link text", "How many images a second does each strategy and loader train?"
+    ).click()
+    shown = browser.execute_script(
+        "return [...document.images].map(one => [one.naturalWidth, one.clientWidth])"
+    )
+    assert len(shown) == 3
+    assert all(natural > 300 and width <= screen["width"] for natural, width in shown)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= screen["width"]
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
