@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures test cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures report test cluster-demo gpu pythons lint env horovod clean clean-results
 .PHONY: libraries tensorflow keras mxnet
 
 # Nothing that is left on the machine may change what runs.
@@ -45,6 +45,9 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
+
+report: env ## execute the notebooks that show results, as a folder of HTML that can be sent
+	$(BIN)/ddl report
 
 test: env ## run all tests, on up to four cores; those that compare numbers on less of a processor too
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"

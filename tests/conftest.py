@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.launch.fixtures"]
+pytest_plugins = ["tests.launch.fixtures", "tests.browser"]
 
 # Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -27,20 +27,7 @@ from tests.launch.running import study_file, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.notebook, pytest.mark.multiprocess]
 
-PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # and Debian's packages
 PREFIX = "/user/someone/lab-prefix/"  # as a JupyterHub has one
-FLAGS = (
-    "--headless",
-    "--no-sandbox",  # else root cannot start it
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1400,1600",
-)
 START_S = 120
 RUN_S = 600
 
@@ -117,30 +104,6 @@ def answers(lab: Lab, server: "subprocess.Popen[bytes]") -> bool:
         return bool(lab.get("api"))
     except OSError:
         return False
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
-    """Chromium without a window, and nothing of its own in the user's home."""
-    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
-    if missing:
-        text = f"needs the Debian packages {' and '.join(missing)}"
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
-        options.add_argument(flag)
-    # Named, so that selenium looks for no other driver on the network.
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 OUTPUT = """

@@ -13,6 +13,7 @@ from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
 
+MEASURED = NOTEBOOKS / "10_measured.ipynb"
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
 LOADERS = NOTEBOOKS / "13_loaders.ipynb"
 TIME, SCHEDULES = NOTEBOOKS / "14_where_time_goes.ipynb", NOTEBOOKS / "15_schedules.ipynb"
@@ -23,11 +24,12 @@ ACCURACY, CURVES = (
 CLAIMS = NOTEBOOKS / "18_claims.ipynb"
 SCALING = NOTEBOOKS / "19_scaling.ipynb"
 MALIK, MAHON = NOTEBOOKS / "21_seed_malik2018.ipynb", NOTEBOOKS / "22_seed_mahon2020.ipynb"
+ADVISE = NOTEBOOKS / "23_advise.ipynb"
 EACH = pytest.mark.parametrize(
     "path",
     [
         *(THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS, SCALING),
-        *(MALIK, MAHON),
+        *(MEASURED, MALIK, MAHON, ADVISE),
     ],
     ids=lambda path: path.stem,
 )
@@ -85,6 +87,7 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
             3,
             ["19 runs: 18 completed, 1 failed", "Killed", "10.67"],
         ),
+        (MEASURED, 0, ["19 runs: 18 completed, 1 failed", "git_dirty"]),
         (EFFICIENCY, 4, ["19 runs: 18 completed, 1 failed", "base_world_size"]),
         (LOADERS, 3, ["19 runs: 18 completed, 1 failed", "not measured: loader alone", "O09"]),
         (
@@ -114,8 +117,19 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
                 "1024",
             ],
         ),
+        (
+            ADVISE,
+            1,
+            [
+                "19 runs: 18 completed, 1 failed",
+                "keeps all limits",
+                "Table 2",
+                "next run",
+                "broken",
+            ],
+        ),
     ],
-    ids=["throughput", "efficiency", "loaders", "time", "claims", "scaling"],
+    ids=["throughput", "measured", "efficiency", "loaders", "time", "claims", "scaling", "advise"],
 )
 def test_shows_the_runs_of_a_folder(
     path: Path,
@@ -185,7 +199,7 @@ def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "shown.ipynb"
     lab_book.execute(path, target, {"results": str(tmp_path / "empty")})
     assert "0 runs" in shown(target)
-    assert pictures(target) or path == CLAIMS  # all tables
+    assert pictures(target) or path in (MEASURED, CLAIMS)  # all tables
 
 
 @pytest.mark.notebook

@@ -47,7 +47,9 @@ SLOW = (
     "ddl_core.analysis.nsys",
     "ddl_core.doctor.examination",
     "ddl_core.launch.kernelspec",
+    "ddl_core.launch.report",
     "ddl_core.launch.study",
+    "ddl_core.scaling.advice.advise",
 )
 CLEAR = "clear error"
 OUTCOMES = (CLEAR, "traceback", "hang", "accepted", "unclear")

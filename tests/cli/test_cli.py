@@ -19,6 +19,7 @@ COMMANDS = (
     "run",
     "doctor",
     "figures",
+    "advise",
     "data",
     "data sample",
     "data import",
