@@ -128,7 +128,7 @@ def living(token: str, rank: str, patience_s: float = 30) -> list[psutil.Process
         found = []
         for process in carrying(token):
             with suppress(psutil.Error):
-                if process.environ()["RANK"] == rank:
+                if process.environ().get("RANK") == rank:  # nothing of one that has just ended
                     found.append(process)
         if not found or time.monotonic() > until:
             return found

@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -35,8 +37,9 @@ def slurm(stand_ins: StandIns) -> StandIns:
     return stand_ins
 
 
-def begin(run_dir: Path) -> "subprocess.Popen[str]":
-    """Execute the script of a run as a job of one node would."""
+@contextmanager
+def begun(run_dir: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Execute the script of a run as a job of one node would; it is ended with the block."""
     spec = read_record(run_dir).spec
     script = RunFiles(run_dir).script
     place = Place((run_dir,), PROJECT, sys.executable)
@@ -48,20 +51,25 @@ def begin(run_dir: Path) -> "subprocess.Popen[str]":
         "SLURM_CPUS_PER_TASK": "1",
         "TMPDIR": str(run_dir),  # for the caches
     }
-    return subprocess.Popen(
+    with subprocess.Popen(
         ["bash", str(script)],
         env={**os.environ, **values},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 def test_the_script_completes_its_run(slurm: StandIns) -> None:
     run_dir = planned(strategy="ddp")
-    output, _ = (process := begin(run_dir)).communicate(timeout=120)
+    with begun(run_dir) as process:
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     record = read_record(run_dir)
     assert record.status == "completed"
@@ -77,13 +85,10 @@ def test_the_script_completes_its_run(slurm: StandIns) -> None:
 @pytest.mark.multiprocess
 def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: StandIns) -> None:
     run_dir = planned(**{**ENDLESS, "train_images": 32, "checkpoint_every": 1}, strategy="ddp")
-    process = begin(run_dir)
-    try:
+    with begun(run_dir) as process:
         wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint")
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == STOPPED, output
     record = read_record(run_dir)
     item = entry(record.spec, run_dir)
@@ -101,13 +106,10 @@ def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
     slurm: StandIns,
 ) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
-    process = begin(run_dir)
-    try:
+    with begun(run_dir) as process:
         wait_for(lambda: is_training(run_dir), "the first step")
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == 1, output
     item = entry(read_record(run_dir).spec, run_dir)
     assert (item.state, item.category) == ("failed", "time_limit")
@@ -121,13 +123,10 @@ def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
 def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
     before = RunFiles(run_dir).record.read_bytes()
-    process = begin(run_dir)
-    try:
+    with begun(run_dir) as process:
         wait_for(lambda: job_process(process.pid), "the job's program")
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode > 128, output
     assert slurm.calls("scontrol")[-1] == "requeue 17"
     assert RunFiles(run_dir).record.read_bytes() == before
@@ -136,20 +135,19 @@ def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) 
 
 def job_process(script: int) -> bool:
     """Say whether a script has started its program, which takes a second to import the rest."""
-    children = psutil.Process(script).children()
-    return any("ddl_core.launch.slurm.job" in child.cmdline() for child in children)
+    for child in psutil.Process(script).children():
+        with suppress(psutil.Error):  # one that has just ended says nothing any more
+            if "ddl_core.launch.slurm.job" in child.cmdline():
+                return True
+    return False
 
 
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
     run_dir = planned(**ENDLESS, strategy="ddp")
-    process = begin(run_dir)
-    try:
+    with begun(run_dir) as process:
         wait_for(lambda: is_training(run_dir), "the first step", seconds=200)
-    finally:
-        process.kill()
-    process.communicate(timeout=120)
     wait_for(lambda: not is_locked(run_dir), "the run to end")
     item = entry(read_record(run_dir).spec, run_dir)
     assert item.state == "interrupted"
