@@ -104,6 +104,11 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def make_run(tree: Tree) -> MakeRun:
+    """Write runs into `tree`, each call one."""
+    return writer(tree)
+
+
+def writer(tree: Tree) -> MakeRun:
     """Return a function that writes one run: warm wall time per epoch, status, spec fields.
 
     It has as many epochs and evaluations as its rows tell, if its fields do not say otherwise.

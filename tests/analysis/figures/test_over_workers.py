@@ -3,8 +3,11 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
@@ -22,7 +25,7 @@ from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.records.paths import Tree
 from ddl_core.spec.registry import LOADERS
-from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.conftest import MakeRun, epoch_row, writer
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -89,27 +92,57 @@ FILLINGS = [
     only_diverged,
     without_warm_epoch,
 ]
+WITH_TEXT_INSIDE = FILLINGS[:3]
+
+
+Fill = Callable[[MakeRun], None]
+
+
+@pytest.fixture(scope="module")
+def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Any]:
+    """Return a function that gives the runs and arms of a filling, read once for all figures."""
+
+    @cache
+    def read(fill: Fill) -> tuple[pd.DataFrame, pd.DataFrame]:
+        tree = Tree(tmp_path_factory.mktemp(fill.__name__) / "results")
+        fill(writer(tree))
+        runs = runs_table(tree.runs)
+        return runs, arm_table(runs)
+
+    return read
 
 
 @pytest.mark.parametrize("fill", FILLINGS, ids=lambda fill: fill.__name__)
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_draws(name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun) -> None:
-    fill(make_run)
-    table = points(name, runs_table(tree.runs))
+def test_draws_and_leaves_all_as_it_was(
+    name: str, fill: Fill, tables_of: Callable[[Fill], Any]
+) -> None:
+    settings = dict(matplotlib.rcParams)
+    table = QUESTIONS[name].points(*tables_of(fill), read_paper())
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
-    FigureCanvasAgg(figure).draw()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
     pd.testing.assert_frame_equal(table, before)
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_changes_no_global_setting(name: str, tree: Tree, laptop: MakeRun) -> None:
-    import matplotlib.pyplot as plt
-
-    before = dict(matplotlib.rcParams)
-    QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
-    assert dict(matplotlib.rcParams) == before
+    assert dict(matplotlib.rcParams) == settings
     assert plt.get_fignums() == []
+    if fill in WITH_TEXT_INSIDE:
+        assert_text_stays_on_the_page(figure, canvas)
+
+
+def assert_text_stays_on_the_page(figure: Figure, canvas: FigureCanvasAgg) -> None:
+    page = figure.bbox
+    texts = [*figure.texts, *figure.legends[0].get_texts()]
+    for ax in figure.axes:
+        texts += [*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label]
+    for artist in texts:
+        box = artist.get_window_extent(canvas.get_renderer())
+        assert page.x0 <= box.x0, artist.get_text()
+        assert box.x1 <= page.x1, artist.get_text()
+        assert page.y0 <= box.y0, artist.get_text()
+        assert box.y1 <= page.y1, artist.get_text()
+    for label in (label for ax in figure.axes for label in ax.get_yticklabels()):
+        assert page.x0 <= label.get_window_extent(canvas.get_renderer()).x0, label.get_text()
 
 
 @pytest.mark.parametrize(
@@ -166,29 +199,6 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
     (bottom, top) = segments.get_segments()[1][:, 1]
     assert (bottom, top) == pytest.approx((row["low"], row["high"]))
     assert bars[0].lines[0].get_ydata()[1] == pytest.approx(row["value"])
-
-
-@pytest.mark.parametrize("fill", FILLINGS[:3], ids=lambda fill: fill.__name__)
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_no_text_leaves_the_page(
-    name: str, fill: Callable[[MakeRun], None], tree: Tree, make_run: MakeRun
-) -> None:
-    fill(make_run)
-    figure = QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    page = figure.bbox
-    texts = [*figure.texts, *figure.legends[0].get_texts()]
-    for ax in figure.axes:
-        texts += [*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label]
-    for artist in texts:
-        box = artist.get_window_extent(canvas.get_renderer())
-        assert page.x0 <= box.x0, artist.get_text()
-        assert box.x1 <= page.x1, artist.get_text()
-        assert page.y0 <= box.y0, artist.get_text()
-        assert box.y1 <= page.y1, artist.get_text()
-    for label in (label for ax in figure.axes for label in ax.get_yticklabels()):
-        assert page.x0 <= label.get_window_extent(canvas.get_renderer()).x0, label.get_text()
 
 
 def seen(ax: Axes, workers: int | None = None) -> set[tuple[str, str]]:

@@ -146,7 +146,7 @@ def job_process(script: int) -> bool:
 @pytest.mark.multiprocess
 def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
     run_dir = planned(**ENDLESS, strategy="ddp")
-    with begun(run_dir) as process:
+    with begun(run_dir):
         wait_for(lambda: is_training(run_dir), "the first step", seconds=200)
     wait_for(lambda: not is_locked(run_dir), "the run to end")
     item = entry(read_record(run_dir).spec, run_dir)
