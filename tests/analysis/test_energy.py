@@ -60,7 +60,7 @@ def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> Non
 @pytest.mark.slow
 def test_the_command_line_tells_the_intensity_of_the_place(tree: Tree, make_run: MakeRun) -> None:
     make_run(rows=ROWS, system=MEASURED)
-    command = ["figures", "--results", str(tree.root)]
+    command = ["figures", "--study", "laptop", "--results", str(tree.root)]
     done = CliRunner().invoke(main, [*command, "--carbon-intensity", "20"])
     assert done.exit_code == 0, done.output
     table = tables.read_table(tree.tables / "laptop.csv")

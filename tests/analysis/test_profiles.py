@@ -6,6 +6,7 @@ import pytest
 
 from ddl_core.analysis.figures import time_shares
 from ddl_core.analysis.figures.time_shares import draw
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_core.errors import RecordError
@@ -166,7 +167,12 @@ def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> N
     assert f"{told} at most 4." in caption(tree)
 
 
-def test_there_is_no_figure_without_profiles(tmp_path: Path) -> None:
+def test_there_is_no_figure_without_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {name: QUESTIONS[name] for name in ("time_shares", "schedules")}
+    monkeypatch.setattr("ddl_core.analysis.redraw.QUESTIONS", own)
+
     def drawn(tree: Tree) -> set[str]:
         return {path.stem for path in redraw(tree, figures=tree.figures).files}
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis import redraw as redrawing
 from ddl_core.analysis.plot.canvas import save_figure
+from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import Redrawn, pictures, redraw
 from ddl_core.errors import RecordError
 from ddl_core.records.asked import keep
@@ -88,6 +89,13 @@ def shown(done: Redrawn) -> dict[str, set[str]]:
     return found
 
 
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw so many figures alone, one of them the paper's: all of a study take 10 s."""
+    names = ("comparison", "throughput_by_arm", "learning_curves", "efficiency_native")
+    monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
+
+
 def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
     done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
     assert shown(done) == {"paper": OF_THE_PAPER}
@@ -109,18 +117,18 @@ def test_no_study_pushes_another_out(tree: Tree, laptop: MakeRun) -> None:
     """What is drawn of a study is the same, however many others there are, and large ones."""
     redraw(tree, figures=tree.figures)
     before = {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()}
-    for number in range(3):
+    for number in range(2):
         for size in (1, 2, 3, 4):
             laptop(study=f"another_{number}", strategy="ddp", gpus_per_node=size)
     done = redraw(tree, figures=tree.figures)
     assert {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()} == before
-    assert set(shown(done)) == {"laptop", "paper", *(f"another_{n}" for n in range(3))}
+    assert set(shown(done)) == {"laptop", "paper", "another_0", "another_1"}
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("few_figures")
 def test_figures_without_runs_are_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
     laptop(study="gone")
-    flat, other = tree.figures / "ratios.png", tree.figures / "gone" / "mine.png"
+    flat, other = tree.figures / "comparison.png", tree.figures / "gone" / "mine.png"
     redraw(tree, figures=tree.figures)
     flat.write_bytes(b"of the time when studies shared a figure")
     stale = tree.figures / "laptop" / "learning_curves.png"
@@ -130,7 +138,7 @@ def test_figures_without_runs_are_removed_and_named(tree: Tree, laptop: MakeRun)
     done = redraw(tree, figures=tree.figures)
     assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
     *_, removed = done.told()
-    for name in ("laptop/learning_curves", "figures/ratios", "gone/throughput_by_arm"):
+    for name in ("laptop/learning_curves", "figures/comparison", "gone/throughput_by_arm"):
         assert name in removed
     needs = "  nothing to show in learning_curves: needs a study of schedules or optimisers"
     assert needs in done.told()  # of one study; of several the names alone
@@ -151,7 +159,7 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
         redraw(tree, figures=tree.figures, studies=["x"])
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("few_figures")
 def test_a_stated_set_is_drawn_together_and_kept_up_to_date(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="other")
@@ -169,15 +177,17 @@ def test_a_stated_set_is_drawn_together_and_kept_up_to_date(tree: Tree, make_run
     assert {path.name for path in tree.figures.iterdir()} == {"laptop", "paper"}
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run: MakeRun) -> None:
     make_run(study="paper")
     for _ in range(2):
         done = redraw(tree, figures=tree.figures)
         assert set(shown(done)) == {"paper", "paper+"}
-        assert shown(done)["paper"] == OF_THE_PAPER
+        assert shown(done)["paper"] == {"efficiency_native"}
         assert pictures(done, "paper")[0].parent.name == "paper+"
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_runs_that_were_all_lost_are_no_figure_and_it_is_said(
     tree: Tree, make_run: MakeRun
 ) -> None:
@@ -191,7 +201,8 @@ def test_accuracies_that_all_diverged_are_drawn(tree: Tree, make_run: MakeRun) -
     for schedule in ("step", "cosine"):
         rows = [epoch_row(0, loss=math.nan), epoch_row(0, "eval", top1=0.1)]
         make_run(rows=rows, schedule=schedule)
-    assert "accuracy_vs_batch_size" in shown(redraw(tree, figures=tree.figures))["laptop"]
+    done = redraw(tree, figures=tree.figures, studies=["laptop"])
+    assert "accuracy_vs_batch_size" in shown(done)["laptop"]
 
 
 DAMAGES = {
@@ -204,6 +215,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_record_is_named_and_the_others_are_drawn(
     name: str, tree: Tree, make_run: MakeRun
@@ -224,6 +236,7 @@ def test_a_damaged_record_is_named_and_the_others_are_drawn(
     assert "Damaged" not in (tree.figures / "other" / "throughput_by_arm.svg").read_text()
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     probe = ProbeFiles(tree.probes / "here")
@@ -237,7 +250,7 @@ def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
 def test_what_has_no_room_is_named_with_its_figure(tree: Tree, make_run: MakeRun) -> None:
     for size in range(1, 60):
         make_run(strategy="ddp", gpus_per_node=size)
-    done = redraw(tree, figures=tree.figures)
+    done = redraw(tree, figures=tree.figures, studies=["laptop"])
     (line,) = (line for line in done.told() if line.startswith("laptop/throughput_by_arm"))
     assert "Rows not drawn, see the CSV: " in line
     assert re.search(r"No room for: PyTorch-DDP, native, \d+ workers; .* more\.", line)
