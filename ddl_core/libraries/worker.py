@@ -7,6 +7,7 @@ writes, by the same code.
 import logging
 import platform
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from ddl_core.libraries.batches import Native, Synthetic
@@ -30,7 +31,7 @@ NO_ENERGY = "energy of a GPU is read for library 'torch' alone"
 
 def main(arguments: list[str]) -> int:
     """Run one rank; return the exit status."""
-    return entry.main(arguments, lambda directory: Run(directory).execute())
+    return entry.main(arguments, lambda directory, leaving: Run(directory).execute(leaving))
 
 
 class Run:
@@ -43,16 +44,12 @@ class Run:
         attempt = f"attempt_{len(self.entry.record.attempts) - 1}"
         self.meeting = Meeting(self.spec, self.files.logs / attempt / "meeting")
 
-    def execute(self) -> None:
-        """Train, evaluate, record; leave the group whatever happens."""
-        try:
-            library: Library = resolve("library", self.spec.library)(self.spec, self.meeting)
-            try:
-                self._measured(library)
-            finally:
-                library.close()
-        finally:
-            self.meeting.close()
+    def execute(self, leaving: ExitStack) -> None:
+        """Train, evaluate, record; put on `leaving` how to leave the group."""
+        leaving.callback(self.meeting.close)
+        library: Library = resolve("library", self.spec.library)(self.spec, self.meeting)
+        leaving.callback(library.close)
+        self._measured(library)
 
     def _measured(self, library: Library) -> None:
         if library.device != "cpu":

@@ -10,7 +10,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,8 +42,12 @@ log = logging.getLogger(__name__)
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
 
 
-def main(arguments: list[str], execute: Callable[[Path], None]) -> int:
-    """Let `execute` do one rank's part of the run whose folder is named; return the exit status."""
+def main(arguments: list[str], execute: Callable[[Path, ExitStack], None]) -> int:
+    """Let `execute` do one rank's part of the run whose folder is named; return the exit status.
+
+    It is given a stack on which it puts how to leave the group. A rank that fails leaves once it
+    has said why: the others would else be the first to complain, of it.
+    """
     if len(arguments) != 1:
         log.error("one argument is expected: the folder of a run")
         return 2
@@ -51,12 +55,17 @@ def main(arguments: list[str], execute: Callable[[Path], None]) -> int:
     allow_open_files()
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
     directory = Path(arguments[0])
+    leaving = ExitStack()
     try:
         caches()  # each node may have its own, from which libraries load code
-        execute(directory)
+        execute(directory, leaving)
+        leaving.close()
     except Exception as error:
         report(directory, error)
+        leaving.close()  # while the error is handled, as those who leave can see
         return 1
+    finally:
+        leaving.close()  # nothing is left on it but where an engine is interrupted
     return 0
 
 

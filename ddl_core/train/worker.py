@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str], publish: Publish | None = None) -> int:
     """Run one rank; return the exit status. `publish` is told where the rank is; see `Progress`."""
-    return entry.main(arguments, lambda directory: Run(directory, publish).execute())
+    return entry.main(
+        arguments, lambda directory, leaving: Run(directory, publish).execute(leaving)
+    )
 
 
 class Run:
@@ -49,16 +52,14 @@ class Run:
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
         self.group = Reducing(self.strategy)
 
-    def execute(self) -> None:
-        """Train, evaluate, record; leave the group whatever happens."""
-        try:
-            with Meter(self.group, device.identity(self.strategy.device)) as self.meter:
-                if self.spec.work == "load":
-                    self._load()
-                else:
-                    self._train()
-        finally:
-            self.strategy.teardown()
+    def execute(self, leaving: ExitStack) -> None:
+        """Train, evaluate, record; put on `leaving` how to leave the group."""
+        leaving.callback(self.strategy.teardown)
+        with Meter(self.group, device.identity(self.strategy.device)) as self.meter:
+            if self.spec.work == "load":
+                self._load()
+            else:
+                self._train()
 
     def _train(self) -> None:
         """Train from where a stop has left; a function of its own, to hold nothing at teardown."""

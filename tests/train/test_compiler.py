@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch
     write_record(tmp_path, record)
     after = []
     monkeypatch.setattr(entry, "append_epoch", lambda *_: after.append(len(graphs)))
-    worker.Run(tmp_path).execute()
+    with ExitStack() as leaving:
+        worker.Run(tmp_path).execute(leaving)
     trained, evaluated, *later = after
     assert 0 < trained < evaluated
     assert later == [evaluated] * 4

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -289,8 +290,11 @@ def test_without_profile_steps_no_profiler_is_made_or_loaded(tmp_path):
 
 def test_too_few_steps_end_the_run_before_it_trains(tmp_path):
     directory = planned(tmp_path / "run", model="tiny", profile_steps=4)
-    with pytest.raises(SpecError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"):
-        Run(directory).execute()
+    with (
+        pytest.raises(SpecError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"),
+        ExitStack() as leaving,
+    ):
+        Run(directory).execute(leaving)
     assert read_epochs(directory) == []
 
 

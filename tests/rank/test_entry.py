@@ -1,0 +1,58 @@
+"""A rank that fails says why, and only then leaves the group: else the others complain first."""
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ddl_core.rank import entry
+from ddl_core.records.paths import RunFiles
+
+
+@pytest.fixture(autouse=True)
+def _keep_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "die_with_parent", lambda: None)
+    monkeypatch.setattr(entry, "allow_open_files", lambda: None)
+
+
+def test_a_failing_rank_leaves_after_it_has_said_why(tmp_path: Path) -> None:
+    found: list[tuple[str, type | None]] = []
+
+    def leave() -> None:
+        told = json.loads(RunFiles(tmp_path).error.read_text())["message"]
+        found.append((told, sys.exc_info()[0]))
+
+    def execute(directory: Path, leaving: ExitStack) -> None:
+        leaving.callback(leave)
+        raise ValueError("planted")
+
+    assert entry.main([str(tmp_path)], execute) == 1
+    assert found == [("ValueError: planted", ValueError)]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_every_rank_leaves_once(tmp_path: Path, interrupted: bool) -> None:
+    left = []
+
+    def execute(directory: Path, leaving: ExitStack) -> None:
+        leaving.callback(left.append, directory)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            entry.main([str(tmp_path)], execute)
+    else:
+        assert entry.main([str(tmp_path)], execute) == 0
+    assert left == [tmp_path]
+    assert not RunFiles(tmp_path).error.exists()
+
+
+def test_what_fails_while_leaving_is_told(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    assert entry.main([str(tmp_path)], lambda _, leaving: leaving.callback(fail)) == 1
+    assert "planted" in RunFiles(tmp_path).error.read_text()
