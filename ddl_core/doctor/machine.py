@@ -22,6 +22,7 @@ from ddl_core.errors import DataError, DDLError
 from ddl_core.launch import interpreters
 from ddl_core.launch.box import possible
 from ddl_core.launch.preflight import check_data, check_room, gpu_count
+from ddl_core.launch.slurm.site import brought_sites
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import available_cores, file_system
 from ddl_core.spec import registry
@@ -164,6 +165,10 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
         *_of_names("loader"),
         *_of_names("model"),
         *map(_of_library, (name for name in registry.LIBRARIES if name != "torch")),
+        *(
+            Finding("plug-in", "warn", *one.split("; ", 1))
+            for one in (*registry.LEFT_OUT, *brought_sites()[1])
+        ),
     ]
 
 

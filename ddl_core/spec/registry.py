@@ -10,6 +10,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.spec.plug_ins import plug_ins
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,29 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "model": MODELS,
 }
 
+_BROUGHT: set[str] = set()  # by packages, none of which brings fields of a run
+LEFT_OUT: list[str] = []  # a sentence on each name of a package that cannot be had
+
+
+def _plug_in(kind: str) -> None:
+    """Add the names that installed packages announce."""
+    found, left_out = plug_ins(kind, REGISTRIES[kind])
+    LEFT_OUT.extend(left_out)
+    _BROUGHT.update(found)
+    REGISTRIES[kind] |= {
+        one.name: Entry(
+            one.code,
+            packages=(one.package,),
+            install=f"pip install {one.package}",
+            one_run_per_process=True,  # whether a second would fail is not known
+        )
+        for one in found.values()
+    }
+
+
+for _kind in ("strategy", "loader", "model"):  # a library has an environment of its own
+    _plug_in(_kind)
+
 
 def title(kind: str, name: str) -> str:
     """Return what people call a name; one that is not registered is called by itself."""
@@ -231,7 +255,7 @@ def title(kind: str, name: str) -> str:
 def owner(field: str) -> str | None:
     """Return the strategy whose setting a field of a run is: the one that its name begins with."""
     name, more, _ = field.partition("_")
-    return name if more and name in STRATEGIES else None
+    return name if more and name in STRATEGIES and name not in _BROUGHT else None
 
 
 def check_name(kind: str, name: str) -> str:
@@ -244,7 +268,10 @@ def check_name(kind: str, name: str) -> str:
     """
     known = REGISTRIES[kind]
     if name not in known:
-        raise SpecError(f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}")
+        left_out = [f" ({why})" for why in LEFT_OUT if why.startswith(f"{kind} {name!r} ")]
+        raise SpecError(
+            f"unknown {kind} {name!r}{''.join(left_out)}; choose one of: {', '.join(sorted(known))}"
+        )
     return name
 
 
@@ -254,17 +281,21 @@ def resolve(kind: str, name: str) -> Any:
     Raises
     ------
     SpecError
-        If the name is unknown.
+        If the name is unknown, or its package has not what it announces.
     NotInstalledError
         If a package that this name needs is not installed.
     """
-    module, attribute = REGISTRIES[kind][check_name(kind, name)].code.split(":")
+    code = REGISTRIES[kind][check_name(kind, name)].code
+    module, _, attribute = code.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        imported = import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ddl_core":
             raise
         raise _not_installed(kind, name, error.name or "") from error
+    if not hasattr(imported, attribute):
+        raise SpecError(f"{kind} {name!r} is announced as {code}, but there is no such thing")
+    return getattr(imported, attribute)
 
 
 def require(kind: str, name: str) -> None:

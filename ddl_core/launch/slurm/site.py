@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from ddl_core.errors import SpecError
 from ddl_core.records.paths import SITES
 from ddl_core.spec.gate import read_text
+from ddl_core.spec.plug_ins import PlugIn, plug_ins
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec, describe
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
@@ -153,8 +155,33 @@ class Site(BaseModel):
 
 
 def known_sites() -> list[str]:
-    """Return the names of the files in ``slurm/``."""
-    return sorted(path.stem for path in SITES.glob("*.toml"))
+    """Return the names of the files in ``slurm/``, and those that installed packages bring."""
+    return sorted({*_own(), *brought_sites()[0]})
+
+
+def brought_sites() -> tuple[dict[str, PlugIn], list[str]]:
+    """Return the sites of installed packages, and a sentence on each that cannot be had."""
+    return plug_ins("site", _own())
+
+
+def _own() -> dict[str, Path]:
+    return {path.stem: path for path in SITES.glob("*.toml")}
+
+
+def _file_of(one: PlugIn) -> Path:
+    """Return the file that a package announces as ``"package:file.toml"``."""
+    module, _, name = one.code.partition(":")
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    for folder in (found and found.submodule_search_locations) or ():
+        if (path := Path(folder) / name).suffix == ".toml" and path.is_file():
+            return path
+    raise SpecError(
+        f"site {one.name!r} of package {one.package} is announced as {one.code}, but there is no "
+        "such .toml file in that package"
+    )
 
 
 def find_site(name: str) -> Site:
@@ -167,12 +194,14 @@ def find_site(name: str) -> Site:
     """
     if Path(name).suffix == ".toml":
         return Site.load(Path(name))
-    if name not in known_sites():
-        raise SpecError(
-            f"unknown site {name!r}; choose one of: {', '.join(known_sites())}; "
-            "or name a .toml file of your own (slurm/generic.toml is a start)"
-        )
-    return Site.load(SITES / f"{name}.toml")
+    if name in (own := _own()):
+        return Site.load(own[name])
+    if name in (brought := brought_sites()[0]):
+        return Site.load(_file_of(brought[name]))
+    raise SpecError(
+        f"unknown site {name!r}; choose one of: {', '.join(known_sites())}; "
+        "or name a .toml file of your own (slurm/generic.toml is a start)"
+    )
 
 
 def seconds(time: str) -> int:

@@ -1,0 +1,153 @@
+"""An installed package brings names: docs/plug_ins.md followed to the letter, and bad packages."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddl_core.doctor import machine
+from ddl_core.errors import SpecError
+from ddl_core.launch.slurm import site
+from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.spec import plug_ins, registry
+from tests.pictures import CLASSES, write_pictures
+
+PAGE = (PROJECT / "docs" / "plug_ins.md").read_text()
+FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the page's package installed into it."""
+    source = tmp_path_factory.mktemp("package")
+    for name, content in FILE.findall(PAGE):
+        path = source / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    target = tmp_path_factory.mktemp("installed")
+    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps")
+    where = ("--no-index", "--no-build-isolation", "--target", str(target), str(source))
+    subprocess.run([sys.executable, *pip, *where], check=True, capture_output=True)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.notebook
+def test_the_pages_study_runs_to_a_figure_outside_the_project(
+    installed: Path, tmp_path: Path
+) -> None:
+    write_pictures(tmp_path / "images", 64, 16)
+    (study,) = (text for name, text in FILE.findall(PAGE) if name == "ours.yaml")
+    (tmp_path / "ours.yaml").write_text(study)
+    assert f"classes: {CLASSES}\n" in study
+    said = [ddl(installed, tmp_path, *shlex.split(line)[1:]) for line in commands()]
+    assert "same weights under all frameworks: 1 of 1 groups" in said[0]
+    assert "#SBATCH --partition=gpu" in said[2]
+    # Here the names are unknown, so the records are read as what they are in.
+    folders = Tree(tmp_path / "results").run_folders("ours")
+    runs = [json.loads(RunFiles(one).record.read_text()) for one in folders]
+    assert {one["spec"]["strategy"]: one["status"] for one in runs} == {
+        "ddp": "completed",
+        "at_once": "completed",
+    }
+    for one in runs:
+        assert one["provenance"]["packages"]["ddl-ours"] == "0.1"
+    (drawn,) = (tmp_path / "results" / "figures").rglob("throughput_by_arm.csv")
+    assert set(pd.read_csv(drawn)["strategy"]) == {"ddp", "at_once"}
+    assert "at_once" in drawn.with_suffix(".svg").read_text()
+    doctor = ddl(installed, tmp_path, "doctor")
+    assert re.search(r"^ddl-ours +ok +0\.1", doctor, re.M)
+
+
+def commands() -> list[str]:
+    return [line for line in PAGE.splitlines() if line.startswith("ddl ")]
+
+
+def ddl(installed: Path, folder: Path, *words: str) -> str:
+    """Run `ddl` in a folder with the package on the path; return what it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ddl_core.cli", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": os.pathsep.join([str(installed), str(PROJECT)])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said, said
+    if words[0] != "doctor":  # which may find other things here
+        assert done.returncode == 0, said
+    return said
+
+
+def announce(folder: Path, package: str, points: dict[str, str]) -> None:
+    """Leave in `folder` what pip leaves of a package with such entry points."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"[ddl_core.{kind}]\n{point}\n" for kind, point in points.items()]
+    (info / "entry_points.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder of packages; what they announce is read anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+    plug_ins._all.cache_clear()
+    yield tmp_path
+    plug_ins._all.cache_clear()
+
+
+def test_a_name_replaces_none_and_stands_for_one_thing(path: Path) -> None:
+    announce(path, "one", {"strategy": "ddp = one:X", "loader": "fast = one:Fast"})
+    announce(path, "two", {"strategy": "a-b = two:X", "loader": "fast = two:Fast"})
+    chosen, left_out = plug_ins.plug_ins("strategy", registry.STRATEGIES)
+    assert chosen == {}
+    assert sorted(left_out) == [
+        "strategy 'a-b' of package two: a name is made of a-z, 0-9 and _",
+        "strategy 'ddp' of package one: the project has one of that name; give it another",
+    ]
+    chosen, left_out = plug_ins.plug_ins("loader", registry.LOADERS)
+    assert chosen == {}
+    assert left_out == [
+        "loader 'fast' of package one and two: one name stands for one thing; uninstall all but one"
+    ]
+    assert plug_ins.plug_ins("model", registry.MODELS) == ({}, [])
+
+
+def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "loader 'fast' of package one and two: one name stands for one thing; uninstall one"
+    monkeypatch.setattr(registry, "LEFT_OUT", [why])
+    monkeypatch.setattr(machine, "PROBES", {})
+    (found,) = (one for one in machine.examine_packages(()) if one.subject == "plug-in")
+    assert (found.state, found.remedy) == ("warn", "uninstall one")
+    with pytest.raises(SpecError, match=r"unknown loader 'fast' \(loader 'fast' of package one"):
+        registry.check_name("loader", "fast")
+    with pytest.raises(SpecError, match="unknown loader 'faster'; choose"):
+        registry.check_name("loader", "faster")
+
+
+def test_a_package_without_what_it_announces_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path / "one").mkdir()
+    (path / "one" / "__init__.py").write_text("")
+    for attribute in ("one:Absent", "one:"):
+        monkeypatch.setitem(registry.MODELS, "new", registry.Entry(attribute))
+        with pytest.raises(SpecError, match=f"model 'new' is announced as {attribute}, but there"):
+            registry.resolve("model", "new")
+    announce(path, "one", {"site": "here = one:absent.toml\nthere = two:a.toml"})
+    assert {"here", "there"} <= {*site.known_sites()}
+    for name in ("here", "there"):
+        with pytest.raises(SpecError, match=f"site '{name}' of package one is announced as"):
+            site.find_site(name)
