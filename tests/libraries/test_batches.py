@@ -15,7 +15,7 @@ from ddl_core.spec.registry import LOADERS
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.native import Native as NativeOfTorch
 from tests.train.loaders.paths import EVAL, FORMATS, TRAIN, make_data
-from tests.train.loaders.test_bad_data import CAT, replace_record
+from tests.train.loaders.test_bad_data import CAT, replace_records
 
 RANKS = 2
 SETTINGS = {
@@ -38,7 +38,7 @@ def data(tmp_path_factory) -> Path:
     content = file.read_bytes()[:1000]
     file.write_bytes(content)
     for shard in (folder / "tfrecord").glob("train-*-of-*[0-9]"):
-        replace_record(shard, content)
+        replace_records(shard, {CAT: content})
     return folder
 
 
