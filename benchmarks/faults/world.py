@@ -94,7 +94,7 @@ class World:
         self.waiting: list[Callable[[], Damage]] = []  # for the end of a study
         self.damaged: set[Path] = set()
         self.process: subprocess.Popen[bytes] | None = None
-        self._used: set[tuple[str, int]] = set()
+        self._used: set[tuple[Path, int]] = set()
         self._studies = self._starts = 0
         self.mounted = small_disk(self.tree.root)
         self.temporary.mkdir()
@@ -230,11 +230,11 @@ class World:
             return str(json.loads(RunFiles(run_dir).record.read_text())["status"])
         return None
 
-    def attempt(self, run_dir: Path) -> tuple[str, int]:
-        """Return what stands for the newest start of a run."""
+    def attempt(self, run_dir: Path) -> tuple[Path, int]:
+        """Return what stands for the newest start of a run; all studies have runs of one name."""
         with suppress(OSError, ValueError):
-            return run_dir.name, len(json.loads(RunFiles(run_dir).record.read_text())["attempts"])
-        return run_dir.name, -1
+            return run_dir, len(json.loads(RunFiles(run_dir).record.read_text())["attempts"])
+        return run_dir, -1
 
     def at_work(self) -> Path | None:
         """Return the run of the study that began, or ended, last."""
