@@ -218,8 +218,9 @@ def _not_a_number(path: Path) -> None:
 
 
 def _without_a_line(path: Path) -> None:
+    """Drop the last but one: those of the first start may stand for epochs done again later."""
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:1] + lines[2:]))
+    path.write_text("".join(lines[:-2] + lines[-1:]))
 
 
 def _folder(path: Path) -> None:
