@@ -1,5 +1,6 @@
 """Run what is left of a study on this machine: one run after the other, or all in turns."""
 
+import random
 from pathlib import Path
 
 from ddl_core.errors import DDLError
@@ -89,7 +90,7 @@ def _run_all(
         if turns:
             run_in_turns(study, todo, tree, data_dir, launcher, shown)
         else:
-            _one_by_one(todo, launcher, shown, named(study.expand()))
+            _one_by_one(_drawn(study, todo), launcher, shown, named(study.expand()))
     finally:
         shown.close()
 
@@ -123,6 +124,15 @@ def live(entries: list[Entry]) -> list[str]:
         for item in entries
         if item.state == "running"
     ]
+
+
+def _drawn(study: Study, todo: list[Entry]) -> list[Entry]:
+    """Return the runs of each repetition in an order drawn by the study's name, the first first.
+
+    In the order of the grid, a machine that drifts would touch one end of every axis alone.
+    """
+    drawn = random.Random(study.name).sample(todo, len(todo))
+    return sorted(drawn, key=lambda item: item.spec.repeat)
 
 
 def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: Names) -> None:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from ddl_core.spec.run import RunSpec
 
 PREFIX = "box_"
+MTU = 9000  # of the links
+# Of a packet of MTU bytes, 20 of IP, 20 of TCP and its 12 of time stamps carry nothing; the link
+# also carries 14 of Ethernet, and counts them.
+ON_THE_WIRE = (MTU + 14) / (MTU - 52)
 
 # Compute sleeps and data are free. Nothing is learnt, and there is no device to profile.
 _ALLOWED: dict[str, Any] = {

@@ -5,13 +5,11 @@ import socket
 import time
 from collections.abc import Sequence
 
-from ddl_core.launch.box.nodes import MTU, Node
+from ddl_core.launch.box.nodes import Node
+from ddl_core.spec.box import ON_THE_WIRE
 
 WARM_S, LEAST_S, LEAST_BYTES = 0.3, 1.0, 2.5e6  # of forty packets as hosts hand them to a link
 CHUNK = 256 * 1024
-# Of a packet of MTU bytes, 20 of IP, 20 of TCP and its 12 of time stamps carry nothing; the link
-# also carries 14 of Ethernet, and counts them.
-ON_THE_WIRE = (MTU + 14) / (MTU - 52)
 
 
 def measured_mbit(nodes: Sequence[Node], link_mbit: float) -> list[float]:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 from ddl_core.launch import namespaces
+from ddl_core.spec.box import MTU
 from ddl_core.spec.run import RunSpec
 
 PROGRAMS = ("ip", "tc")
 LINK = "ib0"  # what a node calls its link
-MTU = 9000
 # A large burst would let short messages travel free; htb, because tbf cuts the large packets that a
 # host hands to its link, which costs a core; the queue is long enough to drop nothing.
 SHAPE = """\
