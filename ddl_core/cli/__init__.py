@@ -4,6 +4,9 @@ Modules that are slow to import (papermill, pandas, matplotlib, the launchers) a
 the commands that need them: `ddl --help` answers at once, and works where they are not installed.
 """
 
+from ddl_core.cli import at_start
+
+# isort: split
 import errno
 import sys
 from typing import Any
@@ -80,3 +83,4 @@ for command in (
     main.add_command(command)
 guard(main)
 loaded()
+at_start.over()
