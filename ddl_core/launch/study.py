@@ -1,6 +1,5 @@
 """Run what is left of a study on this machine: one run after the other, or all in turns."""
 
-import random
 from pathlib import Path
 
 from ddl_core.errors import DDLError
@@ -18,6 +17,7 @@ from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import describe, read_progress
 from ddl_core.spec.labels import Names, named
+from ddl_core.spec.seeds import derive_seed
 from ddl_core.spec.study import Study
 
 
@@ -127,12 +127,15 @@ def live(entries: list[Entry]) -> list[str]:
 
 
 def _drawn(study: Study, todo: list[Entry]) -> list[Entry]:
-    """Return the runs of each repetition in an order drawn by the study's name, the first first.
+    """Return the runs repetition by repetition, each in an order that is drawn from their names.
 
     In the order of the grid, a machine that drifts would touch one end of every axis alone.
     """
-    drawn = random.Random(study.name).sample(todo, len(todo))
-    return sorted(drawn, key=lambda item: item.spec.repeat)
+
+    def place(item: Entry) -> tuple[int, int]:
+        return item.spec.repeat, derive_seed(f"order of {study.name}, {item.spec.run_id}")
+
+    return sorted(todo, key=place)
 
 
 def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: Names) -> None:
