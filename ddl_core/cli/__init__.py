@@ -4,7 +4,7 @@ Modules that are slow to import (papermill, pandas, matplotlib, the launchers) a
 the commands that need them: `ddl --help` answers at once, and works where they are not installed.
 """
 
-from ddl_core.cli import at_start
+from ddl_core.cli.at_once import loaded  # first of all
 
 # isort: split
 import errno
@@ -15,7 +15,6 @@ import click
 
 from ddl_core import __version__
 from ddl_core.cli.advise import advise as advise_command
-from ddl_core.cli.at_once import loaded
 from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
@@ -83,4 +82,3 @@ for command in (
     main.add_command(command)
 guard(main)
 loaded()
-at_start.over()
