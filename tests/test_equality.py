@@ -73,6 +73,25 @@ MARKED_PAIRS = [
 ]
 
 
+# Without statistics of batches, and with dropout; and one of each zoo.
+OF_OTHERS = """
+from torch import nn
+
+def normed(classes, *more):
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.GroupNorm(2, 8), nn.GELU(),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), *more, nn.Linear(32, classes))
+
+def dropped(classes):
+    return normed(classes, nn.Dropout(0.5))
+"""
+NETWORKS = {
+    "others:normed": 16,
+    "others:dropped": 16,
+    "torchvision/shufflenet_v2_x0_5": 32,
+    "timm/test_vit": 32,
+}
+
+
 @dataclass
 class Result:
     """What a run left."""
@@ -89,6 +108,7 @@ def _names(tmp_path_factory) -> Iterator[None]:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     folder = tmp_path_factory.mktemp("example")
     (folder / "manual.py").write_text(example)
+    (folder / "others.py").write_text(OF_OTHERS)
     with pytest.MonkeyPatch.context() as patch:
         planted.teach(patch)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
@@ -203,6 +223,19 @@ def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
         assert (own.top1, own.top5) == (other.top1, other.top5)
     assert len({row.ids_sha256 for row in got.train}) == len(got.train)  # every epoch its own
     assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_networks_of_others_are_trained_alike_by_all(run, model):
+    fields = {"model": model, "image_size": NETWORKS[model]}
+    got = {
+        name: run(installed(name), gpus_per_node=2, **fields) for name in CONTESTANTS[:-1]
+    }  # fmt: skip
+    one = got["ddp"]
+    for other in got.values():
+        assert_same_training(other, one)
+    if model != "others:dropped":  # whose units are drawn by each rank on its own
+        assert_same_training(one, run("single", accumulation=2, **fields))
 
 
 LARS: dict[str, Any] = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ddl_core.records.run import RunRecord
-from ddl_core.spec.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, Entry
+from ddl_core.spec.registry import LIBRARIES, LOADERS, STRATEGIES, Entry, known
 
 # What every run computes or reads images with; a library and a network may need more.
 _COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
@@ -82,7 +82,8 @@ def _software(record: RunRecord) -> list[str]:
     system, provenance = record.system or {}, record.provenance or {}
     versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
     versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
-    more = LIBRARIES[record.spec.library], MODELS[record.spec.model]
+    network = known("model", record.spec.model)
+    more = [LIBRARIES[record.spec.library], *([network] if network else [])]
     needed = dict.fromkeys((*_COMMON, *(name for one in more for name in one.packages + one.also)))
     named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
     own = _variables(record, LIBRARIES[record.spec.library])

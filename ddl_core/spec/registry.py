@@ -5,7 +5,8 @@ planned without torch, and a missing framework disables its own name only. Recor
 `ddl doctor` and the launchers take from here what they need to know of a name.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from typing import Any
 
@@ -35,6 +36,8 @@ class Entry:
         With which the name may be asked for.
     paced
         Whether a model sleeps instead of computing, for emulated runs alone.
+    of_run
+        Whether a model's function gets the whole run, instead of its number of classes.
     one_run_per_process
         Whether a second run in the same process fails, so that engines end after each.
     colour, marker
@@ -51,6 +54,7 @@ class Entry:
     install: str = "make env"
     libraries: tuple[str, ...] = ("torch",)
     paced: bool = False
+    of_run: bool = False
     one_run_per_process: bool = False
     colour: str = ""
     marker: str = ""
@@ -212,8 +216,20 @@ MODELS = {
     "googlenet": Entry(
         "ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL, colour="#882255", marker="H"
     ),
-    "paced_resnet50": Entry("ddl_core.train.paced:paced_resnet50", "paced ResNet50", paced=True),
+    "paced_resnet50": Entry(
+        "ddl_core.train.paced:paced_resnet50", "paced ResNet50", paced=True, of_run=True
+    ),
 }
+# Whose networks are asked for as "timm/convnext_tiny".
+ZOOS = {
+    "torchvision": Entry(
+        "ddl_core.train.zoos:of_torchvision", packages=("torchvision",), of_run=True
+    ),
+    "timm": Entry("ddl_core.train.zoos:of_timm", packages=("timm",), of_run=True),
+}
+_IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
+# "package.module:function": a network of one's own, of its number of classes.
+_OF_ONES_OWN = re.compile(r"([A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 REGISTRIES: dict[str, dict[str, Entry]] = {
     "library": LIBRARIES,
@@ -246,9 +262,25 @@ for _kind in ("strategy", "loader", "model"):  # a library has an environment of
     _plug_in(_kind)
 
 
+def known(kind: str, name: str) -> Entry | None:
+    """Return what is known of a name, of a network also one that is not in the table; or None."""
+    entry = REGISTRIES[kind].get(name)
+    if entry or kind != "model":
+        return entry
+    if found := _IN_A_ZOO.fullmatch(name):
+        return replace(ZOOS[found[1]], title=f"{found[2]} ({found[1]})")
+    if found := _OF_ONES_OWN.fullmatch(name):
+        return Entry(
+            name,
+            install=f"export PYTHONPATH=FOLDER_WITH_{found[1]}",
+            one_run_per_process=True,  # whether a second would fail is not known
+        )
+    return None
+
+
 def title(kind: str, name: str) -> str:
     """Return what people call a name; one that is not registered is called by itself."""
-    entry = REGISTRIES[kind].get(name)
+    entry = known(kind, name)
     return entry.title if entry and entry.title else name
 
 
@@ -256,6 +288,9 @@ def owner(field: str) -> str | None:
     """Return the strategy whose setting a field of a run is: the one that its name begins with."""
     name, more, _ = field.partition("_")
     return name if more and name in STRATEGIES and name not in _BROUGHT else None
+
+
+_OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}
 
 
 def check_name(kind: str, name: str) -> str:
@@ -266,11 +301,11 @@ def check_name(kind: str, name: str) -> str:
     SpecError
         With the names that exist.
     """
-    known = REGISTRIES[kind]
-    if name not in known:
+    if known(kind, name) is None:
         left_out = [f" ({why})" for why in LEFT_OUT if why.startswith(f"{kind} {name!r} ")]
         raise SpecError(
-            f"unknown {kind} {name!r}{''.join(left_out)}; choose one of: {', '.join(sorted(known))}"
+            f"unknown {kind} {name!r}{''.join(left_out)}; choose one of: "
+            f"{', '.join(sorted(REGISTRIES[kind]))}{_OTHERS.get(kind, '')}"
         )
     return name
 
@@ -285,7 +320,9 @@ def resolve(kind: str, name: str) -> Any:
     NotInstalledError
         If a package that this name needs is not installed.
     """
-    code = REGISTRIES[kind][check_name(kind, name)].code
+    entry = known(kind, check_name(kind, name))
+    assert entry is not None
+    code = entry.code
     module, _, attribute = code.partition(":")
     try:
         imported = import_module(module)
@@ -306,7 +343,8 @@ def require(kind: str, name: str) -> None:
     NotInstalledError
         With what installs them.
     """
-    needed = REGISTRIES[kind][name].packages
+    entry = known(kind, name)
+    needed = entry.packages if entry else ()
     if needed and not any(map(_is_installed, needed)):
         raise _not_installed(kind, name, needed[0])
 
@@ -319,13 +357,16 @@ def _is_installed(package: str) -> bool:
 
 
 def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
+    entry = known(kind, name)
+    remedy = entry.install if entry else ""
     return NotInstalledError(
         f"{kind} {name!r} needs the package {package!r}, which is not installed; "
-        f"run `{REGISTRIES[kind][name].install}`, or choose another {kind}"
+        f"run `{remedy}`, or choose another {kind}"
     )
 
 
 def packages(kind: str) -> list[str]:
     """Return the distributions that names of a kind need, each once."""
-    needed = (name for entry in REGISTRIES[kind].values() for name in entry.packages + entry.also)
+    entries = [*REGISTRIES[kind].values(), *(ZOOS.values() if kind == "model" else ())]
+    needed = (name for entry in entries for name in entry.packages + entry.also)
     return list(dict.fromkeys(needed))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,7 +18,7 @@ from pydantic import (
 from ddl_core.errors import SpecError
 from ddl_core.spec import box
 from ddl_core.spec.gate import LARGEST, shown
-from ddl_core.spec.registry import REGISTRIES, check_name, owner
+from ddl_core.spec.registry import REGISTRIES, check_name, known, owner
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
@@ -57,7 +58,11 @@ class RunSpec(BaseModel):
     library: Annotated[str, _name("library")] = Field("torch", description="what computes")
     strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
     loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
-    model: Annotated[str, _name("model")] = Field("resnet50", description="network architecture")
+    model: Annotated[str, _name("model")] = Field(
+        "resnet50",
+        description="network architecture; also torchvision/NAME, timm/NAME, or "
+        "package.module:function",
+    )
     work: Literal["train", "load"] = Field(
         "train", description="load: fetch the batches and train nothing, the loader's own limit"
     )
@@ -235,12 +240,15 @@ class RunSpec(BaseModel):
 
     def _check_library(self) -> None:
         for kind in ("strategy", "loader", "model"):
-            known, name = REGISTRIES[kind], getattr(self, kind)
-            if self.library not in known[name].libraries:
-                own = [one for one, entry in known.items() if self.library in entry.libraries]
+            name = getattr(self, kind)
+            entry = known(kind, name)
+            assert entry is not None  # else its field would have said so
+            if self.library not in entry.libraries:
+                others = REGISTRIES[kind].items()
+                own = [one for one, other in others if self.library in other.libraries]
                 raise ValueError(
                     f"{kind} {name!r} is not one of library {self.library!r}; choose one of: "
-                    f"{', '.join(own)}; or library {' or '.join(map(repr, known[name].libraries))}"
+                    f"{', '.join(own)}; or library {' or '.join(map(repr, entry.libraries))}"
                 )
         if self.library != "torch":
             asked = self.model_dump(include=set(TORCH_ONLY), exclude_defaults=True)
@@ -286,6 +294,11 @@ class RunSpec(BaseModel):
         return self.nodes * self.gpus_per_node
 
     @property
+    def machines(self) -> int:
+        """Number of computers that its ranks need: emulated nodes are made on one."""
+        return 1 if self.emulated else self.nodes
+
+    @property
     def virtual_workers(self) -> int:
         """Workers the optimiser sees: ranks times accumulation."""
         return self.world_size * self.accumulation
@@ -323,7 +336,8 @@ class RunSpec(BaseModel):
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
         size = f"{self.nodes}x{self.gpus_per_node}"
         library = "" if self.library == "torch" else f"{self.library}-"
-        name = f"{library}{self.strategy}-{self.loader}-{self.model}-{size}-r{self.repeat}"
+        model = re.sub(r"[/:]", "-", self.model)  # it becomes a folder
+        name = f"{library}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
         return f"{name}-{digest}"
 
     @classmethod

@@ -14,7 +14,7 @@ from ddl_core.errors import DDLError
 from ddl_core.rank.state import Floats, State, save
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import read_record
-from ddl_core.spec.registry import resolve
+from ddl_core.spec.registry import known, resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
 def drawn(spec: RunSpec) -> nn.Module:
     """Return the run's network with its initial weights, on the CPU: the same everywhere."""
     torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
-    make = resolve("model", spec.model)
-    network: nn.Module = make(spec) if spec.emulated else make(spec.classes)
+    entry, make = known("model", spec.model), resolve("model", spec.model)
+    network: nn.Module = make(spec) if entry and entry.of_run else make(spec.classes)
     return network
 
 

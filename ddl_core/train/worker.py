@@ -25,6 +25,7 @@ from ddl_core.train.compiler import check_compiled, compile_network
 from ddl_core.train.fairness import check_setup
 from ddl_core.train.initial import drawn, values
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
+from ddl_core.train.network import inspect_network
 from ddl_core.train.optim import implementation, make_optimizer
 from ddl_core.train.protocols import Loader, Strategy
 from ddl_core.train.strategies.group import Reducing
@@ -49,6 +50,7 @@ class Run:
         self.spec = self.entry.spec
         device.configure(self.spec)
         self.update: dict[str, bool] = {}  # how the optimiser's is made; nothing without one
+        self.network: dict[str, Any] | None = None  # what it is, where one is trained
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
         self.group = Reducing(self.strategy)
 
@@ -115,7 +117,9 @@ class Run:
 
     def _trainee(self) -> Trainee:
         spec = self.spec
-        network: Any = drawn(spec).to(self.strategy.device)
+        network: Any = drawn(spec)
+        self.network = inspect_network(network, spec)
+        network = network.to(self.strategy.device)
         if spec.channels_last:
             network = network.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(spec, network)
@@ -189,6 +193,7 @@ class Run:
             "threads": device.threads(),
             "affinity": affinity(self.group, self.spec.gpus_per_node),
             "settings": device.settings(self.spec, self.strategy.device) | self.update,
+            "network": self.network,
             "communication": communication,
             "energy_method": self.meter.method,
             "energy_missing": self.meter.missing,
