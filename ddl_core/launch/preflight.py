@@ -39,7 +39,7 @@ def check_run(spec: RunSpec) -> None:
     caches()
     allocation = Allocation.current()
     if spec.emulated:
-        _check_box(allocation)
+        possible.check()  # its ranks share whatever cores there are
     elif allocation:
         _check_nodes(spec, allocation)
     else:
@@ -77,16 +77,6 @@ def check_batch(spec: RunSpec) -> None:
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
         )
-
-
-def _check_box(allocation: Allocation | None) -> None:
-    """Check that the nodes of an emulated run can be made here; its ranks share whatever cores."""
-    if allocation:
-        raise LaunchError(
-            "emulated = true: the nodes are made on one machine, not in a SLURM job; start it with "
-            "`ddl run` or `ddl study run` on a machine of your own"
-        )
-    possible.check()
 
 
 def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:

@@ -40,7 +40,7 @@ def check(run: "RunSpec") -> None:
         Naming the field, its value and what is allowed.
     """
     paced = [name for name, entry in MODELS.items() if entry.paced]
-    if run.emulated != MODELS[run.model].paced:
+    if run.emulated != (run.model in paced):
         others = ", ".join(paced) if run.emulated else "another one"
         raise ValueError(
             f"model = {run.model!r}, but emulated = {str(run.emulated).lower()}: only compute of a "

@@ -208,8 +208,9 @@ def _directives(
         "constraint": site.constraint,
         "qos": site.qos,
         "time": clock(options.limit_s(site, len(specs))),
-        "nodes": spec.nodes,
-        "ntasks-per-node": spec.gpus_per_node,
+        "nodes": spec.machines,
+        # Emulated ranks share the cores that there are.
+        "ntasks-per-node": 1 if spec.emulated else spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
         **_gpus(spec, site),
         "mem": site.memory,

@@ -115,7 +115,7 @@ def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, En
 def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
     """Return what a job of some runs may cost at most: nodes x time limit x starts, in hours."""
     starts = 1 + requeues(specs, site)
-    return specs[0].nodes * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
+    return specs[0].machines * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
 
 
 def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:

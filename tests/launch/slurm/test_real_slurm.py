@@ -16,10 +16,12 @@ from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.block import blocks
 from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.launch.slurm.site import find_site
+from ddl_core.records.emulation import emulation
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.study import Study
+from tests.fields import EMULATED
 from tests.launch.running import ENDLESS, is_training, study_file, wait_for
 from tests.launch.slurm import faults
 from tests.libraries.equality import interpreter
@@ -130,6 +132,21 @@ def test_every_library_completes_on_two_nodes(
         left_queue(item.directory)
         assert read_record(item.directory).status == "completed", log_of(item.directory)
     assert len({read_record(item.directory).weights_sha256 for item in items}) == 1
+
+
+def test_emulated_nodes_are_made_on_the_one_of_their_job(
+    tmp_path: Path, localtest: EmulatedSlurm
+) -> None:
+    fields = {**EMULATED, "box_link_mbit": 50, "box_step_ms": 200, "image_size": 8}
+    (run,) = submitted(tmp_path, **fields, nodes=3, checkpoint_every=0)
+    left_queue(run.directory)
+    record = read_record(run.directory)
+    assert record.status == "completed", log_of(run.directory)
+    script = RunFiles(run.directory).script.read_text()
+    assert "#SBATCH --nodes=1\n" in script
+    facts = emulation(record)
+    assert facts is not None
+    assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
 
 
 def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: EmulatedSlurm) -> None:

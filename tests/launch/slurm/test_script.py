@@ -13,8 +13,10 @@ import pytest
 from ddl_core.errors import SpecError
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import find_site
+from ddl_core.launch.slurm.submit import node_hours
 from ddl_core.records.paths import SITES
 from ddl_core.spec.run import RunSpec
+from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"
 STUDY = Path("/shared/results/runs/a study")
@@ -98,6 +100,15 @@ def test_ranks_on_the_cpu_ask_for_no_gpu() -> None:
     text = script("perlmutter", {**ONE_NODE, "device": "cpu"})
     assert "gpus-per-node" not in text
     assert "CUDA_VISIBLE_DEVICES" not in text
+
+
+def test_an_emulated_run_asks_for_the_one_machine_that_makes_its_nodes() -> None:
+    text = script("juwels_booster", {**EMULATED, "nodes": 16, "gpus_per_node": 2})
+    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n" in text
+    assert "gres" not in text
+    alone = RunSpec(**{**EMULATED, "nodes": 16})
+    site = find_site("juwels_booster")
+    assert node_hours([alone], site, ASKED) == node_hours([RunSpec(**ONE_NODE)], site, ASKED)
 
 
 def test_a_list_of_devices_holds_only_those_that_were_asked_for() -> None:
