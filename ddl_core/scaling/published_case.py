@@ -40,7 +40,10 @@ class Series:
 
     name: str
     case: str
+    hardware: str
     strategy: str
+    loader: str
+    precision: str
     model: str
     gpus_per_node: int
     local_batch_size: int
@@ -100,7 +103,10 @@ def _series(rows: list[Row]) -> Series | None:
     return Series(
         ", ".join(part for part in (*words, first["loader"], first["note"]) if part),
         LARGE if large else SMALL,
+        first["hardware"],
         _strategy(first["framework"]),
+        first["loader"],
+        first["precision"],
         first["model"],
         _GPUS_PER_NODE.get(first["hardware"], 8),
         int(batch) // int(first["world_size"]) if batch else _ANY_BATCH,
@@ -134,9 +140,10 @@ def fit_series(series: Series) -> PublishedFit:
     return PublishedFit(series, found)
 
 
-def _throughput(series: Series, point: Point, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+def machine_of(series: Series, point: Point) -> Machine:
+    """Return the machine of a series with these parameters."""
     inside = point["inside_bandwidth"]
-    machine = Machine(
+    return Machine(
         compute_s=point["compute_s"],
         network=Network(
             point.get("bandwidth", inside),
@@ -146,8 +153,15 @@ def _throughput(series: Series, point: Point, ranks: NDArray[np.float64]) -> NDA
         loading=Loading(node_rate=point["node_rate"]),
         stall_s=point["stall_s"],
     )
-    training = Training(resnet(series.model), series.strategy, series.local_batch_size)
-    return predict(machine, training, ranks).throughput
+
+
+def training_of(series: Series) -> Training:
+    """Return what a series trains, as far as it says."""
+    return Training(resnet(series.model), series.strategy, series.local_batch_size)
+
+
+def _throughput(series: Series, point: Point, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    return predict(machine_of(series, point), training_of(series), ranks).throughput
 
 
 def judge_published(fits: Sequence[PublishedFit]) -> list[Judged]:

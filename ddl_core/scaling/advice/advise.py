@@ -9,7 +9,7 @@ from ddl_core.errors import DataError, SpecError
 from ddl_core.records.gpus import listed
 from ddl_core.records.paths import PAPER, Tree
 from ddl_core.records.provenance import host
-from ddl_core.scaling.advice import own_records, paper
+from ddl_core.scaling.advice import own_records, paper, published
 from ddl_core.scaling.advice.accuracy import Accuracy, of_paper, of_records
 from ddl_core.scaling.advice.candidates import Candidate, Limits, candidates, front, nearest
 from ddl_core.scaling.advice.evidence import Evidence
@@ -180,8 +180,13 @@ def advise(question: Question, tree: Tree, directory: Path = PAPER) -> Advice:
         If the network's gradients are not known.
     """
     records = own_records.evidence(tree, question.model, question.dataset)
-    stated = paper.evidence(question.model, directory) if question.dataset == "imagenet" else []
-    evidence = _chosen(question, [*records.evidence, *stated], records.refused)
+    stated, series, published_of = [], [], []
+    if question.dataset == "imagenet":
+        stated = paper.evidence(question.model, directory)
+        series = published.evidence(question.model, question.as_if)
+        published_of = published.machines(question.model)
+    known = [*records.evidence, *stated, *series]
+    evidence = _chosen(question, known, published_of, records.refused)
     accuracy = of_records(tree, question.model, question.dataset, question.epochs) or of_paper(
         question.model, question.dataset, question.epochs, directory
     )
@@ -204,7 +209,10 @@ def advise(question: Question, tree: Tree, directory: Path = PAPER) -> Advice:
 
 
 def _chosen(
-    question: Question, everywhere: Sequence[Evidence], refused: Sequence[str]
+    question: Question,
+    everywhere: Sequence[Evidence],
+    published_of: Sequence[str],
+    refused: Sequence[str],
 ) -> list[Evidence]:
     place, as_if = question.place, question.as_if
     mine = [one for one in everywhere if (one.machine == as_if if as_if else place.owns(one))]
@@ -212,6 +220,7 @@ def _chosen(
         return mine
     asked = f"{question.model} on {question.dataset} on {as_if or place.title}"
     others = sorted({one.machine for one in everywhere})
+    others += [one for one in published_of if one not in others]
     there = f"there is some of {' and of '.join(map(repr, others))}" if others else "nor elsewhere"
     why = f" (records that cannot be used: {'; '.join(refused)})" if refused else ""
     study, how = (

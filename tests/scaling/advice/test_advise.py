@@ -5,6 +5,7 @@ import pytest
 
 from ddl_core.errors import DataError, SpecError
 from ddl_core.records.paths import SCALING, Tree
+from ddl_core.scaling import published_case
 from ddl_core.scaling.advice import paper, told
 from ddl_core.scaling.advice.advise import Advice, Place, Question, advise
 from ddl_core.scaling.advice.candidates import Limits
@@ -23,6 +24,7 @@ from tests.analysis.conftest import MACHINE, MakeRun, make_run, tree  # noqa: F4
 from tests.scaling.advice.planted import evidence
 from tests.scaling.test_calibrate import planted
 
+PUBLISHED = "DGX A100 80GB"
 HERE = Place("", machine_name(MACHINE), 2)
 
 
@@ -109,6 +111,26 @@ def test_own_records_are_evidence_of_their_machine_alone(tree: Tree, make_run: M
     assert "left out  records of laptop, deepspeed, native: " in told.text(found)
     with pytest.raises(DataError, match=r"no evidence of resnet50 on sample on this machine \(B"):
         asked(tree, Place("", "B", 2), deadline=10.0, **of)
+
+
+def test_what_others_have_published_is_evidence_by_the_name_of_the_machine(tree: Tree) -> None:  # noqa: F811
+    place = Place("mahti", "Mahti, 4 A100 a node", 4)
+    found = asked(tree, place, deadline=40.0, as_if=PUBLISHED)
+    assert {one.evidence.machine for one in found.candidates} == {PUBLISHED}
+    assert {one.evidence.loader for one in found.candidates} >= {"dali, amp", "dali, tf32"}
+    assert "data/published: " in told.text(found)
+    assert found.advised.beyond > 1
+    by_source = {f"data/published: {one.name}": one for one in published_case.read_series()}
+    for one in found.candidates:
+        series = by_source[one.evidence.rests_on[0]]
+        if one.ranks in series.ranks:
+            rate = 90 * 1_281_167 / (3600 * one.deadline.value)
+            stated = series.throughput[series.ranks == one.ranks][0]
+            assert rate == pytest.approx(stated, rel=0.1)
+    own = asked(tree, deadline=2.0).candidates
+    assert PUBLISHED not in {one.evidence.machine for one in own}
+    with pytest.raises(DataError, match=f"there is some of .*'{PUBLISHED}'"):
+        asked(tree, Place("x", "another", 4), deadline=1.0)
 
 
 def test_without_evidence_it_says_what_to_run(tree: Tree) -> None:  # noqa: F811
