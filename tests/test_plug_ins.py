@@ -1,9 +1,7 @@
 """An installed package brings names: docs/plug_ins.md followed to the letter, and bad packages."""
 
 import json
-import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,22 +12,19 @@ import pytest
 from ddl_core.doctor import machine
 from ddl_core.errors import SpecError
 from ddl_core.launch.slurm import site
-from ddl_core.records.paths import PROJECT, RunFiles, Tree
+from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.spec import plug_ins, registry
+from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
-PAGE = (PROJECT / "docs" / "plug_ins.md").read_text()
-FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
+PAGE = "plug_ins.md"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the page's package installed into it."""
     source = tmp_path_factory.mktemp("package")
-    for name, content in FILE.findall(PAGE):
-        path = source / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content)
+    pages.write(list(pages.files(PAGE)), PAGE, source)
     target = tmp_path_factory.mktemp("installed")
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps")
     where = ("--no-index", "--no-build-isolation", "--target", str(target), str(source))
@@ -44,10 +39,9 @@ def test_the_pages_study_runs_to_a_figure_outside_the_project(
     installed: Path, tmp_path: Path
 ) -> None:
     write_pictures(tmp_path / "images", 64, 16)
-    (study,) = (text for name, text in FILE.findall(PAGE) if name == "ours.yaml")
-    (tmp_path / "ours.yaml").write_text(study)
-    assert f"classes: {CLASSES}\n" in study
-    said = [ddl(installed, tmp_path, *shlex.split(line)[1:]) for line in commands()]
+    pages.write(["ours.yaml"], PAGE, tmp_path)
+    assert f"classes: {CLASSES}\n" in pages.files(PAGE)["ours.yaml"]
+    said = [pages.ddl(installed, tmp_path, *words) for words in pages.commands(PAGE)]
     assert "same weights under all frameworks: 1 of 1 groups" in said[0]
     assert "#SBATCH --partition=gpu" in said[2]
     # Here the names are unknown, so the records are read as what they are in.
@@ -62,30 +56,8 @@ def test_the_pages_study_runs_to_a_figure_outside_the_project(
     (drawn,) = (tmp_path / "results" / "figures").rglob("throughput_by_arm.csv")
     assert set(pd.read_csv(drawn)["strategy"]) == {"ddp", "at_once"}
     assert "at_once" in drawn.with_suffix(".svg").read_text()
-    doctor = ddl(installed, tmp_path, "doctor")
+    doctor = pages.ddl(installed, tmp_path, "doctor")
     assert re.search(r"^ddl-ours +ok +0\.1", doctor, re.M)
-
-
-def commands() -> list[str]:
-    return [line for line in PAGE.splitlines() if line.startswith("ddl ")]
-
-
-def ddl(installed: Path, folder: Path, *words: str) -> str:
-    """Run `ddl` in a folder with the package on the path; return what it said."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "ddl_core.cli", *words],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": os.pathsep.join([str(installed), str(PROJECT)])},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    if words[0] != "doctor":  # which may find other things here
-        assert done.returncode == 0, said
-    return said
 
 
 def announce(folder: Path, package: str, points: dict[str, str]) -> None:

@@ -67,6 +67,23 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     click.echo(f"{images:,} images are in {target}" if images else f"{target} was there already")
 
 
+@data.command("write")
+@click.argument("source", metavar="SOURCE")
+@click.argument("folder", metavar="DIR", type=FOLDER)
+def write_command(source: str, folder: Path) -> None:
+    """Write a set of your own to DIR as an image folder, which all loaders read.
+
+    SOURCE is package.module:function, a function of yours that returns the images of training and
+    validation, or a folder of class folders, of which one image in ten becomes validation.
+
+    Grey, 16-bit and transparent pictures become plain ones: docs/your_data.md has the rule.
+    """
+    from ddl_core.datasets.own import write_own
+
+    images = write_own(source, folder)
+    click.echo(f"{images:,} images are in {folder}" if images else f"{folder} was there already")
+
+
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, metavar="DIR", help="Where to. [default: DIR/tfrecord]")

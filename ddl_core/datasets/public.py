@@ -1,7 +1,7 @@
 """Read small public sets from the few files in which their makers publish them."""
 
 import gzip
-import shutil
+import io
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm import tqdm
 
-from ddl_core.datasets.bulk import alone, explained, require_space
 from ddl_core.datasets.folder import class_folders
+from ddl_core.datasets.writing import write_folder
 from ddl_core.errors import DataError
 from ddl_core.spec.gate import require_file
 
@@ -33,7 +32,6 @@ FASHION_MNIST_CLASSES = (
 CIFAR10_BYTES = 1 + 3 * 32 * 32  # a label, then the three planes of an image
 DIGITS_TRAIN = 1437  # four fifths; the later fifth was written by other people
 
-BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images are smaller
 MOST_BYTES = 10**9  # of an unpacked file; the largest known here has 47 MB
 
 
@@ -184,30 +182,21 @@ def import_set(name: str, out_dir: Path, source: Path | None = None, progress: b
         train, val = chosen.read(place)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {name} from {place}: {error}; {chosen.remedy}") from error
-    size = BYTES_PER_IMAGE * (len(train.labels) + len(val.labels))
-    with explained(f"make {name} in {folder}", size):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        require_space(folder.parent, size)
-        with alone(folder.with_name(f".{folder.name}.lock")):
-            return 0 if folder.exists() else _write(folder, {"train": train, "val": val}, progress)
+    return write_folder(folder, {"train": Packed(train), "val": Packed(val)}, progress, {})
 
 
-def _write(folder: Path, splits: dict[str, Split], progress: bool) -> int:
-    """Fill a folder beside the final one, then rename it: a set that is there is complete."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    images = sum(len(split.labels) for split in splits.values())
-    with tqdm(total=images, unit="image", disable=not progress) as bar:
-        for name, split in splits.items():
-            folders = [unfinished / name / class_name for class_name in split.classes]
-            for one in folders:
-                one.mkdir(parents=True)
-            for number, (pixels, label) in enumerate(zip(split.images, split.labels, strict=True)):
-                _save(pixels, folders[label] / f"{number:05d}.png")
-                bar.update()
-    unfinished.rename(folder)
-    return images
+class Packed:
+    """A split of arrays as files."""
 
+    def __init__(self, split: Split) -> None:
+        self._split, self.classes = split, split.classes
 
-def _save(pixels: NDArray[np.uint8], path: Path) -> None:
-    Image.fromarray(pixels).save(path, compress_level=1)
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._split.labels)
+
+    def file(self, number: int) -> tuple[str, bytes, int]:
+        """Return suffix, content and label of an image."""
+        content = io.BytesIO()
+        Image.fromarray(self._split.images[number]).save(content, "PNG", compress_level=1)
+        return ".png", content.getvalue(), int(self._split.labels[number])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from PIL import Image, UnidentifiedImageError
 
 from ddl_core.datasets.image_file import MAX_PIXELS, why
+from ddl_core.datasets.plain import rgb
 from ddl_core.spec.run import RunSpec
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
@@ -105,7 +106,7 @@ def check_pixels(height: int, width: int) -> None:
 
 
 def open_rgb(content: bytes) -> Image.Image:
-    """Return a decoded image; grey, CMYK, palette and misnamed ones become RGB.
+    """Return a decoded image as RGB; what another one becomes is the rule of `plain`.
 
     Raises
     ------
@@ -115,6 +116,6 @@ def open_rgb(content: bytes) -> Image.Image:
     try:
         with Image.open(io.BytesIO(content)) as image:
             check_pixels(image.height, image.width)
-            return image.convert("RGB")
+            return rgb(image)
     except UnidentifiedImageError as error:
         raise OSError(why(error)) from None

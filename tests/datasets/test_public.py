@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
+from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, Packed, import_set
 from ddl_core.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -104,16 +104,14 @@ def test_damaged_files_leave_nothing_behind(idx: Path, tmp_path: Path, fault: st
 
 
 def test_an_interrupted_import_is_made_again(idx: Path, tmp_path: Path, monkeypatch) -> None:
-    from ddl_core.datasets import public
+    file = Packed.file
 
-    calls = iter(range(100))
-
-    def failing(pixels: np.ndarray, path: Path) -> None:
-        if next(calls) == 30:
+    def failing(split: Packed, number: int) -> tuple[str, bytes, int]:
+        if number == 30:
             raise OSError(28, os.strerror(28))
-        Image.fromarray(pixels).save(path)
+        return file(split, number)
 
-    monkeypatch.setattr(public, "_save", failing)
+    monkeypatch.setattr(Packed, "file", failing)
     with pytest.raises(DataError, match="free some space"):
         import_set("fashion_mnist", tmp_path / "out", idx, progress=False)
     assert not (tmp_path / "out").exists()

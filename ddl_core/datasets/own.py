@@ -1,0 +1,205 @@
+"""Write a set of one's own as an image folder, which all loaders read.
+
+It is a function of one's own, or class folders that nobody has divided into training and
+validation. What is written is plain: RGB or grey, 8 bits (`plain`).
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from ddl_core.datasets import plain
+from ddl_core.datasets.folder import class_folders, list_images, scan
+from ddl_core.datasets.image_file import why
+from ddl_core.datasets.writing import write_folder
+from ddl_core.errors import DataError, NotInstalledError, SpecError
+from ddl_core.spec.gate import shown
+
+SPLITS = ("train", "val")
+ONE_IN = 10  # of undivided images are for validation
+SOURCE = "source.json"
+_JPEG = b"\xff\xd8\xff"
+
+
+class OwnSplit(Protocol):
+    """What a function of one's own returns of each split."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """What a label is an index into."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes with the set, so that another one is never taken for it."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        """Return an image and its label.
+
+        The image is one of Pillow, an array (height, width) or (height, width, 3 or 4) of 8 or 16
+        bits, or the bytes of a file.
+        """
+        ...
+
+
+def write_own(source: str, out_dir: Path, progress: bool = True) -> int:
+    """Write a set to `out_dir`, whole or not at all; return its number of images.
+
+    What is there already from the same set is left as it is; the number is then 0.
+
+    Parameters
+    ----------
+    source
+        ``package.module:function``, without arguments, that returns ``{"train": ..., "val": ...}``
+        of `OwnSplit`; or a folder of class folders.
+    out_dir
+        Receives ``train/<class>/*`` and ``val/<class>/*``.
+    progress
+        Show a progress bar on stderr.
+
+    Raises
+    ------
+    DataError
+        If the set is empty, an image or a label of it is wrong, another set is in `out_dir`, or
+        that cannot be written.
+    SpecError, NotInstalledError
+        If there is no such function.
+    """
+    splits = _called(source) if ":" in source else _divided(Path(source))
+    told = {name: f"{one.fingerprint}" for name, one in splits.items()}
+    folder = out_dir.absolute()
+    if folder.exists():
+        _require_same(folder, told)
+        return 0
+    return write_folder(folder, {name: _Files(name, one) for name, one in splits.items()},
+                        progress, {SOURCE: json.dumps(told, indent=1) + "\n"})  # fmt: skip
+
+
+def _require_same(folder: Path, told: Mapping[str, str]) -> None:
+    class_folders(folder / "train")  # what is there has to be a set, not anything
+    try:
+        there = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        there = None
+    if there != told:
+        raise DataError(f"{folder} holds another set, or an older state of it; name another folder")
+
+
+def _called(source: str) -> Mapping[str, OwnSplit]:
+    module, _, name = source.partition(":")
+    try:
+        function = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(
+            f"{shown(source)} needs {error.name!r}, which cannot be imported; put the folder that "
+            "it is in on PYTHONPATH"
+        ) from None
+    if not callable(function):
+        raise SpecError(f"{shown(source)}: {module} has no function {name!r}")
+    try:
+        found = function()
+    except Exception as error:  # whatever it raises
+        raise DataError(f"{shown(source)} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping) or set(found) != set(SPLITS):
+        raise DataError(f"{shown(source)} has to return a dict of 'train' and 'val'")
+    for split, one in found.items():
+        missing = [part for part in ("classes", "fingerprint", "__len__", "__getitem__")
+                   if not hasattr(one, part)]  # fmt: skip
+        if missing:
+            raise DataError(f"{shown(source)}: {split} has no {', '.join(missing)}")
+    return found
+
+
+class _Part:
+    """Every image of class folders that is in one split, by the hash of its name."""
+
+    def __init__(self, folder: Path, held: bool) -> None:
+        self.classes = class_folders(folder)
+        self._images = scan(folder, self.classes)
+        names = map(self._images.name, range(len(self._images)))
+        self._numbers = [number for number, name in enumerate(names) if _is_held(name) == held]
+        self.fingerprint = self._images.fingerprint()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> tuple[bytes, int]:
+        return self._images.read(self._numbers[number])
+
+
+def _is_held(name: str) -> bool:
+    return int(sha256(name.encode("utf-8", "surrogateescape")).hexdigest(), 16) % ONE_IN == 0
+
+
+def _divided(folder: Path) -> Mapping[str, OwnSplit]:
+    found = class_folders(folder)
+    if set(SPLITS) <= set(found):
+        list_images(folder / "train")
+        raise DataError(f"{folder} has train/ and val/ already: use it as it is, with --data DIR")
+    return {"train": _Part(folder, held=False), "val": _Part(folder, held=True)}
+
+
+class _Files:
+    """The images of a split as files: a suffix, the file's bytes and the label of each."""
+
+    def __init__(self, name: str, split: OwnSplit) -> None:
+        self._name, self._split = name, split
+        if not len(split):
+            raise DataError(f"split {name!r} has no images")
+        digits = len(str(len(split.classes) - 1))
+        # Numbered, so that sorted folders give the labels.
+        self.classes = [f"{label:0{digits}d}_{_plain_name(str(one))}"
+                        for label, one in enumerate(split.classes)]  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def file(self, number: int) -> tuple[str, bytes, int]:
+        """Return suffix, content and label.
+
+        Raises
+        ------
+        DataError
+            If image or label are none.
+        """
+        try:
+            image, label = self._split[number]
+            suffix, content = _encoded(image)
+        except Exception as error:  # whatever a set of others, or a damaged file, raises
+            raise DataError(f"{self._name} image {number}: {why(error)}") from error
+        if not 0 <= int(label) < len(self.classes):
+            raise DataError(f"{self._name} image {number} has label {label}, but there are "
+                            f"{len(self.classes)} classes")  # fmt: skip
+        return suffix, content, int(label)
+
+
+def _plain_name(name: str) -> str:
+    return "".join(one if one.isalnum() or one in "-_." else "_" for one in name)[:100]
+
+
+def _encoded(image: Any) -> tuple[str, bytes]:
+    """Return suffix and bytes of a file; a plain JPEG keeps its bytes."""
+    content = bytes(image) if isinstance(image, bytes | bytearray) else b""
+    if content:
+        image = Image.open(io.BytesIO(content))
+        image.load()
+        if content.startswith(_JPEG) and image.mode in ("L", "RGB"):
+            return ".jpg", content
+    elif not isinstance(image, Image.Image):
+        image = Image.fromarray(np.asarray(image))
+    written = io.BytesIO()
+    kept = image if image.mode == "L" else plain.rgb(image)
+    kept.save(written, "PNG", compress_level=1)
+    return ".png", written.getvalue()

@@ -1,0 +1,40 @@
+"""One rule for pictures that are not plain: how grey, 16-bit and transparent ones become RGB.
+
+- Grey has three equal channels.
+- Of 16 bits the upper 8 count, as in 16-bit colour, which Pillow opens so by itself.
+- What is transparent lies on white.
+- Palettes and CMYK become RGB as Pillow does it.
+"""
+
+import numpy as np
+from PIL import Image
+
+_WIDE = ("I;16", "I;16B", "I;16L", "I;16N", "I")  # "I": what Pillow 9 and older made of 16 bits
+_MOST = 2**16 - 1
+
+
+def rgb(image: Image.Image) -> Image.Image:
+    """Return a decoded picture as RGB by the rule above.
+
+    Raises
+    ------
+    ValueError
+        If its numbers are no colours: fractions, or more than 16 bits.
+    """
+    if image.mode == "RGB":
+        return image
+    if image.mode == "F":
+        raise ValueError("mode F: fractions, of which nobody knows what is black and white")
+    if image.mode in _WIDE:
+        return _narrow(image).convert("RGB")
+    if image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(opaque, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def _narrow(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > _MOST:
+        raise ValueError(f"mode {image.mode}: values from {values.min()} to {values.max()}")
+    return Image.fromarray((values >> 8).astype(np.uint8))

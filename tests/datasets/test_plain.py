@@ -1,0 +1,67 @@
+"""One rule for grey, 16-bit and transparent pictures, wherever they are read."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddl_core.datasets.plain import rgb
+from ddl_core.rank.views import open_rgb
+
+RAMP = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)  # 0x0000, 0x0101 to 0xffff
+LEVELS = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+def png(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def grey(levels: np.ndarray) -> np.ndarray:
+    return np.repeat(levels[..., None], 3, axis=2)
+
+
+@pytest.mark.parametrize("kind", ["8 bits", "16 bits", "32 bits that hold 16"])
+def test_grey_has_three_equal_channels_of_its_upper_8_bits(kind: str) -> None:
+    levels = {"8 bits": LEVELS, "16 bits": RAMP, "32 bits that hold 16": RAMP.astype(np.int32)}
+    image = Image.fromarray(levels[kind])
+    assert np.array_equal(np.asarray(rgb(image)), grey(LEVELS))
+    if kind != "32 bits that hold 16":
+        assert np.array_equal(np.asarray(open_rgb(png(image))), grey(LEVELS))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_what_is_transparent_lies_on_white(mode: str) -> None:
+    colours = np.zeros((1, 3, 4), np.uint8)
+    colours[0, :, 3] = (0, 128, 255)
+    image = Image.fromarray(colours).convert(mode)
+    found = np.asarray(rgb(image))[0, :, 0].tolist()
+    assert found == [255, 127, 0]
+
+
+def test_a_colour_of_a_palette_may_be_transparent() -> None:
+    image = Image.frombytes("P", (2, 1), bytes([0, 1]))
+    image.putpalette([0, 0, 0, 200, 0, 0])
+    content = io.BytesIO()
+    image.save(content, "PNG", transparency=0)
+    assert np.asarray(open_rgb(content.getvalue()))[0].tolist() == [[255] * 3, [200, 0, 0]]
+
+
+def test_plain_colours_stay_as_they_are() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8))
+    assert rgb(image) is image
+
+
+@pytest.mark.parametrize(
+    ("image", "match"),
+    [
+        (Image.fromarray(np.ones((2, 2), np.float32)), "mode F: fractions"),
+        (Image.fromarray(np.full((2, 2), 70_000, np.int32)), "values from 70000 to 70000"),
+        (Image.fromarray(np.full((2, 2), -1, np.int32)), "values from -1 to -1"),
+    ],
+)
+def test_numbers_that_are_no_colours_are_refused(image: Image.Image, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        rgb(image)

@@ -1,0 +1,53 @@
+"""Pages of docs/ followed to the letter: their files written, their commands executed."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddl_core.records.paths import PROJECT
+
+_FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the contents of the files that a page shows, by their names."""
+    return dict(_FILE.findall(_text(page)))
+
+
+def write(names: Sequence[str], page: str, folder: Path) -> None:
+    """Write some of them."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(files(page)[name])
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words behind ``ddl`` of each command that a page shows."""
+    return [shlex.split(line)[1:] for line in _text(page).splitlines() if line.startswith("ddl ")]
+
+
+def ddl(python_path: Path, folder: Path, *words: str) -> str:
+    """Run `ddl` in a folder outside the project, with modules on the path; return what it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ddl_core.cli", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": os.pathsep.join([str(python_path), str(PROJECT)])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said, said
+    if words[0] != "doctor":  # which may find other things here
+        assert done.returncode == 0, said
+    return said
+
+
+def _text(page: str) -> str:
+    return (PROJECT / "docs" / page).read_text()
