@@ -7,6 +7,7 @@ an all-reduce measured alone tell apart; the loader alone, its rate.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -133,22 +134,30 @@ def _hardware(system: dict[str, Any] | None) -> str:
 
 
 def _measured(tree: Tree, study: str, record: RunRecord) -> Measured:
-    rows = [
-        row
-        for row in read_epochs(tree.study(study) / record.run_id)
-        if row.phase == "train" and not row.cold
-    ]
-    if not rows:
-        raise DataError(f"{record.run_id} has no warm epoch; train more epochs than its warm-up")
-    images = sum(row.samples for row in rows)
-    seconds = sum(row.wall_s for row in rows)
     return Measured(
         "load" if record.spec.work == "load" else "train",
         record.world_size,
-        seconds * record.global_batch_size / images,
+        warm_step_s(tree.study(study) / record.run_id, record),
         Training.of(record.spec),
         record.spec.loader == "synthetic",
     )
+
+
+def warm_step_s(directory: Path, record: RunRecord) -> float:
+    """Return the seconds of a step, the mean of a run's warm epochs.
+
+    Raises
+    ------
+    DataError
+        If none is warm.
+    RecordError
+        If they cannot be read.
+    """
+    rows = [row for row in read_epochs(directory) if row.phase == "train" and not row.cold]
+    if not rows:
+        raise DataError(f"{record.run_id} has no warm epoch; train more epochs than its warm-up")
+    images = sum(row.samples for row in rows)
+    return sum(row.wall_s for row in rows) * record.global_batch_size / images
 
 
 def _all_reduces(tree: Tree, like: RunRecord) -> list[Measured]:

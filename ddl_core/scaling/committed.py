@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddl_core.records.paths import SCALING
+from ddl_core.records.paths import SCALING, committed
 from ddl_core.records.storage import write_atomically
-from ddl_core.scaling import paper_case, published_case
+from ddl_core.scaling import box_case, box_checks, paper_case, published_case
+from ddl_core.scaling.box_case import BoxFit
+from ddl_core.scaling.box_checks import Planted, Twin
 from ddl_core.scaling.fit import Band, Fitted
 from ddl_core.scaling.judged import Judged, Summary, summaries
 from ddl_core.scaling.paper_case import PaperFit, efficiency_peer, share_peer
@@ -31,11 +33,13 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Validation:
-    """Both cases: their fits, and every held-out value beside its prediction."""
+    """All cases: their fits, and every held-out value beside its prediction."""
 
     paper: Sequence[PaperFit]
     published: Sequence[PublishedFit]
+    box: Sequence[BoxFit]
     judged: Sequence[Judged]
+    planted: Sequence[Planted]
 
     @classmethod
     def made(cls) -> "Validation":
@@ -44,12 +48,21 @@ class Validation:
         Raises
         ------
         DataError
-            If the paper's or the published numbers are missing.
+            If the paper's or the published numbers are missing, or the runs of the box.
         """
         paper = [paper_case.fit_series(one) for one in paper_case.read_series()]
         published = [published_case.fit_series(one) for one in published_case.read_series()]
-        judged = [*paper_case.judge_paper(paper), *published_case.judge_published(published)]
-        return cls(paper, published, judged)
+        series = box_case.series_of(box_case.read_runs(box_case.STUDY))
+        box = [box_case.fit_series(one) for one in series]
+        planted = box_checks.find_links(series, box_case.MOST_FITTED)
+        if committed().run_folders(box_checks.DELAYS):
+            planted += box_checks.find_delays(box_case.read_runs(box_checks.DELAYS))
+        judged = [
+            *paper_case.judge_paper(paper),
+            *published_case.judge_published(published),
+            *box_case.judge_box(box),
+        ]
+        return cls(paper, published, box, judged, planted)
 
     def tables(self) -> dict[str, Table]:
         """Return the tables by the name of their file."""
@@ -65,7 +78,10 @@ class Validation:
                 for one in self.published
                 for row in _published_curves(one)
                 if one.series.case == published_case.LARGE
-            ],
+            ]
+            + [row for one in self.box for row in _box_curves(one)],
+            "planted": [_planted(one) for one in self.planted],
+            "twin": [_twin(one) for one in box_checks.twins(self.box)],
         }
 
     def _fits(self) -> Iterable[tuple[str, Fitted]]:
@@ -73,6 +89,8 @@ class Validation:
             yield f"paper, {paper.series.name}", paper.fitted
         for published in self.published:
             yield published.series.name, published.fitted
+        for box in self.box:
+            yield f"box, {box.series.name}", box.fitted
 
 
 def _judged(one: Judged) -> dict[str, object]:
@@ -147,6 +165,46 @@ def _published_curves(one: PublishedFit) -> Table:
         point_row("fitted" if fitted else "stated", series.name, "throughput_per_gpu", count, value)
         for fitted, count, value in values
     ]
+
+
+def _box_curves(one: BoxFit) -> Table:
+    """Return the efficiency over nodes, a curve for each rate of the links."""
+    rows: Table = []
+    for mbit in one.mbits:
+        name = f"box, {one.series.name}, {mbit:g} Mbit/s"
+        band, peer = one.efficiency(mbit, RANKS)
+        rows += _curve(name, "parallel_efficiency", RANKS, band, peer)
+        rows += [
+            point_row("emulated, fitted" if fitted else "emulated, held out", name,
+                      "parallel_efficiency", ranks, value)
+            for fitted, ranks, value in one.efficiencies(mbit)
+        ]  # fmt: skip
+    return rows
+
+
+def _planted(one: Planted) -> dict[str, object]:
+    return {
+        "series": one.series,
+        "parameter": one.found.parameter.name,
+        "unit": one.found.parameter.unit,
+        "planted": one.planted,
+        "found": one.found.value,
+        "low": one.found.low,
+        "high": one.found.high,
+        "known": one.found.known,
+        "error": one.error,
+    }
+
+
+def _twin(one: Twin) -> dict[str, object]:
+    return {
+        "series": one.series,
+        "link_mbit": one.mbit,
+        "world_size": one.ranks,
+        "box_s": "" if one.box_s is None else one.box_s,
+        "twin_s": one.twin_s,
+        "error": "" if one.box_s is None else one.twin_s / one.box_s - 1,
+    }
 
 
 def _curve(

@@ -1,6 +1,6 @@
 """The gradients of a network: how large they are, and when in backward each is there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
 
 BYTES = 4  # of a gradient in fp32
 
@@ -64,7 +65,33 @@ def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
     SpecError
         If the network is not known here.
     """
-    backward = layers(model, image_size, classes)[::-1]
+    return of_layers(layers(model, image_size, classes))
+
+
+def of_run(spec: RunSpec) -> Gradients:
+    """Return the gradients that a run reduces; of a paced network those that it really sends.
+
+    Raises
+    ------
+    SpecError
+        If they are not known here.
+    """
+    if spec.emulated:
+        return of_layers(paced_layers(spec))
+    return resnet(spec.model, spec.image_size, spec.classes)
+
+
+def paced_layers(spec: RunSpec) -> list[Layer]:
+    """Return ResNet50's layers with ``box_shrink`` times fewer numbers, one of each at least."""
+    return [
+        Layer(tuple(max(1, round(count / spec.box_shrink)) for count in layer.tensors), layer.flop)
+        for layer in layers("resnet50", 224, spec.classes)
+    ]
+
+
+def of_layers(network: Sequence[Layer]) -> Gradients:
+    """Return the gradients of layers that stand in the order of forward."""
+    backward = network[::-1]
     passed = np.cumsum([layer.flop for layer in backward])
     ready = np.repeat(passed / passed[-1], [len(layer.tensors) for layer in backward])
     nbytes = [BYTES * count for layer in backward for count in layer.tensors[::-1]]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ddl_core.errors import SpecError
 from ddl_core.scaling.checks import at_least, positive
-from ddl_core.scaling.gradients import Gradients, resnet
+from ddl_core.scaling.gradients import Gradients, of_run
 from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 
@@ -60,7 +60,7 @@ class Training:
             If the gradients of its network are not known here.
         """
         return cls(
-            resnet(spec.model, spec.image_size, spec.classes),
+            of_run(spec),
             spec.strategy,
             spec.local_batch_size * spec.accumulation,
             images,

@@ -1,4 +1,4 @@
-"""The peer to beat: a straight line through the logarithms, value = a G^b."""
+"""The peer to beat: what is straight in logarithms, value = a G^b, or a G^b r^c with links of r."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,32 @@ def power_law(ranks: ArrayLike, values: ArrayLike) -> PowerLaw:
     x, y = np.log(np.asarray(ranks, float)), np.log(np.asarray(values, float))
     exponent, offset = np.polyfit(x, y, 1)
     return PowerLaw(float(np.exp(offset)), float(exponent))
+
+
+@dataclass(frozen=True)
+class PowerPlane:
+    """value = factor * ranks ** exponent * rate ** rate_exponent."""
+
+    factor: float
+    exponent: float
+    rate_exponent: float
+
+    def predict(self, ranks: ArrayLike, rate: ArrayLike) -> NDArray[np.float64]:
+        """Return the values at `ranks` with links of `rate`."""
+        grown = np.asarray(ranks, float) ** self.exponent
+        return np.asarray(self.factor * grown * np.asarray(rate, float) ** self.rate_exponent)
+
+
+def power_plane(ranks: ArrayLike, rate: ArrayLike, values: ArrayLike) -> PowerPlane:
+    """Return the power law of both that is nearest to `values`, by least squares of logarithms.
+
+    Raises
+    ------
+    SpecError
+        If a value is not above 0.
+    """
+    positive(ranks=ranks, rate=rate, values=values)
+    x, y, z = (np.log(np.asarray(part, float)) for part in (ranks, rate, values))
+    solved, *_ = np.linalg.lstsq(np.column_stack([np.ones_like(x), x, y]), z, rcond=None)
+    offset, exponent, rate_exponent = map(float, solved)
+    return PowerPlane(float(np.exp(offset)), exponent, rate_exponent)

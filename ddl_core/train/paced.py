@@ -4,13 +4,14 @@ What a strategy sees is a network like any other: hooks fire as each gradient is
 fill, and real bytes travel. Only the arithmetic is not done, so that many ranks share a few cores.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddl_core.rank.pace import Pace, of_this_rank
-from ddl_core.scaling.gradients import BYTES, Layer, layers
+from ddl_core.scaling.gradients import BYTES, Layer, paced_layers
 from ddl_core.spec.run import RunSpec
 
 # Of a step's compute: for each product of forward, backward has two.
@@ -25,7 +26,7 @@ def paced_resnet50(spec: RunSpec) -> nn.Module:
 
     Each layer takes its share of that by its multiply-adds.
     """
-    return Paced(layers("resnet50", 224, spec.classes), spec)
+    return Paced(paced_layers(spec), spec)
 
 
 class Paced(nn.Module):
@@ -46,7 +47,7 @@ class Paced(nn.Module):
         flop = sum(layer.flop for layer in network)
         self.layers = nn.ModuleList(
             _Layer(
-                [max(1, round(count / spec.box_shrink)) for count in layer.tensors],
+                layer.tensors,
                 BACKWARD * layer.flop / flop,
                 self._pace,
                 first=number == 0,
@@ -66,7 +67,7 @@ class Paced(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, counts: list[int], share: float, pace: Pace, first: bool) -> None:
+    def __init__(self, counts: Sequence[int], share: float, pace: Pace, first: bool) -> None:
         super().__init__()
         self.share, self.pace, self.first = share, pace, first
         self.weights = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in counts)

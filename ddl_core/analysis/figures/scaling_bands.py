@@ -10,8 +10,10 @@ from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.analysis.scaling_data import Panel, points_of, read_scaling
 from ddl_core.records.paths import SCALING
 
-_LOOKS = {"measured": bands.FILLED, "stated": bands.OPEN}
-_NAMES = {"measured here": bands.FILLED, "stated by the paper": bands.OPEN}
+_LOOKS = {"measured": bands.FILLED, "stated": bands.OPEN, "emulated": bands.EMULATED}
+_NAMES = {
+    "measured here": bands.FILLED, "stated by the paper": bands.OPEN, "emulated": bands.EMULATED
+}  # fmt: skip
 _AXES = {"parallel_efficiency": "parallel efficiency E", "throughput": "throughput (images/s)"}
 
 
@@ -22,6 +24,8 @@ _PANELS = [
     Panel("ResNet50, DALI (GPU) (paper)", "resnet50, dali_gpu", "parallel_efficiency"),
     Panel("ResNet50, native (paper)", "resnet50, native", "parallel_efficiency"),
     Panel("ResNet50, native, two CPU cores", "laptop, resnet50, native", "throughput"),
+    Panel("EMULATED, 20 Mbit/s", "box, ddp, 20 Mbit/s", "parallel_efficiency"),
+    Panel("EMULATED, 20 Mbit/s", "box, ddp, 20 Mbit/s", "throughput"),
 ]
 
 
@@ -71,4 +75,6 @@ def _caption() -> list[str]:
         "Measured here: 32 px, batch 16, one core a worker; beyond two workers the curve is of "
         "more such machines, joined as fast as the two cores are, which nobody measured: it shows "
         "how little two workers tell.",
+        "EMULATED: nodes of one machine, links of 20 Mbit/s, compute that sleeps 3 s a step, "
+        "gradients 64 times smaller than ResNet50's (docs/emulation.md).",
     ]

@@ -21,6 +21,9 @@ FILLED: dict[str, Any] = {
     "marker": "o", "color": "#000000", "linestyle": "none", "markersize": 4
 }  # fmt: skip
 OPEN = FILLED | {"markerfacecolor": "white", "markeredgewidth": 1.1}
+# Of emulated nodes: never to be taken for what a machine did.
+EMULATED = FILLED | {"marker": "s", "color": "#D55E00"}
+EMULATED_OPEN = EMULATED | {"markerfacecolor": "white", "markeredgewidth": 1.1}
 
 
 def draw_panel(ax: Axes, part: pd.DataFrame, looks: Mapping[str, dict[str, Any]]) -> None:

@@ -9,19 +9,23 @@ test makes a part of them again and compares.
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from ddl_core.records.paths import PAPER, PROJECT, SCALING, Tree, committed
 from ddl_core.records.storage import write_atomically
 from ddl_core.scaling.advice import paper, told
 from ddl_core.scaling.advice.advise import Place, Question, advise
 from ddl_core.scaling.advice.candidates import Limits
+from ddl_core.scaling.box_case import STUDY, fit_series, read_runs, series_of
 from ddl_core.scaling.calibrate import calibrate
 from ddl_core.scaling.committed import RANKS, Table, band_rows, csv_text, point_row
-from ddl_core.scaling.fit import band
+from ddl_core.scaling.fit import Band, band
 from ddl_core.scaling.paper_case import BASE, MODELS
 from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES
 
 # The example of the figure and of docs/advise.md: the paper's network on the paper's machine.
 JUWELS = Place("juwels_booster", "JUWELS Booster", 4)
+_BOX_MBIT = 20.0  # the middle one of its rates
 _OWN = ("laptop", "ddp", "native", "resnet50")
 EXAMPLE = Question(JUWELS, "resnet50", Limits(deadline=1.0, accuracy=75.0))
 
@@ -79,6 +83,23 @@ def own_bands() -> Table:
     return found
 
 
+def emulated_bands() -> Table:
+    """Return what all faithful runs of PyTorch-DDP in the box say of 1 to 4096 nodes."""
+    series = next(one for one in series_of(read_runs(STUDY)) if one.name == "ddp")
+    box = fit_series(series, np.full(len(series.ranks), True))
+    name = f"box, ddp, {_BOX_MBIT:g} Mbit/s"
+    efficiency, _ = box.efficiency(_BOX_MBIT, RANKS)
+    found = band_rows(name, "parallel_efficiency", RANKS, efficiency)
+    alone = series.training.local_batch_size / box.alone_s
+    per_rank = np.array(RANKS) * alone
+    rates = Band(*(part * per_rank for part in vars(efficiency).values()))
+    found += band_rows(name, "throughput", RANKS, rates)
+    for _, ranks, value in box.efficiencies(_BOX_MBIT):
+        found.append(point_row("emulated", name, "parallel_efficiency", ranks, value))
+        found.append(point_row("emulated", name, "throughput", ranks, value * ranks * alone))
+    return found
+
+
 def write(directory: Path = SCALING) -> None:
     """Make all tables and write them.
 
@@ -95,7 +116,7 @@ def write(directory: Path = SCALING) -> None:
     ]
     _write(directory, {"admitted": rows})
     bands = [row for model in MODELS for row in stated_bands(model)]
-    _write(directory, {"advice": example(), "bands": bands + own_bands()})
+    _write(directory, {"advice": example(), "bands": bands + own_bands() + emulated_bands()})
 
 
 def _write(directory: Path, tables: Mapping[str, Table]) -> None:
