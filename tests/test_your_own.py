@@ -46,4 +46,4 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     rows = [row for row in read_epochs(folder) if row.phase == "eval"]
     assert [row.samples for row in rows] == [64] * 4
     assert max(row.top1 or 0 for row in rows) > 0.7
-    assert list((tmp_path / "results" / "figures").rglob("learning_curves.svg"))
+    assert list((tmp_path / "results" / "figures").rglob("throughput_by_arm.svg"))

@@ -14,15 +14,13 @@ _MOST = 2**16 - 1
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return a decoded picture as RGB by the rule above.
+    """Return a picture as RGB by the rule above, decoded: its file may then be closed.
 
     Raises
     ------
     ValueError
         If its numbers are no colours: fractions, or more than 16 bits.
     """
-    if image.mode == "RGB":
-        return image
     if image.mode == "F":
         raise ValueError("mode F: fractions, of which nobody knows what is black and white")
     if image.mode in _WIDE:
