@@ -6,6 +6,8 @@ validation. What is written is plain: RGB or grey, 8 bits (`plain`).
 
 import io
 import json
+import os.path
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
@@ -25,6 +27,7 @@ from ddl_core.spec.gate import shown
 SPLITS = ("train", "val")
 ONE_IN = 10  # of undivided images are for validation
 SOURCE = "source.json"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _JPEG = b"\xff\xd8\xff"
 
 
@@ -77,7 +80,7 @@ def write_own(source: str, out_dir: Path, progress: bool = True) -> int:
     SpecError, NotInstalledError
         If there is no such function.
     """
-    splits = _called(source) if ":" in source else _divided(Path(source))
+    splits = _called(source) if _FUNCTION.fullmatch(source) else _divided(source)
     told = {name: f"{one.fingerprint}" for name, one in splits.items()}
     folder = out_dir.absolute()
     if folder.exists():
@@ -106,6 +109,9 @@ def _called(source: str) -> Mapping[str, OwnSplit]:
             f"{shown(source)} needs {error.name!r}, which cannot be imported; put the folder that "
             "it is in on PYTHONPATH"
         ) from None
+    except Exception as error:  # whatever a module of others raises
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(f"{shown(source)} cannot be imported: {said}") from error
     if not callable(function):
         raise SpecError(f"{shown(source)}: {module} has no function {name!r}")
     try:
@@ -143,7 +149,12 @@ def _is_held(name: str) -> bool:
     return int(sha256(name.encode("utf-8", "surrogateescape")).hexdigest(), 16) % ONE_IN == 0
 
 
-def _divided(folder: Path) -> Mapping[str, OwnSplit]:
+def _divided(source: str) -> Mapping[str, OwnSplit]:
+    if not os.path.isdir(source):  # noqa: PTH112 (Path's raises for names that no file can have)
+        raise DataError(
+            f"source {shown(source)} is no folder, and not package.module:function; name either"
+        )
+    folder = Path(source)
     found = class_folders(folder)
     if set(SPLITS) <= set(found):
         list_images(folder / "train")

@@ -92,6 +92,7 @@ def good(parameter: click.Parameter, world: World) -> list[str] | None:
     by_name = {
         "STUDY": str(world.study),
         "DIR": str(world.photos),
+        "SOURCE": str(world.photos / "train"),
         "FILE": str(world.report),
         "NAME": "digits" if isinstance(parameter.type, click.Choice) else "small",
         "--site": str(world.site),

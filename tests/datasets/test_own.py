@@ -139,7 +139,10 @@ def test_the_same_set_is_left_as_it_is_and_another_is_refused(tmp_path: Path) ->
         ("ourset:missing", SpecError, "'ourset:missing': ourset has no function 'missing'"),
         ("ourset:number", SpecError, "ourset has no function 'number'"),
         ("theirs:small", NotInstalledError, "'theirs', which cannot be imported; put the folder"),
-        ("nowhere", DataError, "cannot read nowhere: No such file"),
+        ("nowhere", DataError, "source 'nowhere' is no folder, and not package.module:function"),
+        ("", DataError, "source '' is no folder"),
+        (":small", DataError, "source ':small' is no folder"),
+        ("x" * 9999, DataError, "source 'xxx.* is no folder"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_left(

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.errors import LaunchError, NotInstalledError, SpecError
 from ddl_core.launch import namespaces, preflight
 from ddl_core.launch.box import possible
 from ddl_core.launch.plan import plan_run
@@ -286,8 +286,11 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         preflight.check_run(RunSpec(**SHORT))
 
 
-def test_a_job_is_no_place_for_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_box
+def test_a_job_of_one_machine_may_make_any_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     monkeypatch.setenv("DDL_SRUN", "srun")
-    with pytest.raises(LaunchError, match="emulated = true: the nodes are made on one machine"):
-        preflight.check_run(RunSpec(**SHORT))
+    preflight.check_run(RunSpec(**SHORT))
+    with pytest.raises(SpecError, match="nodes = 2, but this SLURM job has 1"):
+        preflight.check_run(RunSpec(strategy="ddp", nodes=2))
