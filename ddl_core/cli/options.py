@@ -81,7 +81,9 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
         return click.option(
             f"{flag}/--no-{flag[2:]}", name, default=field.default, show_default=True, **settings
         )
-    if name in REGISTRIES and name != "model":  # any network of others may be asked for
+    if name == "model":  # any network of others may be asked for
+        settings["help"] += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
+    elif name in REGISTRIES:
         kind = click.Choice(sorted(REGISTRIES[name]))
     return click.option(flag, name, type=kind, default=field.default, show_default=True, **settings)
 
