@@ -138,7 +138,8 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     tmp_path: Path, localtest: EmulatedSlurm
 ) -> None:
     fields = {**EMULATED, "box_link_mbit": 50, "box_step_ms": 200, "image_size": 8}
-    (run,) = submitted(tmp_path, **fields, nodes=3, checkpoint_every=0)
+    warm = {"epochs": 2, "warmup_steps": 1, "checkpoint_every": 0}
+    (run,) = submitted(tmp_path, **fields, **warm, nodes=3)
     left_queue(run.directory)
     record = read_record(run.directory)
     assert record.status == "completed", log_of(run.directory)
