@@ -26,16 +26,27 @@ def write(names: Sequence[str], page: str, folder: Path) -> None:
         path.write_text(files(page)[name])
 
 
+def calls(page: str) -> list[list[str]]:
+    """Return the words of each ``ddl`` and ``python`` that a page calls."""
+    lines = _text(page).splitlines()
+    return [shlex.split(line) for line in lines if line.startswith(("ddl ", "python "))]
+
+
 def commands(page: str) -> list[list[str]]:
     """Return the words behind ``ddl`` of each command that a page shows."""
-    return [shlex.split(line)[1:] for line in _text(page).splitlines() if line.startswith("ddl ")]
+    return [words[1:] for words in calls(page) if words[0] == "ddl"]
 
 
 def ddl(python_path: Path, folder: Path, *words: str) -> str:
     """Run `ddl` in a folder outside the project, with modules on the path; return what it said."""
+    return python(python_path, folder, "-m", "ddl_core.cli", *words)
+
+
+def python(python_path: Path, folder: Path, *words: str) -> str:
+    """Run Python likewise."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
     done = subprocess.run(
-        [sys.executable, "-m", "ddl_core.cli", *words],
+        [sys.executable, *words],
         cwd=folder,
         env={**kept, "PYTHONPATH": os.pathsep.join([str(python_path), str(PROJECT)])},
         capture_output=True,
@@ -44,7 +55,7 @@ def ddl(python_path: Path, folder: Path, *words: str) -> str:
     )
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said
-    if words[0] != "doctor":  # which may find other things here
+    if "doctor" not in words:  # which may find other things here
         assert done.returncode == 0, said
     return said
 

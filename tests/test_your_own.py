@@ -19,8 +19,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.notebook]
 def follow(page: str, folder: Path) -> None:
     """Write the files of a page and execute its commands."""
     pages.write(list(pages.files(page)), page, folder)
-    for words in pages.commands(page):
-        pages.ddl(folder, folder, *words)
+    run = {"ddl": pages.ddl, "python": pages.python}
+    for program, *words in pages.calls(page):
+        run[program](folder, folder, *words)
+
+
+def images(folder: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*.png")}
 
 
 def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
@@ -47,3 +52,6 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     assert [row.samples for row in rows] == [64] * 4
     assert max(row.top1 or 0 for row in rows) > 0.7
     assert list((tmp_path / "results" / "figures").rglob("throughput_by_arm.svg"))
+    written, of_saved = (images(tmp_path / name) for name in ("images", "images_of_saved"))
+    assert len(of_saved) == 320
+    assert of_saved == written

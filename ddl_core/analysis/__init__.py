@@ -2,3 +2,9 @@
 
 ``records -> tables -> arms -> points -> figures``: each step is a pure function of the one before.
 """
+
+import pandas as pd
+
+# Else columns of type "string", and what comparing them gives, have other types where pyarrow is
+# installed, some of which lack operations.
+pd.set_option("mode.string_storage", "python")

@@ -74,7 +74,8 @@ def write_command(source: str, folder: Path) -> None:
     """Write a set of your own to DIR as an image folder, which all loaders read.
 
     SOURCE is package.module:function, a function of yours that returns the images of training and
-    validation, or a folder of class folders, of which one image in ten becomes validation.
+    validation; a folder that Hugging Face's datasets wrote with save_to_disk; or a folder of class
+    folders. Of what is not divided one image in ten becomes validation.
 
     Grey, 16-bit and transparent pictures become plain ones: docs/your_data.md has the rule.
     """

@@ -1,7 +1,8 @@
 """Write a set of one's own as an image folder, which all loaders read.
 
-It is a function of one's own, or class folders that nobody has divided into training and
-validation. What is written is plain: RGB or grey, 8 bits (`plain`).
+It is a function of one's own, a set that Hugging Face's `datasets` saved, or class folders that
+nobody has divided into training and validation. What is written is plain: RGB or grey, 8 bits
+(`plain`).
 """
 
 import io
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ddl_core.datasets import plain
+from ddl_core.datasets import hugging_face, plain
 from ddl_core.datasets.folder import class_folders, list_images, scan
 from ddl_core.datasets.image_file import why
 from ddl_core.datasets.writing import write_folder
@@ -66,7 +67,8 @@ def write_own(source: str, out_dir: Path, progress: bool = True) -> int:
     ----------
     source
         ``package.module:function``, without arguments, that returns ``{"train": ..., "val": ...}``
-        of `OwnSplit`; or a folder of class folders.
+        of `OwnSplit`; a folder that ``save_to_disk`` of Hugging Face's `datasets` wrote; or a
+        folder of class folders.
     out_dir
         Receives ``train/<class>/*`` and ``val/<class>/*``.
     progress
@@ -78,9 +80,9 @@ def write_own(source: str, out_dir: Path, progress: bool = True) -> int:
         If the set is empty, an image or a label of it is wrong, another set is in `out_dir`, or
         that cannot be written.
     SpecError, NotInstalledError
-        If there is no such function.
+        If there is no such function, or no `datasets`.
     """
-    splits = _called(source) if _FUNCTION.fullmatch(source) else _divided(source)
+    splits = _called(source) if _FUNCTION.fullmatch(source) else _found(source)
     told = {name: f"{one.fingerprint}" for name, one in splits.items()}
     folder = out_dir.absolute()
     if folder.exists():
@@ -128,38 +130,71 @@ def _called(source: str) -> Mapping[str, OwnSplit]:
     return found
 
 
-class _Part:
-    """Every image of class folders that is in one split, by the hash of its name."""
+class _Whole(OwnSplit, Protocol):
+    """Images that nobody has divided."""
 
-    def __init__(self, folder: Path, held: bool) -> None:
-        self.classes = class_folders(folder)
-        self._images = scan(folder, self.classes)
-        names = map(self._images.name, range(len(self._images)))
-        self._numbers = [number for number, name in enumerate(names) if _is_held(name) == held]
+    def name(self, number: int) -> str: ...
+
+
+class _Folders:
+    """All images of class folders."""
+
+    def __init__(self, folder: Path, classes: Sequence[str]) -> None:
+        self.classes = classes
+        self._images = scan(folder, classes)
         self.fingerprint = self._images.fingerprint()
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, number: int) -> tuple[bytes, int]:
+        return self._images.read(number)
+
+    def name(self, number: int) -> str:
+        return self._images.name(number)
+
+
+class _Part:
+    """Every image of an undivided set that is in one split, by the hash of its name."""
+
+    def __init__(self, whole: _Whole, held: bool) -> None:
+        self.classes, self.fingerprint = whole.classes, whole.fingerprint
+        self._whole = whole
+        self._numbers = [number for number in range(len(whole))
+                         if _is_held(whole.name(number)) == held]  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, number: int) -> tuple[bytes, int]:
-        return self._images.read(self._numbers[number])
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        return self._whole[self._numbers[number]]
+
+    def name(self, number: int) -> str:
+        return self._whole.name(self._numbers[number])
 
 
 def _is_held(name: str) -> bool:
     return int(sha256(name.encode("utf-8", "surrogateescape")).hexdigest(), 16) % ONE_IN == 0
 
 
-def _divided(source: str) -> Mapping[str, OwnSplit]:
+def _found(source: str) -> Mapping[str, OwnSplit]:
     if not os.path.isdir(source):  # noqa: PTH112 (Path's raises for names that no file can have)
         raise DataError(
             f"source {shown(source)} is no folder, and not package.module:function; name either"
         )
     folder = Path(source)
+    if hugging_face.is_saved(folder):
+        saved = hugging_face.read(folder)
+        return saved if len(saved) > 1 else _divided(*saved.values())
     found = class_folders(folder)
     if set(SPLITS) <= set(found):
         list_images(folder / "train")
         raise DataError(f"{folder} has train/ and val/ already: use it as it is, with --data DIR")
-    return {"train": _Part(folder, held=False), "val": _Part(folder, held=True)}
+    return _divided(_Folders(folder, found))
+
+
+def _divided(whole: _Whole) -> Mapping[str, OwnSplit]:
+    return {"train": _Part(whole, held=False), "val": _Part(whole, held=True)}
 
 
 class _Files:
@@ -185,15 +220,20 @@ class _Files:
         DataError
             If image or label are none.
         """
+        told = f"{self._name} image {number}"
+        if isinstance(self._split, _Part):
+            told += f" (undivided: {self._split.name(number)})"
         try:
             image, label = self._split[number]
+            label = int(label)
             suffix, content = _encoded(image)
+        except DataError as error:
+            raise DataError(f"{told}: {error}") from error
         except Exception as error:  # whatever a set of others, or a damaged file, raises
-            raise DataError(f"{self._name} image {number}: {why(error)}") from error
-        if not 0 <= int(label) < len(self.classes):
-            raise DataError(f"{self._name} image {number} has label {label}, but there are "
-                            f"{len(self.classes)} classes")  # fmt: skip
-        return suffix, content, int(label)
+            raise DataError(f"{told}: {why(error)}") from error
+        if not 0 <= label < len(self.classes):
+            raise DataError(f"{told} has label {label}, but there are {len(self.classes)} classes")
+        return suffix, content, label
 
 
 def _plain_name(name: str) -> str:
