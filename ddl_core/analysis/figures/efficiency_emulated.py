@@ -107,7 +107,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return E over emulated nodes, in the colours of the frameworks, dashed."""
-    panels, looks = drawn_panels(points), _looks(points)
+    panels, looks = drawn_panels(points), _looks(points[points["value"].notna()])
     legend = marks.handles({f"{name}, emulated": look for name, look in looks.items()})
     figure, axes = frame(
         "EMULATED: how efficient are more nodes, and slower links?",
@@ -154,6 +154,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
     steps = captions.counted("", drawn["box_step_ms"])
     smaller = captions.counted("", drawn["box_shrink"])
     unfaithful = points[points["world_size"] > 1]["unfaithful"].sum()
+    baseless = drawn.groupby("line")["value"].count().loc[lambda known: known == 0].index
     known = drawn["low"].notna().any()
     return [
         *sentences,
@@ -161,6 +162,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         f"Emulated: {captions.averaged(drawn['n'], 'geometric mean')}, warm epochs only.",
         *(["Bars: 95 % interval of the ratio (t on logs, over runs)."] if known else []),
         *([f"Unfaithful, not drawn: {unfaithful} runs."] if unfaithful else []),
+        *[f"Without a run of one rank, not drawn: {name}." for name in baseless],
         *captions.lost(points),
         *captions.machines(drawn),
         captions.commits(drawn),
