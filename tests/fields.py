@@ -56,6 +56,8 @@ def owner(field: str) -> Fields:
         return {"eval_every": 0}
     if is_of_the_box(field):
         return EMULATED
+    if field.startswith("ddp_powersgd"):
+        return {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0}
     name = field.split("_")[0]
     return {"strategy": name} if name in STRATEGIES else {}
 

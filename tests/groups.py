@@ -34,6 +34,7 @@ class ThreadRank:
     """One rank's view."""
 
     device = torch.device("cpu")
+    shares_weights = False
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self._group = group

@@ -16,6 +16,7 @@ from ddl_core.analysis.figures import (
     kernel_shares,
     learning_curves,
     loader_bound,
+    memory_per_rank,
     over_workers,
     ratios,
     scaling_bands,
@@ -115,6 +116,11 @@ QUESTIONS = {
     ),
     "throughput_by_arm": Question(
         lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
+    ),
+    "memory_per_rank": Question(
+        lambda tables: memory_per_rank.points(tables.runs),
+        memory_per_rank.draw,
+        needs="two strategies whose runs tell their memory",
     ),
     "loader_bound": Question(
         lambda tables: loader_bound.points(tables.runs, tables.windows),

@@ -88,6 +88,8 @@ COLUMNS: dict[str, str] = {
     **{f"spent_{name}": "float64" for name in Spent.model_fields},
     "evaluation_warm_epoch_s": "float64",
     "step_s_median": "float64",
+    "max_memory_bytes": "Int64",
+    "parameters": "Int64",
     "train_loss": "float64",
     "eval_loss": "float64",
     "top1": "float64",
@@ -298,6 +300,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "git_commit": provenance.get("git_commit"),
         "git_dirty": provenance.get("git_dirty"),
         "method_version": record.method_version,
+        "parameters": (system.get("network") or {}).get("parameters"),
         "attempts": len(record.attempts),
         "energy_method": run_report.told(record)[0],
         "error_kind": record.error.kind if record.error else None,
@@ -374,12 +377,14 @@ def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
     samples = sum(row.samples for row in warm)
     wall_s = sum(row.wall_s for row in warm)
     steps = [row.step_s_median for row in warm if row.step_s_median is not None]
+    memory = [row.max_memory_bytes for row in warm if row.max_memory_bytes is not None]
     return {
         "throughput_samples_per_s": metrics.throughput(samples, wall_s),
         "throughput_samples_per_cpu_s": metrics.throughput(samples, sum(row.cpu_s for row in warm)),
         "runtime_warm_epoch_s": wall_s / len(warm),
         "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
         "step_s_median": float(np.median(steps)) if steps else None,
+        "max_memory_bytes": max(memory, default=None),
         "energy_j_per_image": metrics.joules_per_image(warm),
     }
 

@@ -176,7 +176,8 @@ class EpochRecord(Strict):
     top5: float | None = Field(ge=0, le=1)
     lr: float | None = Field(description="of the last optimiser step")
     max_memory_bytes: int | None = Field(
-        description="of torch's tensors on the accelerator, maximum over ranks"
+        description="most that a rank took: torch's tensors on an accelerator, main memory on the "
+        "CPU; null if not measured"
     )
     device_waits: int | None = Field(
         None,

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from ddl_core.errors import SpecError
 from ddl_core.scaling.checks import at_least, positive
 from ddl_core.scaling.gradients import Gradients, of_run
-from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 
 MIB = 2**20
 DDP_BUCKET_MB = 25.0  # torch's default, and only then the first bucket is a small one
+MODELLED = ("single", "ddp", "horovod", "deepspeed")
 SHARDED = 1.5  # times the bytes of an all-reduce: DeepSpeed's stages 1 and 2
 
 
@@ -44,11 +44,19 @@ class Training:
     zero_stage: int = 0
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise SpecError(f"strategy={self.strategy!r}; allowed: {', '.join(STRATEGIES)}")
+        if self.strategy not in MODELLED:
+            raise SpecError(
+                f"strategy={self.strategy!r}: when it sends what is not modelled; "
+                f"allowed: {', '.join(MODELLED)}"
+            )
         positive(local_batch_size=self.local_batch_size, bucket_mb=self.bucket_mb)
         positive(fusion_mb=self.fusion_mb, cycle_ms=self.cycle_ms)
         at_least(0, images=self.images, zero_stage=self.zero_stage)
+        if self.zero_stage > 2:
+            raise SpecError(
+                f"zero_stage={self.zero_stage}: when it gathers weights is not modelled; "
+                "allowed: 0, 1, 2"
+            )
 
     @classmethod
     def of(cls, spec: RunSpec, images: int = 0) -> "Training":

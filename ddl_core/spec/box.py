@@ -64,7 +64,12 @@ def check(run: "RunSpec") -> None:
             f"box_uplink_mbit = {run.box_uplink_mbit} lies between two halves of the nodes, but "
             f"nodes = {run.nodes}; use 2 at least, or 0"
         )
-    if run.deepspeed_zero_stage == 2:
+    unchecked = "what it sends on these links was never checked"
+    if run.deepspeed_zero_stage > 1:
         raise ValueError(
-            "deepspeed_zero_stage = 2: what it sends on these links was never checked; use 0 or 1"
+            f"deepspeed_zero_stage = {run.deepspeed_zero_stage}: {unchecked}; use 0 or 1"
         )
+    if run.strategy == "fsdp":
+        raise ValueError(f"strategy = 'fsdp': {unchecked}; use another strategy")
+    if run.ddp_compression == "powersgd":
+        raise ValueError(f"ddp_compression = 'powersgd': {unchecked}; use 'fp16' or 'none'")

@@ -49,6 +49,8 @@ _WORDS = {
     "pin_memory": "pinned memory",
     "deepspeed_zero_stage": "ZeRO stage",
     "deepspeed_overlap_comm": "overlap",
+    "ddp_powersgd_rank": "PowerSGD rank",
+    "ddp_powersgd_start": "PowerSGD start",
     "box_link_mbit": "link",
     "box_uplink_mbit": "uplink",
     "box_step_ms": "compute",

@@ -121,6 +121,13 @@ STRATEGIES = {
         colour="#009E73",
         marker="^",
     ),
+    "fsdp": Entry(
+        "ddl_core.train.strategies.fsdp:FSDP",
+        "PyTorch-FSDP",
+        one_run_per_process=True,
+        colour="#7B3294",
+        marker="*",
+    ),
     "multiworker": Entry(
         "ddl_core.libraries.tensorflow:TensorFlow",
         "MultiWorkerMirrored",

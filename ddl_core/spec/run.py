@@ -163,8 +163,14 @@ class RunSpec(BaseModel):
     )
     ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
     ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
-    ddp_compression: Literal["none", "fp16", "bf16"] = Field(
+    ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none", description="DDP: gradients on the wire"
+    )
+    ddp_powersgd_rank: PositiveInt = Field(
+        1, le=10**4, description="DDP with powersgd: rank of what stands for a gradient's matrix"
+    )
+    ddp_powersgd_start: int = Field(
+        1000, ge=2, le=10**10, description="DDP with powersgd: steps before it, not compressed"
     )
     horovod_fusion_mb: float = Field(
         128, ge=0, le=10**6, description="Horovod: tensor fusion buffer, MiB"
@@ -175,8 +181,8 @@ class RunSpec(BaseModel):
     horovod_compression: Literal["none", "fp16"] = Field(
         "none", description="Horovod: gradients on the wire"
     )
-    deepspeed_zero_stage: Literal[0, 1, 2] = Field(
-        0, description="DeepSpeed: 1 shards optimiser states, 2 gradients as well"
+    deepspeed_zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="DeepSpeed: 1 shards optimiser states, 2 gradients as well, 3 also weights"
     )
     deepspeed_overlap_comm: bool = Field(
         False, description="DeepSpeed: reduce gradients during backward"
@@ -225,6 +231,7 @@ class RunSpec(BaseModel):
                 f"images, and accuracy is told by pass, but eval_every = {self.eval_every}; set it "
                 "to 0, or leave window_steps out"
             )
+        self._check_powersgd()
         if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
             raise ValueError(
                 f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
@@ -256,6 +263,22 @@ class RunSpec(BaseModel):
                 raise ValueError(
                     f"{name} = {value!r} is of library 'torch' alone, but library = "
                     f"{self.library!r}; leave it out"
+                )
+
+    def _check_powersgd(self) -> None:
+        if self.ddp_compression == "powersgd":
+            if self.checkpoint_every:
+                raise ValueError(
+                    f"ddp_compression = 'powersgd' keeps on each rank what it has not sent yet, "
+                    f"which no checkpoint holds, but checkpoint_every = {self.checkpoint_every}; "
+                    "set it to 0"
+                )
+            return
+        for name in ("ddp_powersgd_rank", "ddp_powersgd_start"):
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {value} is of ddp_compression = 'powersgd' alone, but "
+                    f"ddp_compression = {self.ddp_compression!r}; leave it out"
                 )
 
     def _check_loader(self) -> None:

@@ -16,20 +16,20 @@ from ddl_core.train.loop import Trainee
 def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
     """Replace the checkpoint at `path`; a crash leaves the old one.
 
-    All ranks call it: collecting an optimiser state that they share is a collective. Rank 0 writes.
+    All ranks call it: to collect a state that they share is a collective. Rank 0 writes.
 
     Raises
     ------
     RecordError
         If it cannot be written.
     """
-    optimizer = trainee.optimizer.state_dict()
+    model, optimizer = trainee.network.state_dict(), trainee.optimizer.state_dict()
     if trainee.strategy.rank != 0:
         return
     state = {
         "run_id": trainee.spec.run_id,
         "epochs_done": epochs_done,
-        "model": trainee.network.state_dict(),
+        "model": model,
         "optimizer": optimizer,
         "scaler": trainee.scaler.state_dict(),
     }
@@ -80,7 +80,10 @@ def load(path: Path, trainee: Trainee) -> int:
 
 
 def weights_sha256(network: nn.Module) -> str:
-    """Return a hash over all parameters and statistics, by name and bytes."""
+    """Return a hash over all parameters and statistics, by name and bytes.
+
+    A collective where ranks share the weights.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())

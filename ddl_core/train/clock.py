@@ -35,6 +35,7 @@ class Clock(clock.Clock):
     def __init__(
         self, strategy: Strategy, annotate: bool = False, meter: Meter | None = None
     ) -> None:
+        self._shares_weights = strategy.shares_weights
         marks = Events if strategy.device.type == "cuda" else Moments
         super().__init__(Reducing(strategy), marks(strategy.device, annotate), meter)
 
@@ -43,7 +44,12 @@ class Clock(clock.Clock):
         """Mark, inside, when the last gradient of each backward pass is there.
 
         It is that of the first parameter: gradients come in the opposite order of the forward pass.
+        Not where ranks share the weights: forward and backward communicate as well there, so that
+        nobody can tell where a step's time went.
         """
+        if self._shares_weights:
+            yield
+            return
         first = next(one for one in network.parameters() if one.requires_grad)
         hook = first.register_post_accumulate_grad_hook(lambda _: self.gradients_are_there())
         try:

@@ -9,7 +9,6 @@ import torch
 
 from ddl_core.records.profile import WINDOW
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.protocols import Strategy
 
 
 def configure(spec: RunSpec) -> None:
@@ -67,21 +66,6 @@ def identity(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Begin a new measurement of `peak_memory_bytes`."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_memory_bytes(strategy: Strategy) -> int | None:
-    """Return the most memory that tensors took on any rank's GPU; None on the CPU. A collective."""
-    if strategy.device.type != "cuda":
-        return None
-    own = torch.cuda.max_memory_allocated(strategy.device)
-    peak = torch.tensor(float(own), dtype=torch.float64, device=strategy.device)
-    return int(strategy.all_reduce(peak, "max").item())
 
 
 @contextmanager

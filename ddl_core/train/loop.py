@@ -210,12 +210,15 @@ def _forward_backward(trainee: Trainee, images: Tensor, labels: Tensor, micro: i
 def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     """Evaluate on every image of `loader` exactly once, whatever the number of ranks.
 
-    No collective runs between batches, so ranks may have different numbers of them.
+    Ranks may have different numbers of batches, since no collective runs between them; where ranks
+    share the weights, each forward pass is one, and those with fewer batches take part without.
     """
     strategy = trainee.strategy
     criterion = nn.CrossEntropyLoss(reduction="sum")
     totals = torch.zeros(3, dtype=torch.float64, device=strategy.device)
     own = 0  # counted on the host: a number made on a GPU waits for all that it has to do
+    group = Reducing(strategy)
+    busiest = int(group.reduce(len(loader), "max"))
 
     trainee.network.eval()
     loader.set_epoch(0)
@@ -230,10 +233,12 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
             own += len(labels)
             clock.step_done()
             on_step(step, len(loader))
+        if strategy.shares_weights:
+            side = trainee.spec.image_size
+            for _ in range(busiest - len(loader)):
+                trainee.network(torch.zeros(1, 3, side, side, device=strategy.device))
     window = clock.stop()
 
-    group = Reducing(strategy)
-    busiest = int(group.reduce(len(loader), "max"))
     corrupt = count_corrupt(group, loader)
     sums = nn.functional.pad(totals, (0, 1), value=own)  # one collective for all of them
     loss_sum, top1, top5, samples = strategy.all_reduce(sums).tolist()

@@ -24,6 +24,9 @@ class Strategy(Protocol):
     local_rank: int
     world_size: int
     device: torch.device
+    shares_weights: bool
+    """Whether a rank keeps a part of the weights only. Then forward, and `state_dict` of network
+    and optimiser, are collectives."""
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Give all ranks rank 0's weights; return what to call and what to step."""

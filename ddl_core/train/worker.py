@@ -25,6 +25,7 @@ from ddl_core.train.compiler import check_compiled, compile_network
 from ddl_core.train.fairness import check_setup
 from ddl_core.train.initial import drawn, values
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
+from ddl_core.train.memory import Memory
 from ddl_core.train.network import inspect_network
 from ddl_core.train.optim import implementation, make_optimizer
 from ddl_core.train.protocols import Loader, Strategy
@@ -69,6 +70,7 @@ class Run:
         train_loader = self._loader("train")
         eval_loader = self._loader("eval") if self.spec.eval_every else None
         self.progress.set_up("building the network and sending its weights")
+        self.memory = Memory(self.strategy)
         trainee = self._trainee()
         profiler = self._profiler(len(train_loader) // self.spec.accumulation)
         self.entry.record.initial_sha256 = state_sha256(values(trainee.network))
@@ -94,6 +96,7 @@ class Run:
         self.progress.set_up("listing the images")
         loader = self._loader("train")
         self._describe(loader, None, None)
+        self.memory = Memory(self.strategy)
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
             self.entry.take_turn(epoch, epoch < cold)
@@ -151,7 +154,7 @@ class Run:
         cold: bool,
         profiler: "Profiler | None",
     ) -> None:
-        device.reset_peak_memory(self.strategy.device)
+        self.memory.begin()
         self.progress.begin("train", epoch, self.spec.global_batch_size)
         last = epoch + 1 == self.spec.epochs
         if profiler is None or not last:
@@ -174,7 +177,7 @@ class Run:
     ) -> None:
         spec, group = self.spec, self.strategy
         if eval_loader and spec.due(spec.eval_every, epoch):
-            device.reset_peak_memory(group.device)
+            self.memory.begin()
             self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
             outcome = evaluate(trainee, eval_loader, self.progress.step)
             self._store(outcome, epoch, "eval", cold)
@@ -203,8 +206,7 @@ class Run:
     def _store(
         self, outcome: Outcome, epoch: int, phase: Literal["train", "eval"], cold: bool
     ) -> None:
-        memory = device.peak_memory_bytes(self.strategy)
-        self.entry.store(outcome, epoch, phase, cold, memory)
+        self.entry.store(outcome, epoch, phase, cold, self.memory.peak())
 
     def _complete(self, digest: str | None) -> None:
         if digest:

@@ -78,7 +78,9 @@ def test_what_a_run_asks_for_is_taken_over() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"strategy": "mpi"}, "strategy='mpi'; allowed: single, ddp"),
+        ({"strategy": "mpi"}, "strategy='mpi'.*allowed: single, ddp"),
+        ({"strategy": "fsdp"}, "strategy='fsdp'.*not modelled; allowed: single, ddp"),
+        ({"strategy": "deepspeed", "zero_stage": 3}, "zero_stage=3.*allowed: 0, 1, 2"),
         ({"local_batch_size": 0}, "local_batch_size=0 has to be above 0"),
         ({"images": -1}, "images=-1 has to be at least 0"),
         ({"bucket_mb": 0}, "bucket_mb=0 has to be above 0"),

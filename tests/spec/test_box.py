@@ -66,5 +66,10 @@ def test_an_uplink_needs_two_halves() -> None:
 def test_a_stage_whose_bytes_nobody_checked_is_refused() -> None:
     asked = {**EMULATED, "strategy": "deepspeed", "deepspeed_zero_stage": 1}
     assert RunSpec.parse(asked).emulated
-    with pytest.raises(SpecError, match=r"deepspeed_zero_stage = 2.*use 0 or 1"):
-        RunSpec.parse({**asked, "deepspeed_zero_stage": 2})
+    for stage in (2, 3):
+        with pytest.raises(SpecError, match=rf"deepspeed_zero_stage = {stage}.*use 0 or 1"):
+            RunSpec.parse({**asked, "deepspeed_zero_stage": stage})
+    with pytest.raises(SpecError, match=r"strategy = 'fsdp'.*never checked"):
+        RunSpec.parse({**EMULATED, "strategy": "fsdp"})
+    with pytest.raises(SpecError, match=r"'powersgd'.*never checked; use 'fp16' or 'none'"):
+        RunSpec.parse({**EMULATED, "strategy": "ddp", "ddp_compression": "powersgd"})

@@ -104,6 +104,19 @@ def test_nesterov_without_momentum_is_refused(fields):
         RunSpec.parse({"nesterov": True, **fields})
 
 
+def test_powersgd_asks_for_no_checkpoints() -> None:
+    asked = {"strategy": "ddp", "gpus_per_node": 2, "ddp_compression": "powersgd"}
+    with pytest.raises(SpecError, match="no checkpoint holds, but checkpoint_every = 1; set it to"):
+        RunSpec.parse(asked)
+    assert RunSpec.parse({**asked, "checkpoint_every": 0, "ddp_powersgd_rank": 4})
+
+
+@pytest.mark.parametrize("field", ["ddp_powersgd_rank", "ddp_powersgd_start"])
+def test_settings_of_powersgd_are_refused_without_it(field) -> None:
+    with pytest.raises(SpecError, match=f"{field} = 3 is of ddp_compression = 'powersgd' alone"):
+        RunSpec.parse({"strategy": "ddp", "gpus_per_node": 2, field: 3})
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -35,8 +35,10 @@ def paper(name: str) -> str:
 def test_every_study_can_be_planned(path: Path) -> None:
     study = Study.load(path)
     assert study.name == path.stem  # its records lie under its name
-    # One start is enough where windows are repeated in turns, and where nothing is measured.
-    assert study.repeats >= 3 or study.turns or study.name in ("cluster_demo", "gpu_smoke")
+    # One start is enough where windows are repeated in turns, where nothing is measured, and for
+    # memory, which hardly varies.
+    once = ("cluster_demo", "gpu_smoke", "sharding")
+    assert study.repeats >= 3 or study.turns or study.name in once
     for run in study.expand():
         images = run.train_images or IMAGENET_TRAIN_IMAGES
         assert run.global_batch_size <= images
@@ -84,8 +86,10 @@ def test_knobs_are_turned_one_at_a_time() -> None:
         for run in runs
     ]
     assert turned.count({}) == len(FRAMEWORKS)
-    # Overlap does nothing at stage 0; it is compared with the same stage without it.
-    several = [one for one in turned if len(one) > 1]
+    # Overlap does nothing at stage 0; it is compared with the same stage without it. PowerSGD
+    # begins too late for a short run, and is compared with another rank.
+    rest = [one for one in turned if one.get("ddp_compression") != "powersgd"]
+    several = [one for one in rest if len(one) > 1]
     assert all("deepspeed_overlap_comm" in one and len(one) == 2 for one in several)
     all_knobs = {name for name in RunSpec.model_fields if is_knob(name)}
     assert {name for one in turned for name in one} == all_knobs

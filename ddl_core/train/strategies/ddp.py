@@ -5,9 +5,10 @@ from inspect import signature
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -28,6 +29,19 @@ BUFFER_SYNC = (
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
 )
+
+
+def _one_bucket_at_a_time(
+    state: powerSGD_hook.PowerSGDState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # missing in torch's own type hints
+) -> torch.futures.Future[Tensor]:
+    """Compress a bucket and wait: PowerSGD sends a bucket in several messages.
+
+    Gloo would begin those of two buckets in another order on each rank, and end the process.
+    """
+    sent = powerSGD_hook.powerSGD_hook(state, bucket)
+    sent.wait()
+    return sent
 
 
 class DDP(ProcessGroup):
@@ -52,13 +66,24 @@ class DDP(ProcessGroup):
             static_graph=spec.ddp_static_graph,
             **options,
         )
+        self._compress()
+        return self._model, optimizer
+
+    def _compress(self) -> None:
+        spec = self._spec
         if spec.ddp_compression == "bf16" and self.device.type == "cpu":
             raise SpecError(
                 "ddp_compression = 'bf16' needs NCCL on GPUs; on the CPU use 'fp16' or 'none'"
             )
-        if spec.ddp_compression != "none":
+        if spec.ddp_compression == "powersgd":
+            state = powerSGD_hook.PowerSGDState(
+                None, spec.ddp_powersgd_rank, start_powerSGD_iter=spec.ddp_powersgd_start
+            )
+            on_gpu = self.device.type == "cuda"
+            hook = powerSGD_hook.powerSGD_hook if on_gpu else _one_bucket_at_a_time
+            self._model.register_comm_hook(state, hook)
+        elif spec.ddp_compression != "none":
             self._model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
-        return self._model, optimizer
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return DDP's own context."""
@@ -80,7 +105,8 @@ class DDP(ProcessGroup):
         """
         size = self._model.bucket_bytes_cap
         first = _DEFAULT_FIRST_BUCKET_BYTES if self._model.bucket_bytes_cap_default else size
-        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": True}
+        waits = self._spec.ddp_compression == "powersgd" and self.device.type == "cpu"
+        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": not waits}
         return {**super().describe(), **buckets}
 
     def teardown(self) -> None:

@@ -1,10 +1,10 @@
-"""DeepSpeed, ZeRO stages 0 to 2, over NCCL (GPU; written, not yet run) or Gloo (CPU)."""
+"""DeepSpeed, ZeRO stages 0 to 3, over NCCL (GPU; written, not yet run) or Gloo (CPU)."""
 
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,7 +32,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
 
     Loss, learning rate, clipping and timing belong to `loop.py` and `clock.py`, for all
     strategies. Two defaults would wait for the device in every step and are switched off: the
-    throughput timer and, under ZeRO, the norm of the gradients.
+    throughput timer and, at stages 1 and 2, the norm of the gradients. Stage 3 cannot do without.
 
     Raises
     ------
@@ -49,8 +50,9 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": zero,
     }
-    if stage > 0:
+    if stage in (1, 2):
         zero["compute_grad_norm"] = False
+    if stage > 0:
         settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
     if spec.precision in AUTOCAST:
         # The engine has its own context around the forward pass, inside that of `loop.py`. No
@@ -101,6 +103,8 @@ class DeepSpeed(ProcessGroup):
     def __init__(self, spec: RunSpec) -> None:
         self._configuration = configuration(spec)
         super().__init__(spec)
+        self.shares_weights = spec.deepspeed_zero_stage == 3
+        self._deepspeed = _import_deepspeed(self.device)
         self._engine: Any = None
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -109,18 +113,19 @@ class DeepSpeed(ProcessGroup):
         It steps no schedule, since none is given to it, and leaves buffers to `loop.py`.
         """
         spec = self._spec
-        deepspeed = _import_deepspeed(self.device)
         if spec.channels_last:  # the engine sends weights as bytes, which needs them contiguous
             _lay_out(model, torch.contiguous_format)
         # Not the local rank: on some sites every rank sees one GPU only, its own number 0.
         place = SimpleNamespace(device_rank=self.device.index or 0)
-        self._engine, *_ = deepspeed.initialize(
+        self._engine, *_ = self._deepspeed.initialize(
             args=place, model=model, optimizer=optimizer, config=self._configuration
         )
         if spec.channels_last:
             _lay_out(model, torch.channels_last)
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
+        if self.shares_weights:
+            _keep_whole_states(model)
         self._optimizer = EngineOptimizer(self._engine)
         return self._engine, cast(Optimizer, self._optimizer)
 
@@ -148,6 +153,7 @@ class DeepSpeed(ProcessGroup):
     def describe(self) -> dict[str, Any]:
         """Add the buckets of the engine: of so many elements, not bytes.
 
+        ``kept_elements``: at stage 3, a weight of no more stays on every rank between steps.
         Stage 0 reduces all gradients once backward is over, in buckets of a size that is written in
         the engine's code, whatever its configuration says.
         """
@@ -157,11 +163,13 @@ class DeepSpeed(ProcessGroup):
             buckets = {"bucket_elements": MEMORY_OPT_ALLREDUCE_SIZE, "overlap": False}
         else:
             zero = self._engine.optimizer
-            buckets = {
-                "bucket_elements": zero.reduce_bucket_size,
-                "allgather_bucket_elements": zero.allgather_bucket_size,
-                "overlap": zero.overlap_comm,
-            }
+            overlap = bool(self._engine.zero_overlap_comm())
+            buckets = {"bucket_elements": zero.reduce_bucket_size, "overlap": overlap}
+            if self.shares_weights:
+                kept = zero.parameter_offload.param_numel_persistence_threshold
+                buckets |= {"prefetch_elements": zero.prefetch_elements, "kept_elements": kept}
+            else:
+                buckets["allgather_bucket_elements"] = zero.allgather_bucket_size
         dtype = str(self._engine.communication_data_type).removeprefix("torch.")
         return {**super().describe(), **buckets, "dtype": dtype}
 
@@ -217,18 +225,21 @@ class EngineOptimizer:
         if not self._sharded:
             self._engine.optimizer.load_state_dict(saved)
             return
-        from deepspeed.utils import safe_set_full_optimizer_state as put
-
         for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
             group.update(options)
         zero = self._engine.optimizer
         zero.refresh_fp32_params()  # what is updated is a copy of this rank's share of the weights
         if not saved["state"]:
             return
-        for share in zero.single_partition_of_fp32_groups:
+        for share in self._shares():
             for name in saved["state"][0]:
                 zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
-        zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
+        put: Callable[[nn.Parameter, Tensor, str], None] = _put_part
+        if self._engine.zero_optimization_stage() < 3:
+            from deepspeed.utils import safe_set_full_optimizer_state
+
+            put = safe_set_full_optimizer_state
+            zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
         for parameter, values in zip(self._parameters(), saved["state"].values(), strict=True):
             for name, value in values.items():
                 put(parameter, value, name)
@@ -237,9 +248,45 @@ class EngineOptimizer:
         return [one for one in self._engine.module.parameters() if one.requires_grad]
 
     def _state_names(self) -> list[str]:
-        zero = self._engine.optimizer
-        first = zero.optimizer.state[zero.single_partition_of_fp32_groups[0]]
+        first = self._engine.optimizer.optimizer.state[self._shares()[0]]
         return sorted(name for name, value in first.items() if isinstance(value, Tensor))
+
+    def _shares(self) -> list[Tensor]:
+        """Return this rank's share of the weights, which is what the update changes."""
+        zero = self._engine.optimizer
+        if self._engine.zero_optimization_stage() == 3:
+            return list(zero.fp32_partitioned_groups_flat)
+        return list(zero.single_partition_of_fp32_groups)
+
+
+def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
+    """Set this rank's part of a state at stage 3; DeepSpeed's own fails where sizes are odd."""
+    from deepspeed.utils import safe_set_local_optimizer_state
+
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]  # DeepSpeed's, padded
+    whole = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
+    part = whole.narrow(0, size * dist.get_rank(), size)
+    safe_set_local_optimizer_state(parameter, part, name)
+
+
+def _keep_whole_states(model: nn.Module) -> None:
+    """Make `state_dict` and `load_state_dict` those of a single process, weight by weight."""
+    from deepspeed import zero
+
+    def gather(module: nn.Module, state: dict[str, Any], prefix: str, _about: Any) -> None:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            with zero.GatheredParameters([parameter]):
+                state[prefix + name] = parameter.detach().cpu().clone()
+
+    def share_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            # Rank 0 sends it to the others; what is left for torch to copy is the empty rest.
+            with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+                parameter.copy_(state[prefix + name])
+            state[prefix + name] = torch.empty_like(parameter)
+
+    model.register_state_dict_post_hook(gather)
+    model.register_load_state_dict_pre_hook(share_out)
 
 
 def _lay_out(model: Any, memory_format: torch.memory_format) -> None:

@@ -63,6 +63,8 @@ def _refuse_unseen() -> None:
 class ProcessGroup:
     """One rank of the group: who it is, and collectives. The constructor joins."""
 
+    shares_weights = False
+
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         place = Rank.from_environment(spec)

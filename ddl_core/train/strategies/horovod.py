@@ -27,6 +27,8 @@ COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 class Horovod:
     """A Horovod group; its optimiser averages gradients while backward goes on."""
 
+    shares_weights = False
+
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._last_pass = True

@@ -15,6 +15,8 @@ from ddl_core.train.strategies.group import Rank
 class Single:
     """The trivial group of one rank."""
 
+    shares_weights = False
+
     def __init__(self, spec: RunSpec) -> None:
         place = Rank.from_environment(spec)
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size

@@ -120,6 +120,7 @@ class Waits:
 def make(group: DeepSpeed, fields: dict) -> Trainee:
     run = spec("deepspeed", gpus_per_node=2, **fields)
     group._spec, group._configuration = run, configuration(run)
+    group.shares_weights = run.deepspeed_zero_stage == 3
     model = network()
     if group.rank == 1:
         with torch.no_grad():

@@ -95,15 +95,19 @@ CASES = [
     {"deepspeed_zero_stage": 0},
     {"deepspeed_zero_stage": 1},
     {"deepspeed_zero_stage": 2},
+    {"deepspeed_zero_stage": 3},
     {"deepspeed_zero_stage": 0, "accumulation": 2},
     {"deepspeed_zero_stage": 1, "accumulation": 2},
     {"deepspeed_zero_stage": 2, "accumulation": 2},
     {"deepspeed_zero_stage": 1, "accumulation": 2, "deepspeed_overlap_comm": True},
     {"deepspeed_zero_stage": 2, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 3, "accumulation": 2, "deepspeed_overlap_comm": True},
     {"deepspeed_zero_stage": 0, "channels_last": True},
     {"deepspeed_zero_stage": 1, "momentum": 0.0},
+    {"deepspeed_zero_stage": 3, "momentum": 0.0},
     {"deepspeed_zero_stage": 0, "precision": "bf16"},
     {"deepspeed_zero_stage": 2, "precision": "bf16"},
+    {"deepspeed_zero_stage": 3, "precision": "bf16"},
     {"deepspeed_zero_stage": 0, "precision": "fp16"},  # DeepSpeed never forgets half precision
 ]
 # Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
@@ -231,7 +235,9 @@ def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
         assert got["steps"] == 2 * STEPS
         assert (got["timer"], got["synchronised"]) == (False, False)
         # fp16 needs to know, under every strategy, whether a gradient is infinite.
-        assert got["waits"] == (STEPS if CASES[case].get("precision") == "fp16" else 0)
+        # Stage 3 reads the norm of the gradients, whatever it is told.
+        waits = CASES[case].get("precision") == "fp16" or CASES[case]["deepspeed_zero_stage"] == 3
+        assert got["waits"] == (STEPS if waits else 0)
 
 
 @pytest.mark.multiprocess
@@ -244,7 +250,8 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
         assert (told["library"], told["dtype"]) == ("gloo", "float32")
         assert told["overlap"] is CASES[case].get("deepspeed_overlap_comm", False)
         assert told["bucket_elements"] == 500_000_000
-        assert ("allgather_bucket_elements" in told) == (stage > 0)
+        assert ("allgather_bucket_elements" in told) == (stage in (1, 2))
+        assert ("kept_elements" in told) == (stage == 3)
         assert rank["undisturbed"]["reduced_by"] == (None if stage else told["bucket_elements"])
 
 

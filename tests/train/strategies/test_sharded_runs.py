@@ -1,4 +1,4 @@
-"""Whole runs under DeepSpeed: life after SIGKILL, and faults that end with their reason."""
+"""Whole runs under DeepSpeed and FSDP: life after SIGKILL, faults that end with their reason."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -58,12 +59,19 @@ def is_training(run_dir: Path) -> bool:
     return progress is not None and progress["phase"] == "train" and progress["step"] > 0
 
 
-def test_a_killed_run_continues_to_the_same_weights(call: Call) -> None:
-    spec = RunSpec(**{**TINY, **TWO, "epochs": 2, "checkpoint_every": 1, "deepspeed_zero_stage": 2})
+@pytest.mark.parametrize(
+    "sharding",
+    [{"deepspeed_zero_stage": 2}, {"deepspeed_zero_stage": 3}, {"strategy": "fsdp"}],
+    ids=str,
+)
+def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[str, Any]) -> None:
+    spec = RunSpec(**{**TINY, **TWO, "epochs": 2, "checkpoint_every": 1, **sharding})
     want = run_ranks(plan_run(spec, "undisturbed", results()))
     run_dir = plan_run(spec, "killed", results())
     caller = call(run_dir)
-    wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint")
+    checkpoint = RunFiles(run_dir).checkpoint
+    wait_for(lambda: checkpoint.exists() or caller.poll() is not None, "the first checkpoint")
+    assert checkpoint.exists(), caller.communicate()[1]
     killed = processes_of(run_dir)
     for process in killed:
         process.kill()
@@ -75,8 +83,9 @@ def test_a_killed_run_continues_to_the_same_weights(call: Call) -> None:
     assert record.weights_sha256 == want.weights_sha256
 
 
-def test_a_killed_rank_fails_the_run(call: Call) -> None:
-    run_dir = planned(**{**ENDLESS, **TWO})
+@pytest.mark.parametrize("strategy", ["deepspeed", "fsdp"])
+def test_a_killed_rank_fails_the_run(call: Call, strategy: str) -> None:
+    run_dir = planned(**{**ENDLESS, **TWO, "strategy": strategy})
     caller = call(run_dir)
     wait_for(lambda: is_training(run_dir), "the first step")
     rank_process(run_dir, 1).kill()

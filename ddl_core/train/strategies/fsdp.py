@@ -1,0 +1,179 @@
+"""torch's `fully_shard` (FSDP2): each rank keeps its part of weights, gradients and momenta."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.strategies.group import ProcessGroup
+
+UNIT = 1_000_000
+"""Weights that are gathered together, at least; torch leaves the cut to its user."""
+
+
+class FSDP(ProcessGroup):
+    """A torch.distributed group; the network's weights are gathered unit by unit when needed.
+
+    `state_dict` and `load_state_dict` of network and optimiser are those of a single process: whole
+    tensors, in main memory. To save is a collective.
+    """
+
+    shares_weights = True
+
+    def __init__(self, spec: RunSpec) -> None:
+        _refuse_unequal(spec)
+        super().__init__(spec)
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Send rank 0's weights to all, then keep a part; `optimizer` updates that part."""
+        _refuse_tied(model)
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        self._units = units(model)
+        for module in self._units:
+            fully_shard(module, mesh=mesh)
+        own = dict(model.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [own[names[parameter]] for parameter in group["params"]]
+        model.register_state_dict_post_hook(_gather)
+        model.register_load_state_dict_pre_hook(_share_out)
+        optimizer.register_state_dict_post_hook(_gathered)
+        optimizer.register_load_state_dict_pre_hook(_shared_out)
+        self._model, self._optimizer = model, optimizer
+        return model, optimizer
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of whole tensors add up on each rank, as they do under DDP."""
+        model = self._sharded()
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; hooks average them, unit by unit, and keep a part."""
+        loss.backward()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Update this rank's part."""
+        scaler.step(self._optimizer)
+        scaler.update()
+
+    def describe(self) -> dict[str, Any]:
+        """Add the units that are gathered together, and that they are freed after forward."""
+        own = {"units": len(self._units), "unit_elements": UNIT, "overlap": True}
+        return {**super().describe(), **own}
+
+    def teardown(self) -> None:
+        """Leave the group."""
+        self._model = self._optimizer = self._units = None  # type: ignore[assignment]
+        super().teardown()
+
+    def _sharded(self) -> FSDPModule:
+        assert isinstance(self._model, FSDPModule)
+        return self._model
+
+
+def units(model: nn.Module) -> list[nn.Module]:
+    """Return the modules whose own weights are gathered together, the innermost first.
+
+    The smallest ones that hold `UNIT` weights which no unit inside them has; `model` is the last.
+    """
+    found: list[nn.Module] = []
+    taken: set[nn.Parameter] = set()
+    for module in [*model.modules()][:0:-1]:  # parts come before what they are part of
+        own = set(module.parameters()) - taken
+        is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
+        if is_called and sum(one.numel() for one in own) >= UNIT:
+            found.append(module)
+            taken |= own
+    return [*found, model]
+
+
+def _refuse_unequal(spec: RunSpec) -> None:
+    if spec.precision == "fp16":
+        raise SpecError(
+            "precision = 'fp16' with strategy 'fsdp': whether an update is skipped was never "
+            "compared with the other strategies; use 'bf16' or 'fp32'"
+        )
+    if spec.channels_last:
+        raise SpecError(
+            "channels_last = true with strategy 'fsdp': it shares out weights that lie in memory "
+            "as NCHW only; use channels_last = false"
+        )
+    if spec.compile:
+        raise SpecError(
+            "compile = true with strategy 'fsdp' was never compared with the other strategies; "
+            "use compile = false"
+        )
+    if spec.optimizer != "sgd":
+        raise SpecError(
+            f"optimizer = {spec.optimizer!r} with strategy 'fsdp': it needs the norm of each "
+            "layer, of which a rank has a part; use optimizer = 'sgd'"
+        )
+
+
+def _refuse_tied(model: nn.Module) -> None:
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    once = {name for name, _ in model.named_parameters()}
+    if tied := [name for name in names if name not in once]:
+        raise SpecError(
+            f"strategy 'fsdp' cannot share out weights that two layers have in common, as "
+            f"{tied[0]} is; use another strategy"
+        )
+
+
+def _whole(value: Any) -> Any:
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def _part(value: Tensor, like: Tensor) -> Tensor:
+    """Return this rank's part of what all ranks have read from the same file."""
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    on_device = value.to(like.device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _gather(_model: nn.Module, state: dict[str, Any], _prefix: str, _about: Any) -> None:
+    for name, value in state.items():
+        state[name] = _whole(value)
+
+
+def _share_out(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if prefix + name in state:
+            state[prefix + name] = _part(state[prefix + name], parameter)
+
+
+def _gathered(_optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    state = {
+        index: {name: _whole(value) for name, value in values.items()}
+        for index, values in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _shared_out(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    state = {
+        index: {
+            name: _part(value, parameters[index]) if isinstance(value, Tensor) else value
+            for name, value in values.items()
+        }
+        for index, values in saved["state"].items()
+    }
+    return {**saved, "state": state}

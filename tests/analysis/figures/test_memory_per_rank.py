@@ -1,0 +1,69 @@
+"""Memory of a rank: the most of any run, beside what the share of the training state takes."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from ddl_core.analysis.figures import memory_per_rank
+from ddl_core.analysis.figures.memory_per_rank import GIB, state_bytes
+from ddl_core.analysis.tables import runs_table
+from ddl_core.records.paths import Tree
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+
+PARAMETERS = 10_000_000
+SYSTEM = MACHINE | {"network": {"parameters": PARAMETERS}}
+
+
+def made(make_run: MakeRun, strategy: str, *gib: float | None, **fields) -> None:
+    """Write a run whose epochs took so much memory; the first one is cold."""
+    taken = [None if one is None else round(one * GIB) for one in gib]
+    rows = [epoch_row(epoch, max_memory_bytes=most) for epoch, most in enumerate(taken)]
+    workers = 1 if strategy == "single" else 2
+    common = {"system": SYSTEM, "gpus_per_node": workers, "checkpoint_every": 0, **fields}
+    make_run(rows=rows, study="sharding", strategy=strategy, **common)
+
+
+@pytest.fixture
+def study(make_run: MakeRun) -> None:
+    made(make_run, "ddp", 9.0, 1.5, 1.6)
+    made(make_run, "ddp", 9.0, 1.5, 1.4, repeat=1)
+    made(make_run, "deepspeed", 9.0, 1.0, 1.0, deepspeed_zero_stage=2)
+    made(make_run, "fsdp", 9.0, 0.5, 0.75)
+
+
+def test_an_arm_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None:
+    points = memory_per_rank.points(runs_table(tree.runs))
+    assert points["label"].tolist() == ["PyTorch-FSDP", "DeepSpeed", "PyTorch-DDP"]
+    assert points["value"].tolist() == pytest.approx([0.75, 1.0, 1.6])
+    assert points["low"].tolist() == pytest.approx([0.75, 1.0, 1.5])
+    assert points["n"].tolist() == [1, 1, 2]
+    shares = [1.5, 2.0, 3.0]  # of two ranks: all in halves; weights whole; everything whole
+    assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
+
+
+@pytest.mark.parametrize(
+    ("shards", "momentum", "numbers"),
+    [(0, True, 3.0), (1, True, 2.25), (2, True, 1.5), (3, True, 0.75), (3, False, 0.5)],
+)
+def test_the_state_of_a_rank_is_that_of_zero(shards: int, momentum: bool, numbers: float) -> None:
+    assert state_bytes(100, shards, 4, momentum) == 4 * 100 * numbers
+
+
+def test_a_study_of_one_strategy_and_records_without_memory_are_left_out(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    made(make_run, "ddp", None, 1.5)
+    made(make_run, "fsdp", None, None)
+    assert memory_per_rank.points(runs_table(tree.runs)).empty
+
+
+def test_a_row_for_each_arm_and_its_share(tree: Tree, study: None) -> None:
+    figure = memory_per_rank.draw(memory_per_rank.points(runs_table(tree.runs)))
+    (ax,) = figure.axes
+    assert next(label.get_text() for label in ax.get_yticklabels()) == "PyTorch-FSDP"
+    shares = next(line for line in ax.lines if len(line.get_xdata()) == 3)
+    assert list(shares.get_ydata()) == [0, 1, 2]
+    assert "above what the process had before" in _words(figure)
+
+
+def _words(figure: Figure) -> str:
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.texts)

@@ -1,0 +1,187 @@
+"""FSDP: which weights are gathered together, what is refused, results equal to one process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ddl_core.errors import SpecError
+from ddl_core.spec.run import RunSpec
+from ddl_core.train.models import resnet18
+from ddl_core.train.strategies import fsdp
+from ddl_core.train.strategies.fsdp import FSDP, units
+from ddl_core.train.strategies.single import Single
+from tests.closeness import assert_far, assert_near, falls
+from tests.train.strategies.deepspeed_ranks import BASE_LR, Batches, build, network, spec, train
+from tests.train.strategies.deepspeed_ranks import result as result_of
+
+PROJECT = Path(__file__).resolve().parents[3]
+RANKS = 2
+
+
+def sizes(model: nn.Module) -> list[int]:
+    """Return how many weights each unit has of its own."""
+    taken: set[nn.Parameter] = set()
+    found = []
+    for unit in units(model):
+        own = set(unit.parameters()) - taken
+        taken |= own
+        found.append(sum(one.numel() for one in own))
+    return found
+
+
+def test_every_weight_is_in_one_unit_and_all_but_the_last_are_large() -> None:
+    model = resnet18(10)
+    own = sizes(model)
+    assert sum(own) == sum(one.numel() for one in model.parameters())
+    assert units(model)[-1] is model
+    assert min(own[:-1]) >= fsdp.UNIT
+    assert len(own) > 3
+    assert max(own) < 3 * fsdp.UNIT  # a convolution of 512 x 512 is 2.4 million
+
+
+def test_lists_of_modules_are_no_units_since_nobody_calls_them(monkeypatch) -> None:
+    monkeypatch.setattr(fsdp, "UNIT", 5)
+    inner = nn.ModuleList([nn.Linear(1, 2), nn.Linear(1, 2)])
+    assert units(nn.Sequential(inner, nn.Linear(2, 2)))[0] is not inner
+    assert all(not isinstance(one, nn.ModuleList) for one in units(nn.Sequential(inner)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"precision": "fp16"}, "use 'bf16' or 'fp32'"),
+        ({"channels_last": True}, "use channels_last = false"),
+        ({"compile": True}, "use compile = false"),
+        ({"optimizer": "lars"}, "use optimizer = 'sgd'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(fields, why) -> None:
+    with pytest.raises(SpecError, match=why):
+        FSDP(RunSpec(strategy="fsdp", **fields))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+
+def test_weights_of_two_layers_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"as second\.weight is"):
+        fsdp._refuse_tied(Tied())
+
+
+CASES = [
+    {},
+    {"accumulation": 2},
+    {"momentum": 0.0},
+    {"precision": "bf16"},
+    {"decay_norm_bias": False},
+]
+
+
+def named(case: int) -> str:
+    return "-".join(f"{name}={value}" for name, value in CASES[case].items()) or "default"
+
+
+every_case = pytest.mark.parametrize("case", range(len(CASES)), ids=named)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> dict[int, list[dict]]:
+    """Results of each case and rank, of one start of two processes."""
+    out = tmp_path_factory.mktemp("fsdp")
+    launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
+    ranks = ["--nproc-per-node", str(RANKS), "-m", "tests.train.strategies.fsdp_ranks"]
+    paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [*launch, *ranks, json.dumps(CASES), str(out)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout
+    return {
+        case: [
+            torch.load(out / f"{case}.rank{rank}.pt", weights_only=True) for rank in range(RANKS)
+        ]
+        for case in range(len(CASES))
+    }
+
+
+def single(case: int, **unfair) -> dict:
+    """Train one process that accumulates what the two ranks do."""
+    fields = dict(CASES[case])
+    accumulation = RANKS * fields.pop("accumulation", 1)
+    run = spec("single", accumulation=accumulation, **fields, **unfair)
+    subject = build(run, Single(run), network())
+    return result_of(subject, train(subject, Batches(0, accumulation, accumulation)))
+
+
+def numbers(of: dict) -> dict[str, torch.Tensor]:
+    """Return parameters, statistics and momenta."""
+    weights = {name: value for name, value in of["weights"].items() if value.is_floating_point()}
+    momenta = {
+        f"momentum {index}": state["momentum_buffer"]
+        for index, state in of["optimizer"]["state"].items()
+        if state.get("momentum_buffer") is not None
+    }
+    return weights | momenta
+
+
+def tolerances(case: int) -> tuple[float, float]:
+    """Return those of losses and state, as of DeepSpeed; see docs/method.md."""
+    half = CASES[case].get("precision", "fp32") != "fp32"
+    return (5e-5, 1e-3) if half else (1e-5, 1e-4)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> None:
+    want, of = single(case), tolerances(case)
+    assert falls(want["losses"])
+    for rank in trained[case]:
+        got = rank["undisturbed"]
+        assert_near(got["losses"], want["losses"], of[0])
+        assert numbers(got).keys() == numbers(want).keys()
+        assert_near(numbers(got), numbers(want), of[1])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
+    unfair, of = single(case, base_lr=1.01 * BASE_LR), tolerances(case)
+    got = trained[case][0]["undisturbed"]
+    assert_far(unfair["losses"], got["losses"], of[0])
+    assert_far(numbers(unfair), numbers(got), of[1])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_each_rank_keeps_its_part(trained) -> None:
+    first, second = (rank["undisturbed"] for rank in trained[0])
+    assert first["units"] > 2
+    assert first["kept"] + second["kept"] == first["whole"] == second["whole"]
+    assert max(first["kept"], second["kept"]) < 0.7 * first["whole"]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_a_resumed_run_ends_with_the_same_bits(trained, case) -> None:
+    for rank in trained[case]:
+        want, got = rank["undisturbed"], rank["resumed"]
+        assert got["losses"] == want["losses"]
+        for name, value in want["weights"].items():
+            assert torch.equal(got["weights"][name], value), name
