@@ -36,9 +36,9 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
 
     Each study has a folder of its own, and the paper's statements have one. A figure without
     anything to show is removed and named. A damaged record is named and not drawn, and the status
-    is then 1. Of the committed records also what the README says of them.
+    is then 1. Of the committed records also what the README says of them, and figures/README.md.
     """
-    from ddl_core.analysis import readme
+    from ddl_core.analysis import readme, results_page
     from ddl_core.analysis.metrics import WORLD_G_PER_KWH
     from ddl_core.analysis.redraw import redraw
 
@@ -53,3 +53,4 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         raise RecordError("\n".join([f"{len(done.damaged)} damaged, in no figure:", *done.damaged]))
     if root is None and not studies:
         readme.update(README, readme.texts(tree))
+        results_page.write(tree, tree.figures)

@@ -1,0 +1,33 @@
+"""The page of all results: every published figure, and nothing that is not there."""
+
+import re
+from pathlib import Path
+
+from ddl_core.analysis import results_page
+from ddl_core.analysis.redraw import redraw
+from ddl_core.records.paths import FIGURES, Tree, committed
+from tests.analysis.conftest import MakeRun
+
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def test_it_is_what_the_committed_records_give() -> None:
+    expected = results_page.page(committed(), FIGURES)
+    assert (FIGURES / results_page.NAME).read_text() == expected, "run: ddl figures"
+
+
+def test_all_published_figures_are_on_it_and_all_links_lead_somewhere() -> None:
+    links = set(LINK.findall((FIGURES / results_page.NAME).read_text()))
+    pictures = {f"{path.parent.name}/{path.name}" for path in FIGURES.rglob("*/*.png")}
+    assert pictures <= links
+    assert [link for link in links if not (FIGURES / link).exists()] == []
+
+
+def test_a_study_is_told_with_its_machine_and_its_code(tree: Tree, laptop: MakeRun) -> None:
+    redraw(tree, figures=tree.figures)
+    page = results_page.page(tree, tree.figures)
+    assert "18 completed" in page
+    assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
+    assert "![throughput_by_arm](laptop/throughput_by_arm.png)" in page
+    assert "![ratios](laptop" not in page  # nothing took turns
+    assert Path(tree.figures / "laptop" / "throughput_by_arm.png").exists()
