@@ -59,7 +59,8 @@ _WORDS = {
     "box_jitter": "jitter",
     "box_draws": "GPUs per rank",
 }
-_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms", "mbit": "Mbit/s"}  # by how a field's name ends
+# By how a field's name ends.
+_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms", "mbit": "Mbit/s", "elements": "numbers"}
 _DEFAULT = "default settings"
 
 

@@ -187,6 +187,12 @@ class RunSpec(BaseModel):
     deepspeed_overlap_comm: bool = Field(
         False, description="DeepSpeed: reduce gradients during backward"
     )
+    deepspeed_bucket_elements: int = Field(
+        500_000_000,
+        ge=10,
+        le=10**12,
+        description="DeepSpeed, stages 1 to 3: numbers that are reduced or gathered together",
+    )
     emulated: bool = Field(
         False, description="a cluster in a box: nodes are made on this machine, compute sleeps"
     )

@@ -83,6 +83,7 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
         ("base_lr", 0.1234567891, "learning rate 0.1234567891"),
         ("horovod_cycle_ms", 3.5, "cycle 3.5 ms"),
         ("deepspeed_zero_stage", 2, "ZeRO stage 2"),
+        ("deepspeed_bucket_elements", 1000, "bucket 1000 numbers"),
     ],
 )
 def test_values_are_said_in_words(field: str, value: Any, words: str) -> None:

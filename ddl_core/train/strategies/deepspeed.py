@@ -53,6 +53,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
     if stage in (1, 2):
         zero["compute_grad_norm"] = False
     if stage > 0:
+        zero |= _buckets(stage, spec.deepspeed_bucket_elements)
         settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
     if spec.precision in AUTOCAST:
         # The engine has its own context around the forward pass, inside that of `loop.py`. No
@@ -65,12 +66,31 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
     return settings
 
 
+def _buckets(stage: int, elements: int) -> dict[str, int]:
+    """Return all sizes of what a rank holds for a while, in the proportions of the defaults."""
+    if stage < 3:
+        return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
+    return {
+        "reduce_bucket_size": elements,
+        "stage3_prefetch_bucket_size": elements // 10,
+        "stage3_max_live_parameters": 2 * elements,
+        "stage3_max_reuse_distance": 2 * elements,
+    }
+
+
 def _refuse_unequal(spec: RunSpec) -> None:
     stage = spec.deepspeed_zero_stage
+    default = RunSpec.model_fields["deepspeed_bucket_elements"].default
+    if spec.deepspeed_bucket_elements != default and stage == 0:
+        raise SpecError(
+            f"deepspeed_bucket_elements = {spec.deepspeed_bucket_elements} has no effect at "
+            "deepspeed_zero_stage = 0, whose buckets have a size of their own; use stage 1, 2 or "
+            "3, or leave it out"
+        )
     if spec.deepspeed_overlap_comm and stage == 0:
         raise SpecError(
             "deepspeed_overlap_comm = true has no effect at deepspeed_zero_stage = 0, which "
-            "reduces gradients after backward; use stage 1 or 2, or leave it out"
+            "reduces gradients after backward; use stage 1, 2 or 3, or leave it out"
         )
     if spec.optimizer != "sgd" and stage > 0:
         raise SpecError(

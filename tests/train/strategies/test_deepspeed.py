@@ -48,10 +48,32 @@ def test_the_configuration_follows_from_the_run_alone():
         "stage": 2,
         "overlap_comm": True,
         "compute_grad_norm": False,
+        "reduce_bucket_size": 500_000_000,
+        "allgather_bucket_size": 500_000_000,
     }
     assert sharded["zero_allow_untested_optimizer"] is True
     assert sharded["torch_autocast"]["dtype"] == "bfloat16"
     assert sharded["torch_autocast"]["lower_precision_safe_modules"] == []
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    def sizes(**fields) -> dict[str, int]:
+        zero = settings(deepspeed_zero_stage=stage, **fields)["zero_optimization"]
+        found = DeepSpeedZeroConfig(**zero).model_dump()
+        return {name: value for name, value in found.items() if "bucket" in name or "max" in name}
+
+    defaults = DeepSpeedZeroConfig(stage=stage, overlap_comm=False).model_dump()
+    assert sizes().items() <= defaults.items()
+    few = sizes(deepspeed_bucket_elements=1000)
+    assert few["reduce_bucket_size"] == 1000
+    if stage == 3:
+        assert few["max_live_parameters"] == few["max_reuse_distance"] == 2000
+        assert few["prefetch_bucket_size"] == 100
+    else:
+        assert few["allgather_bucket_size"] == 1000
 
 
 class Operations:
@@ -80,6 +102,7 @@ def test_operations_are_tried_out_only_where_one_is_switched_off(monkeypatch, de
     ("fields", "why"),
     [
         ({"deepspeed_overlap_comm": True}, "no effect at deepspeed_zero_stage = 0"),
+        ({"deepspeed_bucket_elements": 9000}, "= 9000 has no effect at deepspeed_zero_stage = 0"),
         ({"precision": "fp16", "deepspeed_zero_stage": 1}, "use 'bf16', or stage 0"),
         ({"channels_last": True, "deepspeed_zero_stage": 2}, "use stage 0, or channels_last"),
         ({"optimizer": "lars", "deepspeed_zero_stage": 1}, "use stage 0, or optimizer = 'sgd'"),
@@ -102,6 +125,8 @@ CASES = [
     {"deepspeed_zero_stage": 1, "accumulation": 2, "deepspeed_overlap_comm": True},
     {"deepspeed_zero_stage": 2, "accumulation": 2, "deepspeed_overlap_comm": True},
     {"deepspeed_zero_stage": 3, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 2, "deepspeed_bucket_elements": 1000},  # several a step
+    {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 1000},
     {"deepspeed_zero_stage": 0, "channels_last": True},
     {"deepspeed_zero_stage": 1, "momentum": 0.0},
     {"deepspeed_zero_stage": 3, "momentum": 0.0},
@@ -249,7 +274,7 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
         told = rank["undisturbed"]["communication"]
         assert (told["library"], told["dtype"]) == ("gloo", "float32")
         assert told["overlap"] is CASES[case].get("deepspeed_overlap_comm", False)
-        assert told["bucket_elements"] == 500_000_000
+        assert told["bucket_elements"] == CASES[case].get("deepspeed_bucket_elements", 500_000_000)
         assert ("allgather_bucket_elements" in told) == (stage in (1, 2))
         assert ("kept_elements" in told) == (stage == 3)
         assert rank["undisturbed"]["reduced_by"] == (None if stage else told["bucket_elements"])
