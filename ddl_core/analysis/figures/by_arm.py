@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
+from ddl_core.analysis.arms import ARM, ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.figures.over_workers import stack, with_model
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
@@ -59,14 +59,21 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
 
 @styled
 def draw(repeats: pd.DataFrame) -> Figure:
-    """Return every run's throughput, a row for each strategy, loader, format and world size."""
-    repeats = style.with_framework(repeats)
+    """Return every run's throughput, a row for each strategy, loader, format and world size.
+
+    A panel of one arm compares nothing: such are drawn only if there are no others.
+    """
+    arms = repeats.drop_duplicates(["panel", "hardware", *ARM, "world_size"])
+    number = arms["panel"].value_counts()
+    alone = number.index[number == 1] if (number > 1).any() else []
+    repeats = style.with_framework(repeats[~repeats["panel"].isin(alone)])
     looks = style.strategy_looks(repeats["framework"])
+    elsewhere = [f"Settings of one arm alone, in the CSV and in `comparison`: {len(alone)}."]
     figure, panels = row_frame(
         "Which strategy and loader trains fastest, and how sure is that?",
         repeats,
         _legend(looks),
-        captions.runs(repeats.assign(failed=repeats["lost"])),
+        [*captions.runs(repeats.assign(failed=repeats["lost"])), *elsewhere[: len(alone)]],
         _texts,
         lines=1,
     )

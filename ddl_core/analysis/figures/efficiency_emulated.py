@@ -41,8 +41,12 @@ POINTS = {
     **ORIGIN_TYPES,
 }
 # Told by the panel, by the axis, or by nothing: one step is like another.
-_NOT_TOLD = ("library", "strategy", "nodes", "box_link_mbit", "train_images", *REPEATS)
+_NOT_TOLD = ("library", "strategy", "nodes", "box_link_mbit", "train_images", "epochs", *REPEATS)
 _SERIES = ["study", "hardware", "setting", "line"]
+# Links and the length of a run divide no series: what is drawn is a ratio over them.
+_SHARED = {"box_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
+_NO_DELAYS = {"box_straggler": 1.0, "box_jitter": 0.0}
+_UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 _LINES: list[Any] = [(0, (4, 1.5)), (0, (1, 1.5)), *style.SPARE_LINES]
 
 
@@ -51,15 +55,17 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
 
     E = (throughput of G ranks / G) / throughput of one, of the same arm; low and high are its 95 %
     interval over repeats. One rank sends nothing: whatever the rate of its link, it is the base of
-    all rates. Runs that were unfaithful are counted and give no value.
+    all rates; and an arm of delayed ranks that has none has that of the same arm without delays.
+    Runs that were unfaithful are counted and give no value.
     """
     made = _made(runs)
     rows = []
     for _, arm in made.groupby(_SERIES, sort=True):
-        base = arm[arm["world_size"] == 1]
+        alone = arm[arm["world_size"] == 1]
+        base = alone if len(alone) else _without_delays(made, arm.iloc[0])
         for _, panel in arm[arm["world_size"] > 1].groupby("box_link_mbit"):
             own = [part for _, part in panel.groupby("world_size")]
-            rows += [_row(part, base, panel) for part in ([base] if len(base) else []) + own]
+            rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + own]
     table = pd.DataFrame(rows, columns=list(POINTS))
     order = ["study", "box_link_mbit", "line", "world_size"]
     return stack([table.sort_values(order, ascending=[True, False, True, True])], POINTS)
@@ -69,10 +75,11 @@ def _made(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the emulated runs that have ended, with what pools them and what they are called."""
     ended = runs["status"].isin(["completed", "failed"]) & (runs["world_size"] > 0)
     emulated = runs[is_emulated(runs) & ended]
-    # Links and the length of an epoch divide no series: what is drawn is a ratio over them.
-    shared = {"box_link_mbit": 0.0, "train_images": pd.NA}
-    made = with_settings(emulated.assign(**shared)).assign(
-        box_link_mbit=emulated["box_link_mbit"], commit=commits(emulated)
+    undisturbed = with_settings(emulated.assign(**_SHARED, **_NO_DELAYS))
+    made = with_settings(emulated.assign(**_SHARED)).assign(
+        box_link_mbit=emulated["box_link_mbit"],
+        commit=commits(emulated),
+        undisturbed=undisturbed["setting"],
     )
     apart = told_apart(emulated, _NOT_TOLD)
     made["line"] = [
@@ -81,6 +88,13 @@ def _made(runs: pd.DataFrame) -> pd.DataFrame:
     ]
     faithful = (made["status"] == "completed") & made["unfaithful"].isna()
     return made.assign(value=made[VALUE].where(faithful))
+
+
+def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
+    """Return the runs of one rank that are like `delayed`, but for its delays."""
+    alike = (made[_UNDISTURBED] == delayed[_UNDISTURBED]).all(axis=1)
+    without = (made[list(_NO_DELAYS)] == pd.Series(_NO_DELAYS)).all(axis=1)
+    return made[alike & without & (made["world_size"] == 1)]
 
 
 def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[str, Any]:
@@ -141,13 +155,20 @@ def _looks(points: pd.DataFrame) -> style.Looks:
     return looks
 
 
+def _is_lent(points: pd.DataFrame) -> bool:
+    """Say whether a line that is drawn has its base from another."""
+    drawn = points[points["value"].notna()]
+    return not set(drawn["line"]) <= set(drawn.loc[drawn["world_size"] == 1, "line"])
+
+
 def _caption(points: pd.DataFrame) -> list[str]:
     drawn = points[points["n"] > 0]
     sentences = [
         "Nothing here was measured on a cluster: nodes are network namespaces of one machine, "
         "links are shaped, compute sleeps, and the real frameworks send real bytes "
         "(docs/emulation.md).",
-        "E = (throughput / G) / throughput of one rank of the same arm.",
+        "E = (throughput / G) / throughput of one rank of the same arm"
+        f"{', of delayed ranks: of one without delays' if _is_lent(drawn) else ''}.",
     ]
     if drawn.empty:
         return sentences

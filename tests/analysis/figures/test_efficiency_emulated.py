@@ -76,6 +76,24 @@ def test_runs_that_differ_in_a_field_are_two_lines(
     assert several["line"].nunique() == 2
 
 
+def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: MakeRun) -> None:
+    emulate(make_run)
+    emulate(make_run, 0.9, nodes=2)
+    emulate(make_run, 0.7, nodes=2, box_straggler=1.2)
+    emulate(make_run, 0.8, nodes=2, box_jitter=0.1, epochs=3)
+    emulate(make_run, 0.5, nodes=2, box_straggler=1.2, box_step_ms=7)  # nobody to compare with
+    emulate(make_run, 0.6, nodes=2, box_straggler=1.2, strategy="horovod")
+    table = table_of(tree)
+    assert table["world_size"].tolist().count(1) == 1
+    known = table[table["value"].notna()].set_index("line")["value"]
+    assert known[known.index.str.contains("straggler 1.2")].tolist() == pytest.approx([0.7])
+    assert known[known.index.str.contains("jitter 0.1")].tolist() == pytest.approx([0.8])
+    assert len(known) == 4
+    said = words(draw(table))
+    assert said.count("Without a run of one rank, not drawn:") == 2
+    assert "of delayed ranks: of one without delays." in said
+
+
 def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     emulate(make_run, 0.9, nodes=2)
