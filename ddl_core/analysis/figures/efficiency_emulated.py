@@ -174,7 +174,9 @@ def _caption(points: pd.DataFrame) -> list[str]:
         return sentences
     steps = captions.counted("", drawn["box_step_ms"])
     smaller = captions.counted("", drawn["box_shrink"])
-    unfaithful = points[points["world_size"] > 1]["unfaithful"].sum()
+    alone = points["world_size"] == 1  # the base, which stands in each panel
+    once = pd.concat([points[~alone], points[alone].drop_duplicates(["study", "line"])])
+    unfaithful = once["unfaithful"].sum()
     baseless = drawn.groupby("line")["value"].count().loc[lambda known: known == 0].index
     known = drawn["low"].notna().any()
     return [

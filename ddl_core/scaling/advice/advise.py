@@ -221,14 +221,14 @@ def _chosen(
     asked = f"{question.model} on {question.dataset} on {as_if or place.title}"
     others = sorted({one.machine for one in everywhere})
     others += [one for one in published_of if one not in others]
-    there = f"there is some of {' and of '.join(map(repr, others))}" if others else "nor elsewhere"
+    there = f"there is some of {', '.join(map(repr, others))}" if others else "nor elsewhere"
     why = f" (records that cannot be used: {'; '.join(refused)})" if refused else ""
     study, how = (
         ("juwels_booster.yaml with few nodes", f"submit FILE --site {place.name}")
         if place.name
         else ("laptop.yaml", "run FILE")
     )
-    other = f"; or name that machine as as_if, if yours is like it: {others[0]!r}" if others else ""
+    other = f"; or, if your machine is like one of these, `--as-if {others[0]!r}`" if others else ""
     raise DataError(
         f"no evidence of {asked}; {there}{why}. Measure some first, at two numbers of workers, by "
         f"a copy of studies/{study}, that network and that data set: `ddl study {how}`, then "

@@ -97,13 +97,15 @@ def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: 
 def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     emulate(make_run, 0.9, nodes=2)
-    emulate(make_run, 0.1, nodes=2, repeat=1, unfaithful=["the ranks' own share"])
+    emulate(make_run, 0.8, nodes=2, box_link_mbit=25)
+    for nodes in (1, 2):
+        emulate(make_run, 0.1, nodes=nodes, repeat=1, unfaithful=["the ranks' own share"])
     runs = runs_table(tree.runs)
-    assert runs["unfaithful"].dropna().tolist() == ["the ranks' own share"]
+    assert runs["unfaithful"].dropna().tolist() == ["the ranks' own share"] * 2
     table = points(runs)
-    assert table["value"].tolist() == pytest.approx([1, 0.9])
-    assert table["unfaithful"].tolist() == [0, 1]
-    assert "Unfaithful, not drawn: 1 runs." in words(draw(table))
+    assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.8])
+    assert table["unfaithful"].tolist() == [1, 1, 1, 0]
+    assert "Unfaithful, not drawn: 2 runs." in words(draw(table))
 
 
 def test_the_figure_says_that_it_is_emulated(tree: Tree, make_run: MakeRun) -> None:
