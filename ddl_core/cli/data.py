@@ -79,10 +79,13 @@ def write_command(source: str, folder: Path) -> None:
 
     Grey, 16-bit and transparent pictures become plain ones: docs/your_data.md has the rule.
     """
+    from ddl_core.datasets.folder import class_folders
     from ddl_core.datasets.own import write_own
 
     images = write_own(source, folder)
-    click.echo(f"{images:,} images are in {folder}" if images else f"{folder} was there already")
+    classes = f"{len(class_folders(folder / 'train')):,} classes"
+    there = f"{images:,} images of {classes} are in {folder}"
+    click.echo(there if images else f"{folder}, with {classes}, was there already")
 
 
 @data.command("convert")

@@ -13,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ddl_core.errors import DataError, NotInstalledError
 from ddl_core.spec.gate import require_file, some
 
@@ -20,6 +23,7 @@ VERSION = "5.2.0"  # of requirements/test.txt, which a test compares
 VALIDATION = ("validation", "valid", "val")
 _DICT = "dataset_dict.json"
 _ONE = ("state.json", "dataset_info.json")
+_TABLES = ("arrow", "parquet")
 _NAME = re.compile(r"\w[\w.-]*")
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
@@ -37,8 +41,6 @@ class Split:
 
     def __getitem__(self, number: int) -> tuple[bytes, int]:
         row = self._rows[number]
-        if row[self._label] is None:
-            raise DataError("it has no label")
         return _content(row[self._image] or {}), row[self._label]
 
     def name(self, number: int) -> str:
@@ -49,6 +51,12 @@ class Split:
 def is_saved(folder: Path) -> bool:
     """Tell by its files whether a folder was written by ``save_to_disk``."""
     return _is_one(folder) or _is_file(folder / _DICT)
+
+
+def is_other(folder: Path) -> bool:
+    """Tell whether a folder holds files of the library in another form: a cache, a repository."""
+    places = (folder, folder / "data", folder / "train")
+    return any(next(place.glob(f"*.{kind}"), None) for place in places for kind in _TABLES)
 
 
 def read(folder: Path) -> Mapping[str, Split]:
@@ -152,6 +160,7 @@ def _split(library: ModuleType, place: Path) -> Split:
         found.data.validate(full=True)
         image = _column(place, found.features, library.Image)
         label = _column(place, found.features, library.ClassLabel)
+        _require_labels(place, found.data.column(label).to_numpy())
         files = [one["filename"] for one in found.cache_files]
         told = _fingerprint([image, label, *found.features[label].names], files)
         rows = found.with_format(None).select_columns([image, label])
@@ -167,6 +176,16 @@ def _column(place: Path, features: Mapping[str, Any], feature: type) -> str:
         f"{place} has to have one column of type {feature.__name__}, but has {told}; "
         "choose in a function of your own: docs/your_data.md"
     )
+
+
+def _require_labels(place: Path, labels: NDArray[Any]) -> None:
+    """Refuse a split of which not all labels are known, before anything is written."""
+    known = np.count_nonzero(labels >= 0)  # NaN, which stands for none, is not
+    if known < len(labels):
+        raise DataError(
+            f"{place}: {len(labels) - known:,} of {len(labels):,} images have no label (none, or "
+            "-1, as where labels are kept secret); save a DatasetDict without them"
+        )
 
 
 def _quoted(names: Any) -> str:

@@ -52,8 +52,8 @@ class OwnSplit(Protocol):
     def __getitem__(self, number: int) -> tuple[Any, int]:
         """Return an image and its label.
 
-        The image is one of Pillow, an array (height, width) or (height, width, 3 or 4) of 8 or 16
-        bits, or the bytes of a file.
+        The image is one of Pillow, an array (height, width) or (height, width, 1, 3 or 4) of 8 or
+        16 bits, or the bytes of a file.
         """
         ...
 
@@ -93,7 +93,12 @@ def write_own(source: str, out_dir: Path, progress: bool = True) -> int:
 
 
 def _require_same(folder: Path, told: Mapping[str, str]) -> None:
-    class_folders(folder / "train")  # what is there has to be a set, not anything
+    try:
+        class_folders(folder / "train")
+    except DataError:
+        raise DataError(
+            f"{folder} is there and is no image folder; remove it, or name another folder"
+        ) from None
     try:
         there = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -186,6 +191,11 @@ def _found(source: str) -> Mapping[str, OwnSplit]:
     if hugging_face.is_saved(folder):
         saved = hugging_face.read(folder)
         return saved if len(saved) > 1 else _divided(*saved.values())
+    if hugging_face.is_other(folder):
+        raise DataError(
+            f"{folder} holds files of Hugging Face's datasets, but not as save_to_disk writes "
+            "them; save what load_dataset makes of it: docs/your_data.md"
+        )
     found = class_folders(folder)
     if set(SPLITS) <= set(found):
         list_images(folder / "train")
@@ -249,8 +259,18 @@ def _encoded(image: Any) -> tuple[str, bytes]:
         if content.startswith(_JPEG) and image.mode in ("L", "RGB"):
             return ".jpg", content
     elif not isinstance(image, Image.Image):
-        image = Image.fromarray(np.asarray(image))
+        image = _of_array(np.asarray(image))
     written = io.BytesIO()
-    kept = image if image.mode == "L" else plain.rgb(image)
+    is_plain = image.mode == "L" and not image.has_transparency_data
+    kept = image if is_plain else plain.rgb(image)
     kept.save(written, "PNG", compress_level=1)
     return ".png", written.getvalue()
+
+
+def _of_array(values: np.ndarray) -> Image.Image:
+    """Return the picture of an array; Pillow knows neither one channel nor colours of 16 bits."""
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    if values.ndim == 3 and values.dtype == np.uint16:
+        values = (values >> 8).astype(np.uint8)
+    return Image.fromarray(values)

@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
 from ddl_core.datasets.bulk import alone, explained, require_space
+from ddl_core.errors import DataError
+from ddl_core.spec.gate import some
 
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images of small sets are smaller
 
@@ -37,9 +39,9 @@ def write_folder(
     Parameters
     ----------
     folder
-        Receives ``<split>/<class>/<number>.<suffix>``.
+        Receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class without images.
     splits
-        By name.
+        By name, that of training first.
     progress
         Show a progress bar on stderr.
     beside
@@ -48,7 +50,7 @@ def write_folder(
     Raises
     ------
     DataError
-        If it cannot be written.
+        If it cannot be written, or a class of another split has no images in the first.
     """
     size = BYTES_PER_IMAGE * sum(map(len, splits.values()))
     with explained(f"make {folder}", size):
@@ -65,16 +67,35 @@ def _write(
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     images = sum(map(len, splits.values()))
-    with tqdm(total=images, unit="image", disable=not progress) as bar:
-        for name, split in splits.items():
-            folders = [unfinished / name / class_name for class_name in split.classes]
-            for one in folders:
-                one.mkdir(parents=True)
-            for number in range(len(split)):
-                suffix, content, label = split.file(number)
-                (folders[label] / f"{number:05d}{suffix}").write_bytes(content)
-                bar.update()
-    for name, text in beside.items():
-        (unfinished / name).write_text(text, encoding="utf-8")
-    unfinished.rename(folder)
+    known: set[str] = set()
+    try:
+        with tqdm(total=images, unit="image", disable=not progress) as bar:
+            for name, split in splits.items():
+                found = _write_split(unfinished / name, split, bar)
+                known = known or found
+                if new := sorted(found - known):
+                    raise DataError(
+                        f"{name} has images of classes of which training has none: {some(new)}; "
+                        "leave them out, or move some to training"
+                    )
+        for name, text in beside.items():
+            (unfinished / name).write_text(text, encoding="utf-8")
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     return images
+
+
+def _write_split(place: Path, split: Files, bar: "tqdm[NoReturn]") -> set[str]:
+    """Write the images; return the classes that have some."""
+    found: set[str] = set()
+    for number in range(len(split)):
+        suffix, content, label = split.file(number)
+        name = split.classes[label]
+        if name not in found:
+            (place / name).mkdir(parents=True)
+            found.add(name)
+        (place / name / f"{number:05d}{suffix}").write_bytes(content)
+        bar.update()
+    return found

@@ -143,8 +143,8 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path, both: Path) -> None:
 
     # As many bytes, and the library's own fingerprint: a label alone is another.
     before = {one: one.stat().st_size for one in both.rglob("*.arrow")}
-    change(elsewhere / "train", kind=[1] * len(IMAGES))
-    change(both / "train", kind=[0] * len(IMAGES))
+    change(elsewhere / "train", kind=[1, 0] + [1] * (len(IMAGES) - 2))
+    change(both / "train", kind=[0, 1] + [0] * (len(IMAGES) - 2))
     found = {one: one.stat().st_size for one in both.rglob("*.arrow")}
     assert found == before
     tolds = [told(first)]
@@ -189,6 +189,12 @@ def second(one: object) -> Callable[[Path], None]:
     """Replace the second image."""
     first = entry(JPEG, None)
     return lambda root: change(root / "train", seen=[first, one] + [first] * (len(IMAGES) - 2))
+
+
+def unlabelled(*labels: int | None) -> Callable[[Path], None]:
+    """Give the last of these labels to one image, the first to all others."""
+    labels_of_all = [labels[0]] * (len(IMAGES) - 1) + [labels[-1]]
+    return lambda root: change(root / "train", kind=labels_of_all)
 
 
 def cut(root: Path) -> None:
@@ -246,8 +252,9 @@ def without(name: str) -> Callable[[Path], None]:
         (second(entry(None, "/no/where.jpg")), "1: cannot read /no/where.jpg: No such file"),
         (second(entry(None, "/dev")), "1: cannot read /dev: it is a folder, not a file"),
         (second(entry(None, "https://example.org/a.jpg")), "1: cannot read https://.*: No such"),
-        (lambda root: change(root / "train", kind=[None] * len(IMAGES)), "0: it has no label"),
-        (lambda root: change(root / "train", kind=[-1] * len(IMAGES)), "image 0 has label -1, but"),
+        (unlabelled(None), "train: 7 of 7 images have no label .*; save a DatasetDict without"),
+        (unlabelled(-1), "train: 7 of 7 images have no label .none, or -1"),
+        (unlabelled(0, None), "train: 1 of 7 images have no label"),
         (lambda root: change(root / "train", kind=[2] * len(IMAGES)), "label 2, but there are 2 c"),
         (cut, r"set/train cannot be read as a saved set of images \(.*\); copy it once more"),
         (emptied, "set/train cannot be read as a saved set of images"),
@@ -339,6 +346,39 @@ def test_a_name_that_the_library_takes_for_an_address_is_refused(
     both.rename(tmp_path / "a::http")
     with pytest.raises(DataError, match=r"a::http: the library takes .* in the network; rename"):
         write(tmp_path / "a::http", tmp_path / "out")
+
+
+@pytest.mark.parametrize("place", ["a.parquet", "data/train-00000.parquet", "train/data.arrow"])
+def test_what_the_library_keeps_elsewhere_is_no_saved_set(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "set" / place
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match="not as save_to_disk writes them; save what load_dataset"):
+        write(tmp_path / "set", tmp_path / "out")
+
+
+def test_classes_without_images_have_no_folder(tmp_path: Path) -> None:
+    """As `filter` and `select` leave them: names of classes stay."""
+    named = [*NAMES, "never", "seldom"]
+    features = Features({**FEATURES, "kind": ClassLabel(names=named)})
+    rare = rows(20, features).map(lambda row: {"kind": 3 if row["id"] == 7 else row["kind"]})
+    out = tmp_path / "out"
+    write(saved(tmp_path / "set", train=rare, val=rows(4, features)), out)
+    assert list_images(out / "train").classes == ("0_a_cat", "1_dog_s", "3_seldom")
+    assert len(list_images(out / "val", list_images(out / "train").classes)) == 4
+    few = rows(4, features)
+    with pytest.raises(DataError, match=r"val has images .* training has none: 3_seldom"):
+        write(saved(tmp_path / "other", train=few, val=rare), tmp_path / "more")
+    assert [one.name for one in tmp_path.iterdir() if "more" in one.name] == [".more.lock"]
+
+
+def test_numbers_of_32_bits_are_refused(tmp_path: Path) -> None:
+    """The library keeps such as TIFF; whether 180 is grey nobody knows."""
+    images = [np.full((4, 5), 180, np.int32)] * 4
+    values = {"id": [0] * 4, "seen": images, "kind": [0] * 4}
+    split = Dataset.from_dict(values, features=FEATURES)
+    with pytest.raises(DataError, match=r"train image 0: .*32 bits, of which nobody"):
+        write(saved(tmp_path / "set", train=split, val=split), tmp_path / "out")
 
 
 def test_half_of_its_files_make_no_saved_set(tmp_path: Path) -> None:

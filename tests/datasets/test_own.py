@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,37 @@ def test_images_of_every_kind_become_plain_files_in_order(tmp_path: Path, jpeg: 
     assert json.loads((out / SOURCE).read_text()) == {"train": "1", "val": "1"}
 
 
+def transparent_grey() -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 5), 10, np.uint8)).save(content, "PNG", transparency=10)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "pixel"),
+    [
+        (transparent_grey(), [255] * 3),
+        (np.full((4, 5, 1), 7, np.uint8), 7),
+        (np.full((4, 5, 3), 0x1234, np.uint16), [0x12] * 3),
+        (np.full((4, 5, 4), 0x8080, np.uint16), [0xBF] * 3),  # half of white, half of it
+    ],
+    ids=["transparent grey", "one channel", "16-bit colours", "transparent 16-bit colours"],
+)
+def test_unusual_pictures_become_plain(tmp_path: Path, image: object, pixel: object) -> None:
+    ours = import_module("ourset")
+    ours.unusual = lambda: {name: ours.Split([image]) for name in ("train", "val")}
+    write_own("ourset:unusual", tmp_path / "out", progress=False)
+    found = Image.open(tmp_path / "out/train/0_a_cat/00000.png")
+    assert not found.has_transparency_data
+    assert np.asarray(found)[0, 0].tolist() == pixel
+
+
+def test_a_folder_that_is_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="out is there and is no image folder; remove it, or name"):
+        write_own("ourset:small", tmp_path / "out", progress=False)
+
+
 def test_the_same_set_is_left_as_it_is_and_another_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_own("ourset:small", out, progress=False)
@@ -171,5 +203,7 @@ def test_class_folders_are_divided_by_their_names(tmp_path: Path) -> None:
 
 def test_the_command_says_where_they_are(tmp_path: Path) -> None:
     command = ["data", "write", "ourset:small", str(tmp_path / "out")]
-    assert f"7 images are in {tmp_path / 'out'}" in CliRunner().invoke(main, command).output
-    assert "was there already" in CliRunner().invoke(main, command).output
+    there = tmp_path / "out"
+    assert f"7 images of 2 classes are in {there}" in CliRunner().invoke(main, command).output
+    again = CliRunner().invoke(main, command).output
+    assert f"{there}, with 2 classes, was there already" in again
