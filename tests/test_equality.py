@@ -240,31 +240,34 @@ def test_networks_of_others_are_trained_alike_by_all(run, model):
 
 def test_powersgd_begins_when_it_is_asked_to(images, tmp_path):
     """Before, it is DDP to the last bit; after, gradients are rounded, and alike on all ranks."""
-    starts = {"never": 1000, "in the third step": 2}
-    buckets = {"ddp_bucket_mb": 0.001}  # several, whose messages must not meet
-    compressed = {"ddp_compression": "powersgd", "checkpoint_every": 0, **buckets}
-    of = {
-        name: run_ranks(
-            planned(
-                tmp_path / name,
-                images,
-                strategy="ddp",
-                gpus_per_node=2,
-                ddp_powersgd_start=start,
-                **compressed,
-            )
-        )
-        for name, start in starts.items()
+    steps = 10  # of an epoch
+    of_ddp = {"strategy": "ddp", "gpus_per_node": 2, "checkpoint_every": 0}
+    # Several buckets, whose messages must not meet.
+    asked = {"plain": {}, "compressed": {"ddp_compression": "powersgd"}}
+    asked["compressed"] |= {"ddp_powersgd_start": steps}
+    records = {
+        name: run_ranks(planned(tmp_path / name, images, ddp_bucket_mb=0.001, **of_ddp, **fields))
+        for name, fields in asked.items()
     }
-    plain = run_ranks(
-        planned(tmp_path / "plain", images, strategy="ddp", gpus_per_node=2, **buckets)
-    )
-    assert of["never"].weights_sha256 == plain.weights_sha256
-    assert of["in the third step"].weights_sha256 != plain.weights_sha256
-    losses = [
-        row.loss for row in read_epochs(tmp_path / "in the third step") if row.phase == "train"
-    ]
-    assert losses[1] < losses[0]
+    losses = {
+        name: [row.loss for row in read_epochs(tmp_path / name) if row.phase == "train"]
+        for name in asked
+    }
+    assert losses["compressed"][0] == losses["plain"][0]
+    assert losses["compressed"][1] != losses["plain"][1]
+    assert losses["compressed"][1] < losses["compressed"][0]
+    hashes = {name: record.weights_sha256 for name, record in records.items()}
+    assert hashes["compressed"] != hashes["plain"]
+    late = {**of_ddp, **asked["compressed"], "ddp_powersgd_start": 2 * steps}
+    with pytest.raises(LaunchError, match=r"ddp_powersgd_start = 20, but the run has 20 steps"):
+        run_ranks(planned(tmp_path / "late", images, **late))
+
+
+def test_stage_3_evaluates_and_saves_with_weights_that_have_to_be_gathered(run):
+    """Of small buckets no weight stays whole; of 9 images one rank has a batch more."""
+    gathering = {"strategy": "deepspeed", "deepspeed_zero_stage": 3}
+    got = run(**gathering, gpus_per_node=2, deepspeed_bucket_elements=1000)
+    assert_same_training(got, run("single", accumulation=2))
 
 
 LARS: dict[str, Any] = {"optimizer": "lars", "decay_norm_bias": False, "base_lr": 0.5}

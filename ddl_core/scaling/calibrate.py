@@ -112,12 +112,15 @@ def _bears(record: RunRecord, strategy: str, loader: str) -> bool:
 
 
 def _alike(records: Sequence[RunRecord]) -> None:
-    """Refuse runs that one machine and one batch cannot have made."""
+    """Refuse runs that one machine, one batch and one way to communicate cannot have made."""
+    several = [one for one in records if one.world_size > 1]
     shared: dict[str, set[str]] = {
         "local_batch_size": {str(one.spec.local_batch_size) for one in records},
         "data_format": {one.spec.data_format for one in records if one.spec.loader != "synthetic"},
         "image_size": {str(one.spec.image_size) for one in records},
         "precision": {one.spec.precision for one in records},
+        "ddp_compression": {one.spec.ddp_compression for one in several},
+        "deepspeed_zero_stage": {str(one.spec.deepspeed_zero_stage) for one in several},
         "hardware": {_hardware(one.system) for one in records},
     }
     for name, values in shared.items():

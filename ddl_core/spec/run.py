@@ -190,7 +190,7 @@ class RunSpec(BaseModel):
     deepspeed_bucket_elements: int = Field(
         500_000_000,
         ge=10,
-        le=10**12,
+        le=10**10,
         description="DeepSpeed, stages 1 to 3: numbers that are reduced or gathered together",
     )
     emulated: bool = Field(
@@ -273,6 +273,12 @@ class RunSpec(BaseModel):
 
     def _check_powersgd(self) -> None:
         if self.ddp_compression == "powersgd":
+            if self.precision == "fp16":
+                raise ValueError(
+                    "ddp_compression = 'powersgd' with precision = 'fp16': gradients that overflow "
+                    "once would stay in what it has not sent yet, and nothing be learnt from then "
+                    "on; use precision 'bf16' or 'fp32', or ddp_compression 'fp16'"
+                )
             if self.checkpoint_every:
                 raise ValueError(
                     f"ddp_compression = 'powersgd' keeps on each rank what it has not sent yet, "

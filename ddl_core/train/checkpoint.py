@@ -61,9 +61,8 @@ def load(path: Path, trainee: Trainee) -> int:
     if not path.exists():
         return 0
     try:
-        state: dict[str, Any] = torch.load(
-            path, map_location=trainee.strategy.device, weights_only=True
-        )
+        # In main memory: a GPU may have room for its part alone.
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise RecordError(
             f"cannot read the checkpoint {path} ({error}); delete it to start the run again"

@@ -224,7 +224,8 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     loader.set_epoch(0)
     clock = Clock(strategy, meter=trainee.meter)
     clock.start()
-    with torch.inference_mode():
+    # Not inference_mode: weights that ZeRO gathers in it could not be trained with afterwards.
+    with torch.no_grad():
         for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):
             with trainee.autocast():
                 logits = trainee.network(trainee.ready(images))

@@ -8,6 +8,7 @@ from ddl_core.train.protocols import Strategy
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 FORGET_THE_PEAK = "5"  # proc(5)
+_ASKED = {"VmHWM", "RssFile", "RssShmem"}
 
 
 class Memory:
@@ -49,6 +50,8 @@ class Memory:
         if not self._forgets:
             return 0
         now = _resident()
+        if not now.keys() >= _ASKED:  # a Linux before 4.5, or what only looks like one
+            return 0
         mapped = now["RssFile"] + now["RssShmem"]
         return max(0, now["VmHWM"] - mapped - self._before)
 

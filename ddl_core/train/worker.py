@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ddl_core.errors import SpecError
 from ddl_core.rank import entry
 from ddl_core.rank.cores import affinity
 from ddl_core.rank.energy.meter import Meter
@@ -19,6 +20,7 @@ from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.records.progress import Publish
 from ddl_core.spec.registry import resolve
+from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint, device
 from ddl_core.train.checkpoint import weights_sha256
 from ddl_core.train.compiler import check_compiled, compile_network
@@ -40,6 +42,14 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
     return entry.main(
         arguments, lambda directory, leaving: Run(directory, publish).execute(leaving)
     )
+
+
+def _check_compression(spec: RunSpec, steps: int) -> None:
+    if spec.ddp_compression == "powersgd" and spec.ddp_powersgd_start >= steps:
+        raise SpecError(
+            f"ddp_powersgd_start = {spec.ddp_powersgd_start}, but the run has {steps} steps, so "
+            "that nothing would be compressed; use less, or ddp_compression = 'none'"
+        )
 
 
 class Run:
@@ -72,7 +82,9 @@ class Run:
         self.progress.set_up("building the network and sending its weights")
         self.memory = Memory(self.strategy)
         trainee = self._trainee()
-        profiler = self._profiler(len(train_loader) // self.spec.accumulation)
+        steps = len(train_loader) // self.spec.accumulation
+        _check_compression(self.spec, self.spec.epochs * steps)
+        profiler = self._profiler(steps)
         self.entry.record.initial_sha256 = state_sha256(values(trainee.network))
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
         start = weights_sha256(trainee.network)
@@ -100,6 +112,7 @@ class Run:
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
             self.entry.take_turn(epoch, epoch < cold)
+            self.memory.begin()
             self.progress.begin("train", epoch, self.spec.global_batch_size)
             outcome = load_one_epoch(
                 self.spec, self.strategy, loader, epoch, self.progress.step, self.meter

@@ -122,6 +122,14 @@ def test_runs_of_two_sizes_of_image_are_not_mixed(tree: Tree, make_run: MakeRun)
         found(tree)
 
 
+def test_runs_that_send_other_messages_are_not_mixed(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    planted(make_run, "ddp", 1)
+    planted(make_run, "ddp", 2)
+    planted(make_run, "ddp", 2, ddp_compression="fp16")
+    with pytest.raises(DataError, match="several values of ddp_compression: fp16, none"):
+        found(tree)
+
+
 def test_contradictory_records_are_refused(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
     planted(make_run, "ddp", 1)
     planted(make_run, "ddp", 2)

@@ -111,6 +111,12 @@ def test_powersgd_asks_for_no_checkpoints() -> None:
     assert RunSpec.parse({**asked, "checkpoint_every": 0, "ddp_powersgd_rank": 4})
 
 
+def test_powersgd_would_never_forget_an_overflow() -> None:
+    asked = {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0}
+    with pytest.raises(SpecError, match=r"'powersgd' with precision = 'fp16'.*use precision 'bf1"):
+        RunSpec.parse({**asked, "precision": "fp16"})
+
+
 @pytest.mark.parametrize("field", ["ddp_powersgd_rank", "ddp_powersgd_start"])
 def test_settings_of_powersgd_are_refused_without_it(field) -> None:
     with pytest.raises(SpecError, match=f"{field} = 3 is of ddp_compression = 'powersgd' alone"):

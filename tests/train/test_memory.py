@@ -37,6 +37,15 @@ def test_what_was_there_before_the_network_does_not_count(grown) -> None:
     assert grown["there"] < 8 * MIB
 
 
+def test_a_system_that_does_not_tell_files_apart_tells_nothing(monkeypatch, tmp_path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmHWM:\t  1000 kB\nVmRSS:\t  900 kB\n")
+    monkeypatch.setattr(memory, "STATUS", status)
+    watched = Memory(Single(RunSpec(device="cpu")))
+    watched.begin()
+    assert watched.peak() is None
+
+
 def test_a_system_that_forgets_no_peak_tells_nothing(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(memory, "CLEAR", tmp_path / "none" / "clear_refs")
     watched = Memory(Single(RunSpec(device="cpu")))

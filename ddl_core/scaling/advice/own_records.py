@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddl_core.errors import DataError
+from ddl_core.errors import DataError, SpecError
 from ddl_core.records.paths import Tree
 from ddl_core.records.run import RunRecord, read_epochs, read_record
 from ddl_core.scaling.advice.evidence import Evidence
@@ -76,7 +76,7 @@ def evidence(tree: Tree, model: str, dataset: str) -> Found:
     for arm, records in arms.items():
         try:
             found = _evidence(tree, arm, records)
-        except DataError as error:
+        except (DataError, SpecError) as error:  # SpecError: how it communicates is not modelled
             refused.append(f"{arm.study}, {arm.strategy}, {arm.loader}: {error}")
             continue
         key = (found.machine, found.strategy, found.loader)

@@ -32,7 +32,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
 
     Loss, learning rate, clipping and timing belong to `loop.py` and `clock.py`, for all
     strategies. Two defaults would wait for the device in every step and are switched off: the
-    throughput timer and, at stages 1 and 2, the norm of the gradients. Stage 3 cannot do without.
+    throughput timer and the norm of the gradients (stage 3: `_without_norm`).
 
     Raises
     ------
@@ -75,6 +75,7 @@ def _buckets(stage: int, elements: int) -> dict[str, int]:
         "stage3_prefetch_bucket_size": elements // 10,
         "stage3_max_live_parameters": 2 * elements,
         "stage3_max_reuse_distance": 2 * elements,
+        "stage3_param_persistence_threshold": elements // 5000,
     }
 
 
@@ -97,6 +98,11 @@ def _refuse_unequal(spec: RunSpec) -> None:
             f"optimizer = {spec.optimizer!r} with deepspeed_zero_stage = {stage}: it needs the "
             "norm of each layer, but ZeRO keeps the weights in one flat buffer; use stage 0, or "
             "optimizer = 'sgd'"
+        )
+    if spec.compile and stage == 3:
+        raise SpecError(
+            "compile = true with deepspeed_zero_stage = 3: its hooks make the compiler begin anew "
+            "at each layer; use compile = false, or a lower stage"
         )
     if not spec.decay_norm_bias and stage > 0:
         raise SpecError(
@@ -146,6 +152,7 @@ class DeepSpeed(ProcessGroup):
         self._engine.torch_autocast_z0_gradscaler = None
         if self.shares_weights:
             _keep_whole_states(model)
+            _without_norm(self._engine.optimizer)
         self._optimizer = EngineOptimizer(self._engine)
         return self._engine, cast(Optimizer, self._optimizer)
 
@@ -231,7 +238,7 @@ class EngineOptimizer:
         from deepspeed.utils import safe_get_full_optimizer_state as whole
 
         state = {
-            index: {key: whole(parameter, key) for key in self._state_names()}
+            index: {key: whole(parameter, key).cpu() for key in self._state_names()}
             for index, parameter in enumerate(self._parameters())
         }
         options = [
@@ -287,6 +294,15 @@ def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
     whole = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
     part = whole.narrow(0, size * dist.get_rank(), size)
     safe_set_local_optimizer_state(parameter, part, name)
+
+
+def _without_norm(zero: Any) -> None:
+    """Say that the norm of the gradients is 0; at stage 3 no setting switches it off.
+
+    Nobody clips. Reading it would wait for the device in every step, and one that is not finite
+    would skip the update, where under the other strategies training goes on and has diverged.
+    """
+    zero._get_norm_groups = lambda: [0.0]
 
 
 def _keep_whole_states(model: nn.Module) -> None:

@@ -19,6 +19,8 @@ from ddl_core.train.strategies.group import ProcessGroup
 UNIT = 1_000_000
 """Weights that are gathered together, at least; torch leaves the cut to its user."""
 
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
 
 class FSDP(ProcessGroup):
     """A torch.distributed group; the network's weights are gathered unit by unit when needed.
@@ -73,8 +75,9 @@ class FSDP(ProcessGroup):
         scaler.update()
 
     def describe(self) -> dict[str, Any]:
-        """Add the units that are gathered together, and that they are freed after forward."""
-        own = {"units": len(self._units), "unit_elements": UNIT, "overlap": True}
+        """Add the units that are gathered together; Gloo's collectives are waited for."""
+        overlap = self.device.type == "cuda"
+        own = {"units": len(self._units), "unit_elements": UNIT, "overlap": overlap}
         return {**super().describe(), **own}
 
     def teardown(self) -> None:
@@ -91,12 +94,16 @@ def units(model: nn.Module) -> list[nn.Module]:
     """Return the modules whose own weights are gathered together, the innermost first.
 
     The smallest ones that hold `UNIT` weights which no unit inside them has; `model` is the last.
+    Only parts of lists are taken, such as the blocks of a network: weights are gathered when a
+    module is called, and what has a name of its own may be read and never called, as the
+    projection inside torch's attention is.
     """
     found: list[nn.Module] = []
     taken: set[nn.Parameter] = set()
+    parts = {part for one in model.modules() if isinstance(one, _LISTS) for part in one.children()}
     for module in [*model.modules()][:0:-1]:  # parts come before what they are part of
         own = set(module.parameters()) - taken
-        is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
+        is_called = module in parts and not isinstance(module, nn.ModuleList | nn.ModuleDict)
         if is_called and sum(one.numel() for one in own) >= UNIT:
             found.append(module)
             taken |= own

@@ -101,6 +101,7 @@ def test_own_records_are_evidence_of_their_machine_alone(tree: Tree, make_run: M
         planted(make_run, "ddp", workers)
     make_run(14.0, strategy="ddp", gpus_per_node=2)
     make_run(rows=[], strategy="deepspeed", gpus_per_node=2)
+    make_run(strategy="fsdp", gpus_per_node=2)  # how it communicates is not modelled
     of = {"dataset": "sample", "images": 320, "epochs": 5}
     found = asked(tree, HERE, deadline=10.0, **of)
     assert {one.evidence.machine for one in found.candidates} == {HERE.description}
@@ -109,6 +110,7 @@ def test_own_records_are_evidence_of_their_machine_alone(tree: Tree, make_run: M
     assert "records of results/runs/laptop: " in told.text(found)
     assert "96 px, batch 16, fp32" in told.text(found)
     assert "left out  records of laptop, deepspeed, native: " in told.text(found)
+    assert "laptop, fsdp, native: strategy='fsdp'" in told.text(found)
     with pytest.raises(DataError, match=r"no evidence of resnet50 on sample on this machine \(B"):
         asked(tree, Place("", "B", 2), deadline=10.0, **of)
 

@@ -63,7 +63,11 @@ def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
     def sizes(**fields) -> dict[str, int]:
         zero = settings(deepspeed_zero_stage=stage, **fields)["zero_optimization"]
         found = DeepSpeedZeroConfig(**zero).model_dump()
-        return {name: value for name, value in found.items() if "bucket" in name or "max" in name}
+        return {
+            name: value
+            for name, value in found.items()
+            if any(one in name for one in ("bucket", "max", "param_persistence"))
+        }
 
     defaults = DeepSpeedZeroConfig(stage=stage, overlap_comm=False).model_dump()
     assert sizes().items() <= defaults.items()
@@ -72,6 +76,7 @@ def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
     if stage == 3:
         assert few["max_live_parameters"] == few["max_reuse_distance"] == 2000
         assert few["prefetch_bucket_size"] == 100
+        assert few["param_persistence_threshold"] == 0  # all weights are shared out
     else:
         assert few["allgather_bucket_size"] == 1000
 
@@ -102,6 +107,7 @@ def test_operations_are_tried_out_only_where_one_is_switched_off(monkeypatch, de
     ("fields", "why"),
     [
         ({"deepspeed_overlap_comm": True}, "no effect at deepspeed_zero_stage = 0"),
+        ({"deepspeed_zero_stage": 3, "compile": True}, "use compile = false, or a lower stage"),
         ({"deepspeed_bucket_elements": 9000}, "= 9000 has no effect at deepspeed_zero_stage = 0"),
         ({"precision": "fp16", "deepspeed_zero_stage": 1}, "use 'bf16', or stage 0"),
         ({"channels_last": True, "deepspeed_zero_stage": 2}, "use stage 0, or channels_last"),

@@ -1,5 +1,6 @@
 """Whole runs under DeepSpeed and FSDP: life after SIGKILL, faults that end with their reason."""
 
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from ddl_core.processes import import_path
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.progress import read_progress
 from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import read_record
+from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec
 from tests.launch.running import ENDLESS, TINY, planned, processes_of, rank_process, wait_for
 
@@ -119,6 +120,19 @@ def test_a_rank_that_raises_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -
     assert error is not None
     assert (error.kind, error.rank) == ("DataError", 1)
     assert processes_of(run_dir) == []
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [{"deepspeed_zero_stage": 2}, {"deepspeed_zero_stage": 3}, {"strategy": "fsdp"}],
+    ids=str,
+)
+def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
+    run_dir = planned(**{**TWO, "base_lr": 1e30, "warmup_epochs": 0, "epochs": 2, **sharding})
+    assert run_ranks(run_dir).status == "completed"
+    losses = [row.loss for row in read_epochs(run_dir) if row.phase == "train"]
+    assert losses[-1] is not None
+    assert math.isnan(losses[-1])
 
 
 def test_what_deepspeed_cannot_do_is_said() -> None:
