@@ -12,6 +12,7 @@ from ddl_core.launch import lab_book
 from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
+from tests.analysis.figures.test_memory_per_rank import made
 
 MEASURED = NOTEBOOKS / "10_measured.ipynb"
 THROUGHPUT, EFFICIENCY = NOTEBOOKS / "11_throughput.ipynb", NOTEBOOKS / "12_efficiency.ipynb"
@@ -23,13 +24,14 @@ ACCURACY, CURVES = (
 )
 CLAIMS = NOTEBOOKS / "18_claims.ipynb"
 SCALING = NOTEBOOKS / "19_scaling.ipynb"
+MEMORY = NOTEBOOKS / "20_memory.ipynb"
 MALIK, MAHON = NOTEBOOKS / "21_seed_malik2018.ipynb", NOTEBOOKS / "22_seed_mahon2020.ipynb"
 ADVISE = NOTEBOOKS / "23_advise.ipynb"
 EACH = pytest.mark.parametrize(
     "path",
     [
         *(THROUGHPUT, EFFICIENCY, LOADERS, TIME, SCHEDULES, ACCURACY, CURVES, CLAIMS, SCALING),
-        *(MEASURED, MALIK, MAHON, ADVISE),
+        *(MEASURED, MEMORY, MALIK, MAHON, ADVISE),
     ],
     ids=lambda path: path.stem,
 )
@@ -146,6 +148,21 @@ def test_shows_the_runs_of_a_folder(
     text = shown(target)
     for word in words:
         assert word in text
+
+
+@pytest.mark.notebook
+def test_shows_the_memory_of_a_folder(
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    made(make_run, "ddp", 9.0, 1.5)
+    made(make_run, "fsdp", 9.0, 0.25)
+    target = tmp_path / "shown.ipynb"
+    lab_book.execute(MEMORY, target, {"results": str(tree.root)})
+    assert pictures(target) == 1
+    for word in ("2 runs: 2 completed", "PyTorch-FSDP", "0.25", "more"):
+        assert word in shown(target)
 
 
 @pytest.mark.notebook

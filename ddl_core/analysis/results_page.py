@@ -7,7 +7,7 @@ import pandas as pd
 
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import PAPER
-from ddl_core.analysis.tables import counts, read_table
+from ddl_core.analysis.tables import counts, is_emulated, read_table
 from ddl_core.records.asked import asked
 from ddl_core.records.paths import Tree
 from ddl_core.records.storage import write_atomically
@@ -20,7 +20,7 @@ _HEAD = """\
 
 Every published study: its question, what it was measured on, its figures. Each figure says below
 itself how often, how sure and on which commit; its numbers and a version in vectors lie beside it.
-`make report` makes a folder of HTML of the same, with the notebooks' words;
+`make report` executes the notebooks that show them, as a folder of HTML;
 [the README](../README.md) has what follows for the paper.
 """
 
@@ -55,8 +55,17 @@ def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
     runs, told = read_table(tree.tables / f"{name}.csv"), asked(name, tree)
     yield f"## {told.question if told else name}"
     table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
-    yield f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."
+    made = f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."
+    yield made + _emulated(runs)
     yield from _shown(figures / name)
+
+
+def _emulated(runs: pd.DataFrame) -> str:
+    if not is_emulated(runs).any():
+        return ""
+    unfaithful = int(runs["unfaithful"].notna().sum())
+    drawn = f"; {unfaithful} runs were unfaithful and are not drawn" if unfaithful else ""
+    return f" Emulated, not measured on a cluster ([how](../docs/emulation.md)){drawn}."
 
 
 def _machines(runs: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ from ddl_core.analysis import results_page
 from ddl_core.analysis.redraw import redraw
 from ddl_core.records.paths import FIGURES, Tree, committed
 from tests.analysis.conftest import MakeRun
+from tests.analysis.emulated import emulate
 
 LINK = re.compile(r"\]\(([^)#]+)\)")
 
@@ -31,3 +32,12 @@ def test_a_study_is_told_with_its_machine_and_its_code(tree: Tree, laptop: MakeR
     assert "![throughput_by_arm](laptop/throughput_by_arm.png)" in page
     assert "![ratios](laptop" not in page  # nothing took turns
     assert Path(tree.figures / "laptop" / "throughput_by_arm.png").exists()
+
+
+def test_what_is_emulated_is_said(tree: Tree, make_run: MakeRun) -> None:
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes)
+    emulate(make_run, nodes=2, repeat=1, unfaithful=["others took the cores"])
+    redraw(tree, figures=tree.figures)
+    page = " ".join(results_page.page(tree, tree.figures).split())
+    assert "Emulated, not measured on a cluster ([how](../docs/emulation.md)); 1 runs were" in page

@@ -73,7 +73,9 @@ def _reached(arm: pd.DataFrame) -> dict[str, Any]:
     first, kept = arm.iloc[0], arm[~arm["lost"]]
     memory = kept["max_memory_bytes"].astype("float64") / GIB
     state = np.nan
-    if pd.notna(first["parameters"]) and first["optimizer"] == "sgd":
+    # FSDP keeps whole gradients until the last micro-batch.
+    parts = first["strategy"] != "fsdp" or first["accumulation"] == 1
+    if pd.notna(first["parameters"]) and first["optimizer"] == "sgd" and parts:
         state = state_bytes(
             first["parameters"], _shards(first), first["world_size"], first["momentum"] > 0
         )

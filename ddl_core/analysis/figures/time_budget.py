@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot.canvas import short_titles
 from ddl_core.analysis.plot.rows import arm_name, percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.records.run import Spent
@@ -130,16 +131,22 @@ def draw(points: pd.DataFrame) -> Figure:
             f"Beside the bars: parallel efficiency E against the arm's base{_bases(told)}, as in "
             "the figures of efficiency, and what each cause takes of the ideal throughput there "
             "(evaluation is in no throughput).",
-            *_silent(points[points["cause"].isna()]),
+            *_silent(points),
         ],
     )
 
 
-def _silent(arms: pd.DataFrame) -> list[str]:
+def _silent(points: pd.DataFrame) -> list[str]:
     """Return the sentence on arms none of whose runs says where its time went."""
-    arms = style.with_framework(arms)
+    panels = list(points["panel"].unique())
+    settings = dict(zip(panels, short_titles(panels)[0], strict=True))
+    arms = style.with_framework(points[points["cause"].isna()])
     formats = style.formats_differ(arms)
-    names = [arm_name(arm, formats) for _, arm in arms.iterrows()]
+    names = []
+    for _, arm in arms.iterrows():
+        setting = settings[arm["panel"]]
+        own = f" ({setting})" if setting != arm["panel"] else ""
+        names.append(arm_name(arm, formats) + own)
     return [f"There is no such account of: {'; '.join(names)}."] if names else []
 
 

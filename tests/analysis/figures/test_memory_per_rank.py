@@ -40,6 +40,13 @@ def test_an_arm_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None
     assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
 
 
+def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
+    made(make_run, "ddp", 9.0, 1.5, accumulation=2)
+    made(make_run, "fsdp", 9.0, 0.5, accumulation=2)
+    points = memory_per_rank.points(runs_table(tree.runs)).set_index("strategy")
+    assert points["state"].isna().to_dict() == {"ddp": False, "fsdp": True}
+
+
 @pytest.mark.parametrize(
     ("shards", "momentum", "numbers"),
     [(0, True, 3.0), (1, True, 2.25), (2, True, 1.5), (3, True, 0.75), (3, False, 0.5)],
