@@ -10,7 +10,7 @@
 import numpy as np
 from PIL import Image
 
-_WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
+_WIDE = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 _PGM = "PPM"  # what Pillow calls that family
 
 
@@ -26,7 +26,7 @@ def rgb(image: Image.Image) -> Image.Image:
         raise ValueError("mode F: fractions, of which nobody knows what is black and white")
     if image.mode == "I" and image.format != _PGM:
         raise ValueError("mode I: 32 bits, of which nobody knows what is white; use 8 or 16 bits")
-    if image.mode in (*_WIDE, "I"):
+    if image.mode in _WIDE:
         return _narrow(image).convert("RGB")
     if image.has_transparency_data:
         opaque = Image.new("RGBA", image.size, "white")

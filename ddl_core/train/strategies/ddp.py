@@ -89,15 +89,6 @@ class DDP(ProcessGroup):
         """Return DDP's own context."""
         return self._model.no_sync()
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`; DDP's hooks average them while backward goes on."""
-        loss.backward()
-
-    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
-        """Apply one update."""
-        scaler.step(self._optimizer)
-        scaler.update()
-
     def describe(self) -> dict[str, Any]:
         """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
 

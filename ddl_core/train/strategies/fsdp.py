@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -60,21 +59,13 @@ class FSDP(ProcessGroup):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let gradients of whole tensors add up on each rank, as they do under DDP."""
-        model = self._sharded()
+        model = self._model
+        assert isinstance(model, FSDPModule)
         model.set_requires_gradient_sync(False)
         try:
             yield
         finally:
             model.set_requires_gradient_sync(True)
-
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`; hooks average them, unit by unit, and keep a part."""
-        loss.backward()
-
-    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
-        """Update this rank's part."""
-        scaler.step(self._optimizer)
-        scaler.update()
 
     def describe(self) -> dict[str, Any]:
         """Add the units that are gathered together; Gloo's collectives are waited for."""
@@ -86,10 +77,6 @@ class FSDP(ProcessGroup):
         """Leave the group."""
         self._model = self._optimizer = self._units = None  # type: ignore[assignment]
         super().teardown()
-
-    def _sharded(self) -> FSDPModule:
-        assert isinstance(self._model, FSDPModule)
-        return self._model
 
 
 def units(model: nn.Module) -> list[nn.Module]:

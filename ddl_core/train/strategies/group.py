@@ -61,9 +61,10 @@ def _refuse_unseen() -> None:
 
 
 class ProcessGroup:
-    """One rank of the group: who it is, and collectives. The constructor joins."""
+    """One rank of the group: who it is, collectives, and a plain step. The constructor joins."""
 
     shares_weights = False
+    _optimizer: Any  # of `setup`
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
@@ -90,6 +91,15 @@ class ProcessGroup:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         dist.barrier()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; hooks of the network average them while backward goes on."""
+        loss.backward()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update, of what this rank has."""
+        scaler.step(self._optimizer)
+        scaler.update()
 
     def describe(self) -> dict[str, Any]:
         """Return ``library``, and NCCL's version where it is that; Gloo comes with torch."""

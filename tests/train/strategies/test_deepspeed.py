@@ -1,10 +1,6 @@
 """DeepSpeed: its configuration, equal results under every ZeRO stage, life after faults."""
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,21 +9,9 @@ import torch
 from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.deepspeed import _import_deepspeed, configuration
-from ddl_core.train.strategies.single import Single
 from tests.closeness import assert_far, assert_near, falls
-from tests.train.strategies.deepspeed_ranks import (
-    BASE_LR,
-    STEPS,
-    Batches,
-    build,
-    network,
-    result,
-    spec,
-    train,
-)
-
-PROJECT = Path(__file__).resolve().parents[3]
-RANKS = 2
+from tests.train.strategies.deepspeed_ranks import BASE_LR, STEPS
+from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
 
 
 def settings(**fields) -> dict:
@@ -176,68 +160,19 @@ def trained(tmp_path_factory, request) -> dict[int, list[dict]]:
     out = tmp_path_factory.mktemp("deepspeed")
     home = out / "home"
     home.mkdir()
-    launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
-    command = [
-        *launch,
-        "--nproc-per-node",
-        str(RANKS),
-        "-m",
-        "tests.train.strategies.deepspeed_ranks",
-    ]
-    paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [*command, json.dumps([CASES[case] for case in cases]), str(out)],
-        env={**os.environ, "PYTHONPATH": paths, "HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout
-    assert done.stdout == ""  # nothing that alarms
+    said = start("deepspeed_ranks", [CASES[case] for case in cases], out, HOME=str(home))
+    assert said == ""  # nothing that alarms
     assert list(home.iterdir()) == []
-    return {
-        case: [
-            torch.load(out / f"{number}.rank{rank}.pt", weights_only=True) for rank in range(RANKS)
-        ]
-        for number, case in enumerate(cases)
-    }
-
-
-def single(case: int, **unfair) -> dict:
-    """Train one process that accumulates what the two ranks do."""
-    fields = {k: v for k, v in CASES[case].items() if not k.startswith("deepspeed_")}
-    accumulation = RANKS * fields.pop("accumulation", 1)
-    run = spec("single", accumulation=accumulation, **fields, **unfair)
-    subject = build(run, Single(run), network())
-    return result(subject, train(subject, Batches(0, accumulation, accumulation)))
-
-
-def numbers(of: dict) -> dict[str, torch.Tensor]:
-    """Return parameters, statistics and momenta."""
-    # num_batches_tracked counts the forward passes of one rank.
-    weights = {name: value for name, value in of["weights"].items() if value.is_floating_point()}
-    momenta = {
-        f"momentum {index}": state["momentum_buffer"]
-        for index, state in of["optimizer"]["state"].items()
-        if state["momentum_buffer"] is not None
-    }
-    return weights | momenta
-
-
-def tolerances(case: int) -> tuple[float, float]:
-    """Return those of losses and state; docs/method.md says what lies below and above them."""
-    half = CASES[case].get("precision", "fp32") != "fp32"
-    return (5e-5, 1e-3) if half else (1e-5, 1e-4)
+    return {case: left(out, number) for number, case in enumerate(cases)}
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @every_numeric_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
-    want = single(case)
+    want = single(CASES[case])
     assert falls(want["losses"])
-    of_losses, of_state = tolerances(case)
+    of_losses, of_state = tolerances(CASES[case])
     for rank in trained[case]:
         got = rank["undisturbed"]
         assert_near(got["losses"], want["losses"], of_losses)
@@ -250,8 +185,8 @@ def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
 @pytest.mark.slow
 @every_numeric_case
 def test_a_rate_one_percent_higher_is_seen(trained, case):
-    unfair = single(case, base_lr=1.01 * BASE_LR)
-    of_losses, of_state = tolerances(case)
+    unfair = single(CASES[case], base_lr=1.01 * BASE_LR)
+    of_losses, of_state = tolerances(CASES[case])
     got = trained[case][0]["undisturbed"]
     assert_far(unfair["losses"], got["losses"], of_losses)
     assert_far(numbers(unfair), numbers(got), of_state)

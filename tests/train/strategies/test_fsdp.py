@@ -1,11 +1,5 @@
 """FSDP: which weights are gathered together, what is refused, results equal to one process."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -16,13 +10,9 @@ from ddl_core.train.initial import drawn
 from ddl_core.train.models import resnet18
 from ddl_core.train.strategies import fsdp
 from ddl_core.train.strategies.fsdp import FSDP, units
-from ddl_core.train.strategies.single import Single
 from tests.closeness import assert_far, assert_near, falls
-from tests.train.strategies.deepspeed_ranks import BASE_LR, Batches, build, network, spec, train
-from tests.train.strategies.deepspeed_ranks import result as result_of
-
-PROJECT = Path(__file__).resolve().parents[3]
-RANKS = 2
+from tests.train.strategies.deepspeed_ranks import BASE_LR
+from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
 
 
 def sizes(model: nn.Module) -> list[int]:
@@ -126,57 +116,15 @@ every_case = pytest.mark.parametrize("case", range(len(CASES)), ids=named)
 def trained(tmp_path_factory) -> dict[int, list[dict]]:
     """Results of each case and rank, of one start of two processes."""
     out = tmp_path_factory.mktemp("fsdp")
-    launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
-    ranks = ["--nproc-per-node", str(RANKS), "-m", "tests.train.strategies.fsdp_ranks"]
-    paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [*launch, *ranks, json.dumps(CASES), str(out)],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout
-    return {
-        case: [
-            torch.load(out / f"{case}.rank{rank}.pt", weights_only=True) for rank in range(RANKS)
-        ]
-        for case in range(len(CASES))
-    }
-
-
-def single(case: int, **unfair) -> dict:
-    """Train one process that accumulates what the two ranks do."""
-    fields = dict(CASES[case])
-    accumulation = RANKS * fields.pop("accumulation", 1)
-    run = spec("single", accumulation=accumulation, **fields, **unfair)
-    subject = build(run, Single(run), network())
-    return result_of(subject, train(subject, Batches(0, accumulation, accumulation)))
-
-
-def numbers(of: dict) -> dict[str, torch.Tensor]:
-    """Return parameters, statistics and momenta."""
-    weights = {name: value for name, value in of["weights"].items() if value.is_floating_point()}
-    momenta = {
-        f"momentum {index}": state["momentum_buffer"]
-        for index, state in of["optimizer"]["state"].items()
-        if state.get("momentum_buffer") is not None
-    }
-    return weights | momenta
-
-
-def tolerances(case: int) -> tuple[float, float]:
-    """Return those of losses and state, as of DeepSpeed; see docs/method.md."""
-    half = CASES[case].get("precision", "fp32") != "fp32"
-    return (5e-5, 1e-3) if half else (1e-5, 1e-4)
+    start("fsdp_ranks", CASES, out)
+    return {case: left(out, case) for case in range(len(CASES))}
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @every_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> None:
-    want, of = single(case), tolerances(case)
+    want, of = single(CASES[case]), tolerances(CASES[case])
     assert falls(want["losses"])
     for rank in trained[case]:
         got = rank["undisturbed"]
@@ -189,7 +137,7 @@ def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> Non
 @pytest.mark.slow
 @every_case
 def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
-    unfair, of = single(case, base_lr=1.01 * BASE_LR), tolerances(case)
+    unfair, of = single(CASES[case], base_lr=1.01 * BASE_LR), tolerances(CASES[case])
     got = trained[case][0]["undisturbed"]
     assert_far(unfair["losses"], got["losses"], of[0])
     assert_far(numbers(unfair), numbers(got), of[1])
