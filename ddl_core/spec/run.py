@@ -1,4 +1,7 @@
-"""What a run is: `RunSpec`, from which names, command lines and table columns follow."""
+"""What a run is: `RunSpec`, from which names, command lines and table columns follow.
+
+In one file, because a field, its bounds and what it cannot stand beside are read together.
+"""
 
 import hashlib
 import json
