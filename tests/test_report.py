@@ -74,26 +74,58 @@ def test_a_notebook_that_fails_costs_no_older_report(
 ) -> None:
     make_run()
     target = tmp_path / "report"
-    target.mkdir()
-    (target / "index.html").write_text("older")
+    write_report(tree, target, progress=False)
+    before = {one: one.read_bytes() for one in target.rglob("*") if one.is_file()}
     notebook = two_notebooks / "10_measured.ipynb"
     notebook.write_text(notebook.read_text().replace("print(counts(runs))", "print(1 / 0)"))
     with pytest.raises(LaunchError, match=r"10_measured\.ipynb failed: ZeroDivisionError"):
         write_report(tree, target, progress=False)
-    assert [one.name for one in target.iterdir()] == ["index.html"]
-    assert (target / "index.html").read_text() == "older"
+    assert {one: one.read_bytes() for one in target.rglob("*") if one.is_file()} == before
     assert not list(tmp_path.glob(".report-*"))
 
 
+@pytest.mark.parametrize("names", [["letter.txt"], ["index.html", "data/results.csv"]])
 def test_what_is_no_report_is_not_replaced(
     tree: Tree,  # noqa: F811
     make_run: MakeRun,  # noqa: F811
     tmp_path: Path,
+    names: list[str],
 ) -> None:
     make_run()
-    (tmp_path / "letter.txt").touch()
-    with pytest.raises(RecordError, match="holds something else than a report"):
-        write_report(tree, tmp_path, progress=False)
+    folder = tmp_path / "own"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    with pytest.raises(RecordError, match="--to"):
+        write_report(tree, folder, progress=False)
+    assert all((folder / name).read_text() == "mine" for name in names)
+
+
+def test_a_report_replaces_a_report_and_nothing_that_was_put_beside_it(
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+    two_notebooks: Path,
+    tmp_path: Path,
+) -> None:
+    make_run()
+    two_notebooks.joinpath("11_throughput.ipynb").unlink()
+    title = nbformat.v4.new_markdown_cell("# A page")
+    given = nbformat.v4.new_code_cell('results = ""', metadata={"tags": ["parameters"]})
+    page = two_notebooks / "10_measured.ipynb"
+    kernel = nbformat.read(page, as_version=4).metadata
+    nbformat.write(nbformat.v4.new_notebook(cells=[title, given], metadata=kernel), page)
+    target = tmp_path / "report"
+    (target / "empty").mkdir(parents=True)
+    index = write_report(tree, target, progress=False)
+    index.write_text("older")
+    assert write_report(tree, target, progress=False).read_text() != "older"
+    (target / "tables").mkdir()
+    own = target / "tables" / "mine.csv"
+    own.write_text("mine")
+    with pytest.raises(RecordError, match=r"tables/mine\.csv"):
+        write_report(tree, target, progress=False)
+    assert own.read_text() == "mine"
+    assert index.is_file()
 
 
 def test_without_any_run_there_is_no_report(tmp_path: Path) -> None:

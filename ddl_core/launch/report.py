@@ -19,6 +19,7 @@ from ddl_core.records.storage import cannot_write
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
+MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
@@ -40,7 +41,8 @@ class Study(NamedTuple):
 def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
     """Execute the notebooks on the records of `tree`; return the index of their pages in `folder`.
 
-    An older report there is replaced once the new one is whole.
+    An older report there is replaced once the new one is whole. Anything else is left alone: a
+    folder that holds a file which no report wrote is refused.
 
     Raises
     ------
@@ -54,20 +56,41 @@ def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
             f"there are no runs in {tree.runs}; name a folder of results that holds runs/, or "
             "measure something first: ddl study run laptop"
         )
-    if folder.exists() and not (folder / INDEX).is_file() and any(folder.iterdir()):
-        raise RecordError(f"{folder} holds something else than a report; name another with --to")
     try:
+        _require_report(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent, prefix=".report-") as place:
             made = Path(place) / folder.name
             made.mkdir()
             _write_pages(tree, made, progress)
+            written = sorted(str(one.relative_to(made)) for one in _files(made))
+            (made / MARKER).write_text("\n".join([*written, ""]), encoding="utf-8")
+            _require_report(folder)  # writing took minutes
             if folder.exists():
                 shutil.rmtree(folder)
             made.rename(folder)
     except OSError as error:
         raise cannot_write(folder, error) from None
     return folder / INDEX
+
+
+def _require_report(folder: Path) -> None:
+    """Refuse a folder that holds a file which no report wrote."""
+    if not folder.exists():
+        return
+    marker = folder / MARKER
+    own = marker.read_text(encoding="utf-8").splitlines() if marker.is_file() else []
+    known = {marker, *(folder / name for name in own)}
+    if foreign := sorted(_files(folder) - known):
+        raise RecordError(
+            f"{folder} holds {foreign[0].relative_to(folder)}, which no `ddl report` wrote; a "
+            "report replaces only a report: name another folder with --to, or move that away"
+        )
+
+
+def _files(folder: Path) -> set[Path]:
+    """Return all that is in a folder and below, but folders."""
+    return {one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir()}
 
 
 def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
