@@ -21,8 +21,9 @@ from ddl_core.doctor.finding import Finding, State
 from ddl_core.errors import DataError, DDLError
 from ddl_core.launch import interpreters
 from ddl_core.launch.box import possible
-from ddl_core.launch.preflight import check_data, check_room, gpu_count
+from ddl_core.launch.preflight import check_data, check_room
 from ddl_core.launch.slurm.site import brought_sites
+from ddl_core.records import gpus
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import available_cores, file_system
 from ddl_core.spec import registry
@@ -74,7 +75,7 @@ NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
 
 def examine(runs: list[RunSpec]) -> list[Finding]:
     """Return what this machine has, against what `runs` need of it."""
-    cores, gpus = available_cores(), gpu_count()
+    cores, found = available_cores(), gpus.count()
     ranks = max(run.world_size for run in runs)
     memory = psutil.virtual_memory()
     return [
@@ -87,7 +88,7 @@ def examine(runs: list[RunSpec]) -> list[Finding]:
         Finding(
             "memory", "ok", f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
         ),
-        Finding("gpus", "ok", str(gpus or "none, runs use the CPU")),
+        Finding("gpus", "ok", str(found or "none, runs use the CPU")),
     ]
 
 

@@ -58,5 +58,6 @@ def free_bytes() -> dict[str, int]:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return found
-    lines = answer.stdout.split()
-    return found | {f"GPU {number}": int(line) * MIB for number, line in enumerate(lines)}
+    # A GPU that shares the memory of the machine, or a part of one, has no number: "[N/A]".
+    lines = enumerate(line.strip() for line in answer.stdout.splitlines())
+    return found | {f"GPU {number}": int(line) * MIB for number, line in lines if line.isdecimal()}

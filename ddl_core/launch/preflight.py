@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launch.box import possible
 from ddl_core.launch.commands import Allocation
 from ddl_core.private import caches
+from ddl_core.records import gpus
 from ddl_core.records.provenance import available_cores
 from ddl_core.records.storage import cannot_write
 from ddl_core.spec.run import RunSpec
@@ -48,7 +48,7 @@ def check_run(spec: RunSpec) -> None:
                 f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
                 "to 1, or submit the study to SLURM with `ddl study submit`"
             )
-        _check_ranks(spec, gpu_count() if spec.device != "cpu" else 0)
+        _check_ranks(spec, gpus.count() if spec.device != "cpu" else 0)
     check_batch(spec)
 
 
@@ -88,35 +88,21 @@ def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:
         )
 
 
-def _check_ranks(spec: RunSpec, gpus: int) -> None:
+def _check_ranks(spec: RunSpec, found: int) -> None:
     ranks = spec.gpus_per_node
-    if spec.device == "cuda" and gpus == 0:
+    if spec.device == "cuda" and found == 0:
         raise SpecError("device = 'cuda', but no GPU is visible here; choose 'cpu' or 'auto'")
-    if gpus:
-        if ranks > gpus:
+    if found:
+        if ranks > found:
             raise SpecError(
-                f"gpus_per_node = {ranks}, but this machine shows {gpus} GPU(s); "
-                f"use at most {gpus}, or device 'cpu'"
+                f"gpus_per_node = {ranks}, but this machine shows {found} GPU(s); "
+                f"use at most {found}, or device 'cpu'"
             )
     elif ranks > available_cores():
         raise SpecError(
             f"gpus_per_node = {ranks}, but this process may use {available_cores()} core(s); "
             f"ranks that share a core measure nothing: use at most {available_cores()}"
         )
-
-
-def gpu_count() -> int:
-    """Return the number of GPUs a rank would see, asked without torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.splitlines())
 
 
 def check_data(folder: Path, data_format: str) -> None:

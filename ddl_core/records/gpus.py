@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-QUERY = ("--query-gpu=driver_version,name", "--format=csv,noheader")
+QUERY = ("--query-gpu=driver_version,uuid,name", "--format=csv,noheader")
 PATIENCE_S = 30
 # pip prefers the pinned version's build of that index to PyPI's, which is for the newest CUDA.
 INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 make env"
@@ -13,17 +13,16 @@ INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 make env"
 
 @dataclass(frozen=True)
 class Listed:
-    """What the driver tells: its version, and the names of the GPUs."""
+    """What the driver tells: its version, and the names of the GPUs that a rank would see."""
 
     driver: str
     names: tuple[str, ...]
 
 
 def listed() -> Listed | None:
-    """Return what ``nvidia-smi`` lists; None if there is none, or if they are hidden from us."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    """Return the GPUs that ``nvidia-smi`` lists and ``CUDA_VISIBLE_DEVICES`` leaves us, if any."""
     program = shutil.which("nvidia-smi")
-    if hidden or program is None:
+    if program is None:
         return None
     try:
         told = subprocess.run(
@@ -31,8 +30,37 @@ def listed() -> Listed | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [line.split(", ", 1) for line in told.splitlines() if ", " in line]
-    return Listed(rows[0][0], tuple(name for _, name in rows)) if rows else None
+    rows = [line.split(", ", 2) for line in told.splitlines() if line.count(", ") > 1]
+    names = tuple(rows[place][2] for place in _visible([uuid for _, uuid, _ in rows]))
+    return Listed(rows[0][0], names) if names else None
+
+
+def count() -> int:
+    """Return the number of GPUs that a rank would see, asked without torch."""
+    found = listed()
+    return len(found.names) if found else 0
+
+
+def _visible(uuids: list[str]) -> list[int]:
+    """Return which GPUs ``CUDA_VISIBLE_DEVICES`` leaves us: like CUDA, up to the first unknown one.
+
+    SLURM writes "NoDevFiles" into it where no GPU was granted; a shell may have it from elsewhere.
+    """
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return list(range(len(uuids)))
+    found: list[int] = []
+    for word in map(str.strip, asked.split(",")):
+        known = [
+            place
+            for place, uuid in enumerate(uuids)
+            # The parts of a GPU have names of their own, and a process sees one of them.
+            if word == str(place) or (word and uuid.startswith(word)) or word.startswith("MIG-")
+        ]
+        if not known:
+            break
+        found.append(known[0])
+    return found
 
 
 def unseen(cuda: str | None) -> str | None:

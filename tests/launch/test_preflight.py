@@ -6,9 +6,11 @@ import pytest
 
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, RecordError, SpecError
 from ddl_core.launch import preflight
-from ddl_core.launch.preflight import check_data, check_room, check_run, gpu_count
+from ddl_core.launch.preflight import check_data, check_room, check_run
+from ddl_core.records.gpus import count
 from ddl_core.spec.run import RunSpec
 from tests.launch.fixtures import Mount
+from tests.launch.stand_ins import StandIns
 
 
 def ddp(ranks: int, **fields: Any) -> RunSpec:
@@ -30,8 +32,16 @@ def test_more_ranks_than_cores_are_refused() -> None:
         check_run(ddp(3))
 
 
+@pytest.fixture
+def gpus(stand_ins: StandIns) -> StandIns:
+    """A driver tool that lists three GPUs."""
+    lines = [f"550.54.15, GPU-{letter}, NVIDIA A100, 40 GB" for letter in "abc"]
+    stand_ins.add("nvidia-smi", "\n".join([*lines, ""]))
+    return stand_ins
+
+
 def test_ranks_are_counted_against_gpus_where_there_are_some(
-    monkeypatch: pytest.MonkeyPatch,
+    gpus: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     check_run(ddp(3))
@@ -78,16 +88,38 @@ def test_compiling_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check_run(RunSpec(compile=True))
 
 
-def test_gpus_are_counted_by_the_driver_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("visible", "number"),
+    [
+        (None, 3),
+        ("0,2", 2),
+        ("1", 1),
+        ("GPU-b,GPU-a", 2),
+        ("MIG-7", 1),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("0,7,1", 1),
+        ("4,5,6,7", 0),
+    ],
+)
+def test_gpus_are_those_that_the_driver_lists_and_the_shell_leaves_us(
+    gpus: StandIns, monkeypatch: pytest.MonkeyPatch, visible: str | None, number: int
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_count() == 0
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: A'; echo '  MIG 1g'; echo 'GPU 1: A'\n")
-    tool.chmod(0o755)
-    assert gpu_count() == 2
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert count() == number
+
+
+def test_a_shell_that_names_gpus_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    with pytest.raises(SpecError, match=r"2 core\(s\)"):
+        check_run(ddp(4))
+    with pytest.raises(SpecError, match="no GPU is visible"):
+        check_run(ddp(1, device="cuda"))
 
 
 def test_missing_data_are_named_with_a_remedy(tmp_path: Path) -> None:

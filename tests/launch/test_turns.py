@@ -15,7 +15,7 @@ import pytest
 
 from ddl_core.errors import Interrupted
 from ddl_core.launch import ranks, turns
-from ddl_core.launch.memory import Room
+from ddl_core.launch.memory import Room, free_bytes
 from ddl_core.launch.study import run_study
 from ddl_core.processes import freeze, thaw
 from ddl_core.rank.turns import Turns
@@ -27,6 +27,7 @@ from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 from tests.launch.running import TINY, planned, processes_of, wait_for
+from tests.launch.stand_ins import StandIns
 
 EPOCHS = 4  # the first one is cold
 
@@ -240,6 +241,13 @@ def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> N
     assert room.fits(two)
     assert not room.fits(six)
     assert str(room) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
+
+
+def test_a_gpu_that_tells_no_free_memory_is_left_out(stand_ins: StandIns) -> None:
+    stand_ins.add("nvidia-smi", "[N/A]\n1024\n[Not Supported]\n[Unknown Error]\n")
+    found = free_bytes()
+    assert set(found) == {"this machine", "GPU 1"}
+    assert found["GPU 1"] == 1024**3
 
 
 def test_a_rank_whose_study_is_gone_was_interrupted(

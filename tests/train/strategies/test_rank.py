@@ -18,7 +18,7 @@ ALONE = Rank(rank=0, local_rank=0, world_size=1)
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A driver tool that lists one GPU, first on PATH, and a torch that sees none."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '550.54.15, NVIDIA A100-SXM4-40GB'\n")
+    tool.write_text("#!/bin/sh\necho '550.54.15, GPU-5ab, NVIDIA A100-SXM4-40GB'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
