@@ -87,7 +87,7 @@ def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -> None:
     target = tmp_path / "interactive.ipynb"
-    lab_book.execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64})
+    lab_book.execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64, "show_hang": True})
     records = [read_record(folder) for folder in results().study("interactive").iterdir()]
     ends = {(r.spec.local_batch_size, r.spec.seed): (r.status, r.error) for r in records}
     for complete in ((4, 0), (8, 0), (8, 2)):

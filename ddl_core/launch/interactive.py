@@ -18,7 +18,7 @@ from ddl_core.launch.engines import EngineCluster
 from ddl_core.launch.ranks import OnProgress
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import RunRecord, read_record
-from ddl_core.spec.registry import STRATEGIES
+from ddl_core.spec.registry import known
 from ddl_core.spec.run import RunSpec
 
 RankState = dict[str, Any]
@@ -31,7 +31,8 @@ FIXED = ("nodes", "gpus_per_node", "cpu_threads")
 class Engines:
     """One engine per rank of a run, on this machine or on the nodes of the SLURM job around it.
 
-    Engines survive a run that completes, unless it was one of Horovod or DeepSpeed. After one that
+    Engines survive a run that completes, unless it was one of Horovod or DeepSpeed, or used a
+    network or plug-in of the user's, whose code may be edited before the next run. After one that
     fails, hangs or is interrupted they are ended at once, since one in a hung collective answers
     nothing else. The next run gets new ones.
 
@@ -151,8 +152,7 @@ class Engines:
             gone = cluster.ended()
             whole = not cluster.broken and all(answer.ready() for answer in answers)
         finally:
-            spent = STRATEGIES[spec.strategy].one_run_per_process
-            if not whole or not _completed(files) or spent:
+            if not whole or not _completed(files) or _one_run_per_process(spec):
                 self.close()
         if not _completed(files):
             raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))
@@ -186,6 +186,12 @@ def _state(place: dict[str, Any], answer: Any) -> RankState:
     if state.get("images_per_s") is not None:
         state["images_per_s"] /= state["world_size"]
     return state
+
+
+def _one_run_per_process(spec: RunSpec) -> bool:
+    """Say whether engines may execute no second run: it could fail, or use old code of a user."""
+    parts = (known(kind, getattr(spec, kind)) for kind in ("strategy", "loader", "model"))
+    return any(part is not None and part.one_run_per_process for part in parts)
 
 
 def _completed(files: RunFiles) -> bool:

@@ -174,6 +174,21 @@ def test_other_strategies_get_new_engines_for_every_run(strategy: str) -> None:
     assert first.weights_sha256 == second.weights_sha256 == by_launcher.weights_sha256
 
 
+def test_an_edited_network_is_that_of_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "edited_net.py"
+    file.write_text("from torchvision.models import resnet18\n\n\ndef net(classes):\n")
+    with file.open("a") as code:
+        code.write("    return resnet18(num_classes=classes)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Engines(RunSpec(**PAIR)) as engines:
+        engines.run(plan("first", model="edited_net:net"))
+        file.write_text("def net(classes):\n    raise ValueError('this is the new code')\n")
+        with pytest.raises(LaunchError, match="this is the new code"):
+            engines.run(plan("second", model="edited_net:net"))
+
+
 def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "HEARTBEAT", ("--HeartMonitor.period=never",))
     with pytest.raises(LaunchError, match=r"cluster ended at once\n.*controller.log(.|\n)*never"):
