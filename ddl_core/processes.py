@@ -67,6 +67,11 @@ def import_path() -> str:
     return os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
 
 
+def inherited() -> dict[str, str]:
+    """Return the environment without the ``RANK`` that a shell may have: only ranks are to."""
+    return {name: value for name, value in os.environ.items() if name != "RANK"}
+
+
 def carrying(token: str) -> list[psutil.Process]:
     """Return the living processes that inherited `token`."""
     found = []
@@ -125,13 +130,23 @@ def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
     return []
 
 
-def oom_kills() -> int:
-    """Return how many processes this machine has ended because memory ran out; 0 if unknown."""
+def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many processes the system has ended because memory ran out; 0 if unknown.
+
+    Of this process's own control group, its job or session, where the system counts them so:
+    another user's may have been killed meanwhile. Else of the whole machine.
+    """
     try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+        lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = next((line[3:] for line in lines if line.startswith("0::")), "")
+        text = (groups / own.strip("/") / "memory.events").read_text(encoding="ascii")
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+        try:
+            text = (proc / "vmstat").read_text(encoding="ascii")
+        except OSError:
+            return 0
+    rows = (line.split() for line in text.splitlines())
+    return next((int(row[1]) for row in rows if row[0] == "oom_kill"), 0)
 
 
 @contextmanager
@@ -150,6 +165,17 @@ def undisturbed() -> Iterator[None]:
     """Let nobody interrupt a clean-up: it takes seconds, and half of it is worse than none."""
     with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
         yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a block come to its end before a signal interrupts; it may wait for other programs."""
+    came: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _handlers(signals, lambda number, frame: came.append(number)):
+        yield
+    if came:
+        raise KeyboardInterrupt(signal.Signals(came[0]).name)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from ddl_core import processes
+from ddl_core.launch.commands import environment
+from ddl_core.spec.run import RunSpec
 from tests.launch.running import wait_for
 
 FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
@@ -102,6 +104,45 @@ def test_a_clean_up_is_not_interrupted() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_what_must_not_be_cut_is_interrupted_at_its_end() -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    def be_interrupted() -> None:
+        with processes.uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        be_interrupted()
+    assert done
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_what_starts_ranks_is_none_whatever_the_shell_has(
+    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    log, own = tmp_path / "log", environment(RunSpec())
+    with processes.start(["/bin/sleep", "60"], token=token, log=log, environment=own):
+        wait_for(lambda: processes.carrying(token), "the command")
+        assert processes.of_ranks(token) == []
+        processes.end_all(token)
+
+
+def test_only_victims_of_our_own_group_are_counted(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    assert processes.oom_kills(proc, groups) == 0
+    (proc / "vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert processes.oom_kills(proc, groups) == 7  # no groups: all that is known
+    (proc / "self" / "cgroup").write_text("1:name=systemd:/x\n0::/job_17/step_0\n")
+    own = groups / "job_17" / "step_0"
+    own.mkdir(parents=True)
+    (own / "memory.events").write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
+    assert processes.oom_kills(proc, groups) == 2
 
 
 def test_handlers_are_left_alone_outside_the_main_thread() -> None:

@@ -12,7 +12,7 @@ from ddl_core.errors import LaunchError
 from ddl_core.launch import interpreters
 from ddl_core.launch.box.nodes import Wiring
 from ddl_core.private import compiled
-from ddl_core.processes import import_path
+from ddl_core.processes import import_path, inherited
 from ddl_core.spec.run import RunSpec
 
 # Set by a job of several runs before each of them.
@@ -183,7 +183,7 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
     """
     threads = str(spec.cpu_threads)
     return {
-        **os.environ,
+        **inherited(),
         "PYTHONPATH": import_path(),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -31,7 +31,7 @@ TASK_SIGNALS = {
 }
 # What a rank may get because another one failed: it is ended, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
-OOM_KILLER = "; the system's out-of-memory killer was at work on this machine meanwhile"
+OOM_KILLER = "; the system's out-of-memory killer was at work meanwhile"
 
 
 def diagnose(

@@ -105,7 +105,7 @@ def shared() -> Iterator[None]:
         yield
         return
     try:
-        server = ForkServer(os.environ)
+        server = ForkServer(processes.inherited())
     except OSError as error:
         raise LaunchError(f"cannot start the process that ranks are forked from: {error}") from None
     with server:

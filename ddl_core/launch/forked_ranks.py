@@ -48,7 +48,7 @@ PRELOADED = (
 SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
 
 # The system shows the environment that a process began with. So a place is kept in it, here of
-# equal length, into which a fork writes what it is: `processes.carrying` and `hang` look there.
+# equal length, into which a fork writes what it is: `processes.carrying` and `of_ranks` look there.
 PLACE, PLACE_VALUE = "DDL_R", "00000"
 RANK = "RANK={:06d}"
 LOOPBACK = "127.0.0.1"
