@@ -93,7 +93,7 @@ def _modules(site: Site) -> Finding:
     if not names:
         return Finding("modules", "ok", "none needed")
     remedy = "modules in the site's file; what there is: module avail (or module spider NAME)"
-    done = _shell(f"module load {names}")
+    done = _shell(f"module purge; module load {names}")
     if done.returncode == LATE:
         return Finding("modules", "bad", f"{names}: over {SHELL_PATIENCE_S:.0f} s", remedy)
     # Older module systems report success whatever happens.
@@ -161,7 +161,7 @@ class Kind:
 
     @classmethod
     def parse(cls, line: str) -> "Kind":
-        """Read a line in the format `slurm.KINDS`."""
+        """Read a line in the format `scheduler.KINDS`."""
         name, state, limit, nodes, cpus, memory, gres, features = line.strip().split("|")
         return cls(
             partition=name.rstrip("*"),
@@ -189,7 +189,7 @@ def _limit_s(text: str) -> float:
 
 
 def parse_nodes(listing: str) -> list[Kind]:
-    """Read what `slurm.node_kinds` returns."""
+    """Read what `scheduler.node_kinds` returns."""
     return [Kind.parse(line) for line in listing.splitlines() if line.count("|") == 7]
 
 

@@ -4,6 +4,7 @@
 cores, devices and interfaces of a run.
 """
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -174,27 +175,6 @@ def _logs(directory: Path) -> Path:
     return ProbeFiles(directory).logs / "attempt_0"
 
 
-def main(arguments: list[str]) -> int:
-    """Make one probe, inside its job; return the exit status."""
-    if len(arguments) != 1:
-        sys.stderr.write(f"usage: python -m {PROGRAM} PROBE_DIR\n")
-        return 2
-    try:
-        record = run_probe(Path(arguments[0]))
-    except DDLError as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return STOPPED
-    sys.stderr.write(f"{record.name}: {record.status}\n")
-    return 0 if record.status == "completed" else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def submit_probe(directory: Path, script: str) -> str:
     """Submit the job of a planned probe; return its number.
 
@@ -206,8 +186,12 @@ def submit_probe(directory: Path, script: str) -> str:
     files = ProbeFiles(directory)
     write_atomically(files.script, script)
     record = read_probe(directory)
-    with scheduler.held(files.script, record.name) as job_id:
-        write_probe(directory, record.model_copy(update={"job_id": job_id}))
+    try:
+        with scheduler.held(files.script, record.name) as job_id:
+            write_probe(directory, record.model_copy(update={"job_id": job_id}))
+    except KeyboardInterrupt:
+        scheduler.cancel(job_id)
+        raise
     return job_id
 
 
@@ -263,3 +247,25 @@ def _lost(directory: Path, job_id: str) -> ProbeRecord:
         record = record.model_copy(update={"status": "failed", "error": cause})
         write_probe(directory, record)
     return record
+
+
+def main(arguments: list[str]) -> int:
+    """Make one probe, inside its job; return the exit status."""
+    if len(arguments) != 1:
+        sys.stderr.write(f"usage: python -m {PROGRAM} PROBE_DIR\n")
+        return 2
+    try:
+        with processes.stoppable(signal.SIGUSR1):  # the job's notice of its time limit
+            record = run_probe(Path(arguments[0]))
+    except DDLError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return STOPPED
+    sys.stderr.write(f"{record.name}: {record.status}\n")
+    return 0 if record.status == "completed" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

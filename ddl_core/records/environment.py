@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+_MODULES = "LOADEDMODULES"  # of a cluster, with their versions: "GCC/13.3.0:CUDA/12"
 LIBRARIES = (
     # arithmetic, threads and their places
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "ATEN_"),
@@ -25,6 +26,7 @@ LIBRARIES = (
     *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mtl", "OMPI_MCA_pml", "MPICH_"),
     # data
     "DALI_",
+    _MODULES,
     # memory of the host
     *("MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONMALLOC"),
 )
@@ -59,7 +61,8 @@ def told(environment: Mapping[str, str]) -> dict[str, str]:
 
     Of a path its last part is told, of an address that there is one.
     """
-    return {name: _value(environment[name]) for name in sorted(environment) if _counts(name)}
+    counted = {name: environment[name] for name in sorted(environment) if _counts(name)}
+    return {name: text if name == _MODULES else _value(text) for name, text in counted.items()}
 
 
 def _counts(name: str) -> bool:

@@ -34,6 +34,7 @@ from ddl_core.records.environment import told
         ("DALI_AFFINITY_MASK", "3,5"),
         ("UCX_TLS", "rc,sm"),
         ("FI_PROVIDER", "cxi"),
+        ("LOADEDMODULES", "GCC/13.3.0:CUDA/12"),
         ("MALLOC_ARENA_MAX", "1"),
         ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
         ("TF_ENABLE_ONEDNN_OPTS", "0"),

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _left(block: list[Path]) -> list[Path]:
-    """Return the runs of a block that its job has to execute, in their order.
+    """Return the runs that a job has to execute, in their order.
 
     What is complete is not run again. What failed is, as SLURM may have started the job again since
     a node broke; but not after the notice of the time limit, which fails nothing.
@@ -78,8 +78,6 @@ def _left(block: list[Path]) -> list[Path]:
     RecordError
         If a record cannot be read.
     """
-    if len(block) == 1:
-        return block
     records = {one: read_record(one) for one in block}
     todo = [one for one in block if records[one].status != "completed"]
     if any(_was_noticed(record) for record in records.values()):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError
+from ddl_core.processes import uninterrupted
 
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
@@ -78,15 +79,18 @@ def held(script: Path, name: str, after: Sequence[str] = ()) -> Iterator[str]:
     ------
     LaunchError
         If it was refused; or if the block or the release failed, and then no job is left.
+    KeyboardInterrupt
+        If this process was interrupted meanwhile, once the job is released.
     """
-    job_id = hold(script, after)
-    try:
-        yield job_id
-        release(job_id)
-    except DDLError as error:
-        with suppress(DDLError):
-            cancel(job_id)
-        raise LaunchError(f"job {job_id} of {name} was cancelled again: {error}") from None
+    with uninterrupted():  # else it would be held for ever, or no record would name it
+        job_id = hold(script, after)
+        try:
+            yield job_id
+            release(job_id)
+        except DDLError as error:
+            with suppress(DDLError):
+                cancel(job_id)
+            raise LaunchError(f"job {job_id} of {name} was cancelled again: {error}") from None
 
 
 def release(job_id: str) -> None:
@@ -166,7 +170,12 @@ def call(program: str, *arguments: str) -> str:
     """
     try:
         return subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+            start_new_session=True,  # a terminal sends Ctrl-C to all processes of a session's group
         ).stdout
     except FileNotFoundError:
         raise LaunchError(

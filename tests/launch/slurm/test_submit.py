@@ -4,6 +4,7 @@ SLURM's programs are stand-ins that record their calls: they show what is asked 
 nothing about what it does: that is in `test_real_slurm`.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,22 @@ def test_a_job_that_cannot_be_released_is_cancelled(tmp_path: Path, slurm: Stand
     assert slurm.calls("scancel") == ["17"]
     record = read_record(items[0].directory)
     assert (record.status, record.job_id) == ("planned", None)
+
+
+@pytest.mark.parametrize("program", ["sbatch", "scontrol"])
+def test_ctrl_c_leaves_no_job_that_is_held_or_in_no_record(
+    tmp_path: Path, slurm: StandIns, program: str
+) -> None:
+    path, items = two_runs(tmp_path)
+    answer = (slurm.folder / program).read_text()
+    slurm.script(program, answer.replace("#!/bin/sh\n", f"#!/bin/sh\nkill -INT {os.getpid()}\n"))
+    with pytest.raises(KeyboardInterrupt):
+        list(submit.submit(Study.load(path), results(), GENERIC, Options(), submit.Choice()))
+    assert len(slurm.calls("sbatch")) == 1
+    assert slurm.calls("scontrol") == ["release 17"]
+    first, second = (read_record(item.directory) for item in items)
+    assert (first.status, first.job_id) == ("submitted", "17")
+    assert (second.status, second.job_id) == ("planned", None)
 
 
 def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> None:

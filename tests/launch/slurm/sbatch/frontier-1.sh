@@ -16,6 +16,7 @@
 # One run, made by `ddl study submit` from slurm/job.sh.j2. The notebook runs here, on the first
 # node; the ranks that it starts are one step of this job.
 set -e
+module purge
 module load miniforge3 rocm rccl-net-plugin
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"
