@@ -9,9 +9,10 @@ import click
 from pydantic.fields import FieldInfo
 
 from ddl_core.cli.gate import Place
+from ddl_core.errors import DDLError
 from ddl_core.records.agreement import alarm
 from ddl_core.records.ledger import Entry
-from ddl_core.records.paths import Tree, results
+from ddl_core.records.paths import RunFiles, Tree, results
 from ddl_core.spec.labels import named
 from ddl_core.spec.registry import REGISTRIES
 from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec
@@ -63,6 +64,16 @@ def checked_name(context: click.Context, parameter: click.Parameter, value: str)
 def tree_of(root: Path | None) -> Tree:
     """Return the tree that ``--results`` names, or this machine's."""
     return Tree(root.resolve()) if root else results()
+
+
+def command_of(spec: RunSpec, directory: Path) -> str:
+    """Return what would start the ranks of a run; where this machine cannot, why not."""
+    from ddl_core.launch import ranks
+
+    try:
+        return str(ranks.command(spec, directory, RunFiles(directory).logs))
+    except DDLError as error:
+        return f"not on this machine: {error}"
 
 
 def spec_options(command: Command) -> Command:

@@ -7,6 +7,7 @@ import click
 
 from ddl_core.cli.options import (
     checked_name,
+    command_of,
     data_option,
     dry_run_option,
     results_option,
@@ -43,7 +44,7 @@ def run(
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
     from ddl_core.analysis import metrics
-    from ddl_core.launch import local, plan, preflight, ranks
+    from ddl_core.launch import local, plan, preflight
 
     spec = RunSpec.parse(fields)
     tree = tree_of(root)
@@ -51,7 +52,7 @@ def run(
     files = RunFiles(directory)
     if dry_run:
         click.echo(f"{entry(spec, directory).state}: {directory}")
-        click.echo(str(ranks.command(spec, directory, files.logs)))
+        click.echo(command_of(spec, directory))
         return
     preflight.check_run(spec)
     preflight.check_room(directory)

@@ -9,6 +9,7 @@ import click
 
 from ddl_core.cli.options import (
     checked_name,
+    command_of,
     data_option,
     dry_run_option,
     results_option,
@@ -20,9 +21,10 @@ from ddl_core.cli.submit import submit
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.records.agreement import statements
 from ddl_core.records.damage import checked, verify
-from ddl_core.records.ledger import Entry, State, counts, ledger, remedies
+from ddl_core.records.ledger import Entry, State, counts, entry, ledger, remedies
 from ddl_core.records.paths import RunFiles, committed
 from ddl_core.spec.labels import named
+from ddl_core.spec.run import RunSpec
 
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
@@ -135,9 +137,9 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     from ddl_core.launch.study import live
 
     asked, tree = find_study(name), tree_of(root)
-    jobs, shown = _JobStates(), ""
+    runs, jobs, shown = _Runs(), _JobStates(), ""
     while True:
-        entries = checked(jobs.join(ledger(asked, tree)))
+        entries = jobs.join(ledger(asked, tree, runs.entry))
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
         text = "\n".join([*parts, *statements(entries)])
         if text != shown:
@@ -187,6 +189,26 @@ def compare_command(name: str, root: Path | None) -> None:
     from ddl_core.launch.plan import find_study
 
     click.echo(compare(find_study(name), tree_of(root)))
+
+
+class _Runs:
+    """The runs of a study, each read again only once its record has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int], Entry]] = {}
+
+    def entry(self, spec: RunSpec, directory: Path) -> Entry:
+        try:
+            now = RunFiles(directory).record.stat()
+        except OSError:
+            return entry(spec, directory)
+        stamp = (now.st_mtime_ns, now.st_ino)
+        if (known := self._known.get(directory)) and known[0] == stamp:
+            return known[1]
+        (found,) = checked([entry(spec, directory)])
+        if found.state not in ("running", "interrupted"):  # these also depend on who holds a lock
+            self._known[directory] = (stamp, found)
+        return found
 
 
 class _JobStates:
@@ -270,7 +292,6 @@ def _start(
 
 
 def _show_start(entries: list[Entry], retry_failed: bool, in_turns: bool) -> None:
-    from ddl_core.launch import ranks
     from ddl_core.launch.plan import pending
 
     click.echo(show_entries(entries))
@@ -279,5 +300,4 @@ def _show_start(entries: list[Entry], retry_failed: bool, in_turns: bool) -> Non
     how = "all alive, their epochs in turns" if in_turns else "one after the other"
     click.echo(f"would run {len(todo)}, {how}:")
     for item in todo:
-        logs = RunFiles(item.directory).logs
-        click.echo(f"  {ranks.command(item.spec, item.directory, logs)}")
+        click.echo(f"  {command_of(item.spec, item.directory)}")

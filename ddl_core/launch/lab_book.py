@@ -33,7 +33,7 @@ def execute(
     parameters
         Values of variables in the cell tagged ``parameters``.
     on_kernel
-        Called with the kernel's manager (`kernel.ThisPython`) before it starts.
+        Called with the kernel's manager (`notebook_kernel.ThisPython`) before it starts.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """Which runs of a study are left, their folders and their data: before anything starts."""
 
+import itertools
 from pathlib import Path
 
 from ddl_core.errors import RecordError, SpecError
@@ -157,9 +158,11 @@ def _set_aside_unreadable(item: Entry) -> None:
     if item.state != "unreadable":
         return
     files = RunFiles(item.directory)
+    places = (f".unreadable{number or ''}" for number in itertools.count())
+    end = next(one for one in places if not any(item.directory.glob(f"*{one}")))
     for path in (files.record, files.epochs, files.checkpoint, files.state):
         try:
             if path.exists():
-                path.replace(path.with_name(f"{path.name}.unreadable"))
+                path.replace(path.with_name(path.name + end))
         except OSError as error:
             raise RecordError(f"cannot set aside {path}: {error.strerror}") from None

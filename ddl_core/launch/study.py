@@ -1,5 +1,6 @@
 """Run what is left of a study on this machine: one run after the other, or all in turns."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ddl_core.errors import DDLError
@@ -96,10 +97,19 @@ def _run_all(
 
 
 def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
-    """Return what is left; what SLURM has in its queue is not run here, if it was ever asked."""
+    """Return what is left; what SLURM has in its queue is not run here, if it was ever asked.
+
+    Where there is no SLURM, what was handed to one elsewhere is run on demand, like what failed.
+    """
     if not any(item.job_id and item.state != "completed" for item in entries):
         return pending(entries, retry_failed)
     queue = scheduler.queue()
+    if queue is None and retry_failed:
+        gone = [item.state == "submitted" for item in entries]
+        entries = [
+            replace(item, state="interrupted") if lost else item
+            for item, lost in zip(entries, gone, strict=True)
+        ]
     left = pending(settled(entries, queue), retry_failed)
     # One that failed in a block whose job is still there may be tried again by that job.
     return [item for item in left if not queued(item, queue)]

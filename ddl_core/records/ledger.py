@@ -22,6 +22,7 @@ from ddl_core.spec.study import Study
 State = Status | Literal["missing", "interrupted", "unreadable", "damaged"]
 
 INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
+PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
 
@@ -65,11 +66,13 @@ def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path |
     return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
 
 
-def ledger(study: Study, tree: Tree) -> list[Entry]:
-    """Return one entry per run of the study, in running order."""
+def ledger(
+    study: Study, tree: Tree, look: Callable[[RunSpec, Path], Entry] | None = None
+) -> list[Entry]:
+    """Return one entry per run of the study, in running order; `look` may stand in for `entry`."""
     folder = tree.study(study.name)
     specs = [*study.expand(), *_further_references(study, folder)]
-    return [entry(spec, folder / spec.run_id) for spec in specs]
+    return [(look or entry)(spec, folder / spec.run_id) for spec in specs]
 
 
 def _further_references(study: Study, folder: Path) -> Iterator[RunSpec]:
@@ -123,19 +126,22 @@ def remedies(entries: list[Entry]) -> list[str]:
 def exclusive(lock: Path, what: str) -> Iterator[None]:
     """Hold `lock` for a ``with`` block; the system frees it when the process dies.
 
+    On a file system without ``flock`` the file itself is the lock, and stays after a crash.
+
     Raises
     ------
     LaunchError
-        At once, if another process holds it.
+        After `PATIENCE_S`, if another process holds it.
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        guard = FileLock(lock, timeout=0)
+        guard = FileLock(lock, timeout=PATIENCE_S)
         guard.acquire()
     except Timeout:
         raise LaunchError(
             f"{what} is being run by another process (it holds {lock}); "
-            "wait for it, or watch it with `ddl study status`"
+            "wait for it, or watch it with `ddl study status`. If no such process lives, on a "
+            "file system without locks (flock), remove that file"
         ) from None
     except OSError as error:
         raise RecordError(

@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from ddl_core.cli import main, study
 from ddl_core.launch import study as running
 from ddl_core.records.ledger import exclusive, ledger
 from ddl_core.records.paths import RunFiles, Tree, results
+from ddl_core.records.run import RunRecord, read_record
+from ddl_core.spec.registry import STRATEGIES
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 from tests.launch.running import finish, study_file
@@ -175,6 +178,49 @@ def test_watching_ends_when_all_runs_have_ended(
     assert result.exit_code == 0
     assert "1 runs: 1 planned" in result.output
     assert "1 runs: 1 completed" in result.output
+
+
+def test_watching_reads_a_run_again_only_once_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = study_file(tmp_path, repeats=3)
+    ddl("study", "plan", path)
+    items = ledger(Study.load(path), results())
+    finish(items[0].directory)
+    read, turns = [], iter(range(4))
+
+    def note(directory: Path) -> RunRecord:
+        read.append(directory)
+        return read_record(directory)
+
+    def turn(seconds: float) -> None:
+        looks.append(len(read))
+        if next(turns) == 2:
+            for item in items[1:]:
+                finish(item.directory)
+
+    looks: list[int] = []
+    monkeypatch.setattr("ddl_core.records.ledger.read_record", note)
+    monkeypatch.setattr(study.time, "sleep", turn)
+    result = ddl("study", "status", path, "--watch")
+    assert result.exit_code == 0, result.output
+    assert "3 runs: 3 completed" in result.output
+    assert looks == [3, 3, 3]
+    assert len(read) == 5
+
+
+def test_a_dry_run_shows_the_others_where_a_framework_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = replace(STRATEGIES["horovod"], packages=("no-such-package",))
+    monkeypatch.setitem(STRATEGIES, "horovod", missing)
+    path = study_file(tmp_path, strategy=["ddp", "horovod"], gpus_per_node=2)
+    shown = ddl("study", "run", path, "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "-m ddl_core.train.worker" in shown.output
+    assert "no-such-package" in shown.output
+    alone = ddl("run", "--dry-run", "--strategy", "horovod", "--gpus-per-node", 2)
+    assert alone.exit_code == 0, alone.output
 
 
 def completed_study(tmp_path: Path, **weights: str) -> Path:

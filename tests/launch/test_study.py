@@ -158,6 +158,19 @@ def test_what_waits_in_the_queue_is_not_run_here(
         run_study(study, results(), launcher=launcher, progress=False)
 
 
+def test_what_was_submitted_elsewhere_is_run_on_demand_where_there_is_no_slurm(
+    launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = grid(classes=[5])
+    (item,) = plan(study, results())
+    changes = {"status": "submitted", "job_id": "7"}
+    write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert states(run_study(study, results(), launcher=launcher)) == ["submitted"]
+    entries = run_study(study, results(), launcher=launcher, retry_failed=True)
+    assert states(entries) == ["completed"]
+
+
 def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher) -> None:
     study = grid(classes=[5])
     (item,) = plan(study, results())
@@ -171,6 +184,10 @@ def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher
     assert record.with_suffix(".json.unreadable").read_text() == "{"
     assert not lines.exists()
     assert lines.with_name("epochs.jsonl.unreadable").read_text() == "of the old record"
+    record.write_text("[")
+    run_study(study, results(), launcher=launcher, retry_failed=True)
+    assert record.with_suffix(".json.unreadable").read_text() == "{"
+    assert record.with_suffix(".json.unreadable1").read_text() == "["
 
 
 def test_a_study_at_work_elsewhere_is_refused_at_once(launcher: FakeLauncher) -> None:

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import threading
 
 import pytest
+from filelock import FileLock
 
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.records.failures import remedy
@@ -81,6 +83,15 @@ def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
     ):
         pass
     assert not is_locked(lock.parent)
+
+
+def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path):
+    lock = tmp_path / ".lock"
+    look = FileLock(lock, thread_local=False)
+    look.acquire()
+    threading.Timer(0.2, look.release).start()
+    with exclusive(lock, "run r"):
+        assert not look.is_locked
 
 
 def test_nobody_works_on_a_run_whose_lock_cannot_be_opened(tmp_path, monkeypatch):

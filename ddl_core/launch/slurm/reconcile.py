@@ -186,7 +186,7 @@ def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
 
 
 def _joined(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state == "completed":
+    if item.job_id is None or jobs is None or item.state in ("completed", "damaged"):
         return item
     if job := queued(item, jobs):
         alone = job.name == job_name(item.directory.parent.name, [item.spec])
