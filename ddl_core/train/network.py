@@ -42,7 +42,7 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If it has no parameters, fails on such images, or returns anything but logits.
+        If it has no parameters to train, fails on such images, or returns anything but logits.
     """
     if any(map(is_lazy, network.parameters())):
         raise SpecError(
@@ -52,6 +52,11 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
     parameters = sum(one.numel() for one in network.parameters())
     if not parameters:
         raise SpecError(f"model = {spec.model!r} has no parameters: there is nothing to train")
+    if not any(one.requires_grad for one in network.parameters()):
+        raise SpecError(
+            f"model = {spec.model!r} has no trainable parameters: all {parameters} are frozen. "
+            "Set requires_grad of those that the run is to train"
+        )
     shape = (3, spec.image_size, spec.image_size)
     facts = {"parameters": parameters, "input": list(shape), "source_sha256": _source(spec)}
     if spec.emulated:

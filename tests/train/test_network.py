@@ -45,6 +45,9 @@ def one_class_more(classes):
 
 def nothing(classes):
     return nn.Flatten()
+
+def frozen(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes)).requires_grad_(False)
 """
 
 
@@ -111,6 +114,7 @@ def test_the_file_of_ones_own_network_is_known_again(tmp_path: Path) -> None:
         ("ours:OfText", {}, r"fails on images of shape \(3, 32, 32\) .image_size = 32.: RuntimeE"),
         ("ours:one_class_more", {}, r"returns shape \(2, 6\) of 2 images, but classes = 5"),
         ("ours:nothing", {}, "has no parameters: there is nothing to train"),
+        ("ours:frozen", {}, "no trainable parameters"),
         ("ours:normed", {"classes": 3}, "whose sizes are open until it sees images"),
         ("ours:normed", {"image_size": 64}, r"fails on images of shape \(3, 64, 64\)"),
     ],
