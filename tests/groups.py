@@ -35,6 +35,7 @@ class ThreadRank:
 
     device = torch.device("cpu")
     shares_weights = False
+    waits_in_backward = False
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self._group = group

@@ -253,7 +253,7 @@ def _row(run: Examined) -> dict[str, Any]:
     if run.damages:
         return asked | {"status": DAMAGED, "damage": "; ".join(run.damages)}
     assert run.record is not None
-    return asked | _measured(run.rows, completed=run.record.status == "completed")
+    return asked | _measured(run.record, run.rows)
 
 
 def _windows(run: Examined) -> list[dict[str, Any]]:
@@ -317,7 +317,8 @@ def _unfaithful(record: RunRecord) -> str | None:
     return "; ".join(found.unfaithful) or None if found else "no epoch counts"
 
 
-def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
+def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
+    spec, completed = record.spec, record.status == "completed"
     train = [row for row in epochs if row.phase == "train"]
     evaluations = [row for row in epochs if row.phase == "eval"]
     if not train:
@@ -329,7 +330,7 @@ def _measured(epochs: list[EpochRecord], completed: bool) -> dict[str, Any]:
         "images_per_epoch": train[-1].samples,
         "runtime_s": metrics.runtime([row.wall_s for row in train]) if completed else None,
         **_rates([row for row in train if not row.cold]),
-        **_spent(train, evaluations),
+        **({} if spec.waits_in_backward else _spent(train, evaluations)),
         "train_loss": train[-1].loss,
         "eval_loss": last.loss if last else None,
         "top1": last.top1 if last else None,

@@ -188,8 +188,8 @@ class EpochRecord(Strict):
     )
     spent: Spent | None = Field(
         None,
-        description="where `wall_s` went, mean over ranks; null if nothing was trained, or where "
-        "the library does not tell",
+        description="where `wall_s` went, mean over ranks; null if nothing was trained, where the "
+        "library does not tell, or where backward waits for communication",
     )
     energy_j: float | None = Field(
         None, description="of the window, all ranks; null if not measured, see RunRecord.system"

@@ -346,6 +346,21 @@ class RunSpec(BaseModel):
         """Images per optimiser step."""
         return self.virtual_workers * self.local_batch_size
 
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether a rank's backward pass waits for other ranks before its last gradient is there.
+
+        Such communication cannot be told from computing, so the time of a step is not broken down.
+        ZeRO's stages 2 and 3 reduce a bucket when it is full, with `deepspeed_overlap_comm` stage 1
+        as well, and Gloo waits for it; FSDP gathers weights, and PowerSGD waits in each bucket.
+        """
+        return (
+            self.strategy == "fsdp"
+            or self.deepspeed_zero_stage >= 2
+            or self.deepspeed_overlap_comm
+            or self.ddp_compression == "powersgd"
+        )
+
     def passes(self, images: int) -> int:
         """Return how often an epoch takes each of `images` training images."""
         return max(1, -(-self.window_steps * self.global_batch_size // images))

@@ -35,7 +35,7 @@ class Clock(clock.Clock):
     def __init__(
         self, strategy: Strategy, annotate: bool = False, meter: Meter | None = None
     ) -> None:
-        self._shares_weights = strategy.shares_weights
+        self._waits_in_backward = strategy.waits_in_backward
         marks = Events if strategy.device.type == "cuda" else Moments
         super().__init__(Reducing(strategy), marks(strategy.device, annotate), meter)
 
@@ -44,10 +44,10 @@ class Clock(clock.Clock):
         """Mark, inside, when the last gradient of each backward pass is there.
 
         It is that of the first parameter: gradients come in the opposite order of the forward pass.
-        Not where ranks share the weights: forward and backward communicate as well there, so that
-        nobody can tell where a step's time went.
+        Not where backward waits for communication: no mark divides the two there, so the window
+        has no breakdown.
         """
-        if self._shares_weights:
+        if self._waits_in_backward:
             yield
             return
         first = next(one for one in network.parameters() if one.requires_grad)

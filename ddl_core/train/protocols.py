@@ -28,6 +28,14 @@ class Strategy(Protocol):
     """Whether a rank keeps a part of the weights only. Then forward, and `state_dict` of network
     and optimiser, are collectives."""
 
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether `backward` waits for communication before the last gradient is there.
+
+        The clock then gives no breakdown of a step.
+        """
+        ...
+
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Give all ranks rank 0's weights; return what to call and what to step."""
         ...

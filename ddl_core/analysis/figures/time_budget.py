@@ -55,7 +55,8 @@ def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     where it takes less than at the base; efficiency is 1 - the sum of losses, that of the arm
     table `arms`. Both are empty at the base itself, loss also for the evaluation, which no
     throughput contains, and where the base does not say where its time went. Beside arms that say
-    it, one that does not has a row without a cause, so that the figure can name it.
+    it, one that does not has a row without a cause, so that the figure can name it. Runs whose
+    backward pass waits for communication say nothing, whatever their records hold.
     """
     table = made_runs(runs)
     told = ~table["lost"] & table["spent_compute_s"].notna()
@@ -117,6 +118,7 @@ def draw(points: pd.DataFrame) -> Figure:
     """Return the shares of each arm's epoch, and what they cost against fewer workers."""
     told = points[points["cause"].notna()]
     one = (told["world_size"] == 1).any()
+    zero = told["panel"].str.contains("ZeRO stage").any()
     return stacked(
         told,
         "Where does an epoch's time go, and what does that cost at this size?",
@@ -128,6 +130,7 @@ def draw(points: pd.DataFrame) -> Figure:
             "backward does not hide; transfer is that of the worker that came last, the rest waits "
             "for slower workers.",
             *(["One worker: its framework copies gradients all the same."] if one else []),
+            *(["Under ZeRO the update gathers the other workers' weights."] if zero else []),
             f"Beside the bars: parallel efficiency E against the arm's base{_bases(told)}, as in "
             "the figures of efficiency, and what each cause takes of the ideal throughput there "
             "(evaluation is in no throughput).",

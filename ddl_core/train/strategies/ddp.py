@@ -92,12 +92,13 @@ class DDP(ProcessGroup):
     def describe(self) -> dict[str, Any]:
         """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
 
-        The first one may be smaller, so that communication begins early.
+        The first one may be smaller, so that communication begins early. PowerSGD waits in each
+        bucket: on the CPU as above, on a GPU in torch's own hook.
         """
         size = self._model.bucket_bytes_cap
         first = _DEFAULT_FIRST_BUCKET_BYTES if self._model.bucket_bytes_cap_default else size
-        waits = self._spec.ddp_compression == "powersgd" and self.device.type == "cpu"
-        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": not waits}
+        overlap = not self.waits_in_backward
+        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": overlap}
         return {**super().describe(), **buckets}
 
     def teardown(self) -> None:

@@ -83,6 +83,11 @@ class ProcessGroup:
             device_id=self.device if bound else None,
         )
 
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether the run's settings make it wait there."""
+        return self._spec.waits_in_backward
+
     def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
         """Reduce `tensor` over ranks in place."""
         dist.all_reduce(tensor, OPERATIONS[op])

@@ -28,6 +28,7 @@ class Horovod:
     """A Horovod group; its optimiser averages gradients while backward goes on."""
 
     shares_weights = False
+    waits_in_backward = False
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec

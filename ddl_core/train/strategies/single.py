@@ -16,6 +16,7 @@ class Single:
     """The trivial group of one rank."""
 
     shares_weights = False
+    waits_in_backward = False
 
     def __init__(self, spec: RunSpec) -> None:
         place = Rank.from_environment(spec)

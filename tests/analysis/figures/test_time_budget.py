@@ -28,7 +28,7 @@ def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.
     rows += [epoch_row(1, wall_s=sum(spent.values()), spent=known)]
     if evaluation_s:
         rows.append(epoch_row(1, "eval", wall_s=evaluation_s))
-    make_run(rows=rows, strategy="ddp", **fields)
+    make_run(rows=rows, **{"strategy": "ddp", **fields})
 
 
 def budget(tree: Tree) -> pd.DataFrame:
@@ -116,6 +116,36 @@ def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
     figure = draw(points)
     said = [text.get_text().replace("\n", " ") for text in figure.findobj(Text)]
     assert any("There is no such account of: Horovod, native, 1 worker." in text for text in said)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 2},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 1, "deepspeed_overlap_comm": True},
+        {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0},
+    ],
+)
+def test_older_records_whose_backward_pass_waits_are_named_and_not_drawn(
+    tree: Tree, make_run: MakeRun, fields: dict[str, Any]
+) -> None:
+    measure(make_run, BASE, gpus_per_node=2)
+    measure(make_run, GROWN, gpus_per_node=2, **fields)
+    points = budget(tree)
+    assert points.groupby("panel")["cause"].count().sort_values().tolist() == [0, len(CAUSES)]
+
+
+def test_the_figure_says_that_zero_gathers_weights_in_the_update(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    def captions() -> str:
+        found = draw(budget(tree)).findobj(Text)
+        return " ".join(text.get_text().replace("\n", " ") for text in found)
+
+    measure(make_run, BASE)
+    assert "ZeRO" not in captions()
+    measure(make_run, BASE, strategy="deepspeed", deepspeed_zero_stage=1, gpus_per_node=2)
+    assert "ZeRO the update gathers" in captions()
 
 
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:

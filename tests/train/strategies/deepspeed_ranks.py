@@ -3,6 +3,7 @@
 import gc
 import json
 import sys
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.deepspeed import DeepSpeed, configuration
 from tests.planted import tiny
 
+SLEPT_S = 0.01  # in each reduction of a bucket, where reductions are slowed down
 STEPS = 10  # of each of two epochs
 BATCH = 4
 BASE_LR = 0.01  # at which it learns: what rounding does stays as small as it is
@@ -139,15 +141,32 @@ def undisturbed(group: DeepSpeed, fields: dict) -> dict:
         losses = train(subject, batches, [0])
     with Waits() as waits:
         losses += train(subject, batches, [1])
+    done = {**result(subject, losses), "steps": engine.global_steps}
     return {
-        **result(subject, losses),
-        "steps": engine.global_steps,
+        **done,
+        "spent": slept(subject, batches),
         "timer": engine.tput_timer.config.enabled,
         "synchronised": engine.wall_clock_breakdown(),
         "waits": waits.count,
         "communication": group.describe(),
         "reduced_by": reduce.call_args.kwargs["elements_per_buffer"] if reduce.called else None,
     }
+
+
+def slept(subject: Trainee, batches: Batches) -> dict | None:
+    """Train once more, with a sleep in each reduction of a bucket; return the time's breakdown."""
+    zero = subject.wrapped.optimizer
+    if not hasattr(zero, "average_tensor"):
+        return None
+
+    def slow(*arguments):
+        time.sleep(SLEPT_S)
+        return average(*arguments)
+
+    average = zero.average_tensor
+    with patch.object(zero, "average_tensor", slow):
+        spent = train_one_epoch(subject, batches, 1, lambda *_: None).window.spent
+    return spent.model_dump() if spent else None
 
 
 def resumed(group: DeepSpeed, fields: dict, path: Path) -> dict:

@@ -1,5 +1,9 @@
 """What DDP says of its buckets is what its reducer does, and its default is DDP's own."""
 
+import threading
+import time
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,7 +11,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddl_core.spec.run import RunSpec
+from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.optim import make_optimizer
+from ddl_core.train.strategies import ddp
 from ddl_core.train.strategies.ddp import DDP
+from tests.planted import tiny
+from tests.train.strategies.deepspeed_ranks import STEPS, Batches, spec
 
 MIB = 1024 * 1024
 
@@ -65,3 +74,50 @@ def test_the_default_is_what_a_user_gets(group) -> None:
     rank, model = group(), network()
     wrapped, _ = rank.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert buckets(wrapped) == buckets(DistributedDataParallel(network()))
+
+
+SLEPT_S = 0.05  # in each reduction
+
+
+def waiting(_state, bucket):
+    """Reduce a bucket as PowerSGD does: backward goes on when it is done."""
+    time.sleep(SLEPT_S)
+    return _done(bucket)
+
+
+def overlapping(_state, bucket):
+    """Reduce a bucket as DDP does: backward goes on at once."""
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    threading.Timer(SLEPT_S, lambda: done.set_result(bucket.buffer())).start()
+    return done
+
+
+def _done(bucket):
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def trained(rank: DDP) -> Any:
+    model = tiny(3)
+    run = rank._spec
+    subject = Trainee.build(run, rank, model, make_optimizer(run, model))
+    return train_one_epoch(subject, Batches(0, 1, 1), 0, lambda *_: None).window
+
+
+def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(group, monkeypatch) -> None:
+    monkeypatch.setattr(ddp.powerSGD_hook, "powerSGD_hook", waiting)
+    asked = {"ddp_compression": "powersgd", "ddp_powersgd_start": 2, "checkpoint_every": 0}
+    rank = group(**spec("ddp", **asked).model_dump(exclude={"strategy", "device"}))
+    window = trained(rank)
+    assert window.wall_s > STEPS * SLEPT_S
+    assert window.spent is None
+    assert rank.describe()["overlap"] is False
+
+
+def test_a_reduction_that_backward_overlaps_is_booked_as_communication(group, monkeypatch) -> None:
+    monkeypatch.setitem(ddp.COMPRESSION, "fp16", overlapping)
+    asked = spec("ddp", ddp_compression="fp16").model_dump(exclude={"strategy", "device"})
+    spent = trained(group(**asked)).spent
+    assert spent.transfer_s + spent.compute_s > STEPS * SLEPT_S
+    assert spent.transfer_s > spent.compute_s

@@ -10,7 +10,7 @@ from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.deepspeed import _import_deepspeed, configuration
 from tests.closeness import assert_far, assert_near, falls
-from tests.train.strategies.deepspeed_ranks import BASE_LR, STEPS
+from tests.train.strategies.deepspeed_ranks import BASE_LR, SLEPT_S, STEPS
 from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
 
 
@@ -204,6 +204,18 @@ def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
         # Stage 3 reads the norm of the gradients, whatever it is told.
         waits = CASES[case].get("precision") == "fp16" or CASES[case]["deepspeed_zero_stage"] == 3
         assert got["waits"] == (STEPS if waits else 0)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(trained, case):
+    stage = CASES[case]["deepspeed_zero_stage"]
+    waits = stage > 1 or CASES[case].get("deepspeed_overlap_comm", False)
+    for rank in trained[case]:
+        spent = rank["undisturbed"]["spent"]
+        assert (spent is None) == (waits or stage == 0)  # of stage 0 none was slowed down
+        assert spent is None or spent["transfer_s"] + spent["waiting_s"] > STEPS * SLEPT_S
 
 
 @pytest.mark.multiprocess
