@@ -54,7 +54,8 @@ def execute(
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
         with event_loop(), Passing() as sockets:
-            manager = manager_class(Path(sockets), on_kernel)
+            # papermill's own `cwd` would change the folder of this whole process, other threads too.
+            manager = manager_class(Path(sockets), notebook.parent, on_kernel)
             try:
                 papermill.execute_notebook(
                     notebook,
@@ -63,7 +64,6 @@ def execute(
                     kernel_manager_class=manager,
                     progress_bar=False,
                     start_timeout=KERNEL_START_S,
-                    cwd=notebook.parent,
                 )
             except (RuntimeError, OSError) as error:
                 raise LaunchError(

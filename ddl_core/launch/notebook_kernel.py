@@ -23,6 +23,7 @@ class ThisPython(AsyncKernelManager):
     """
 
     folder: Path
+    works_in: Path
 
     def __init__(self, **settings: Any) -> None:
         connection = str(self.folder / "kernel.json")
@@ -52,7 +53,7 @@ class ThisPython(AsyncKernelManager):
         Told to end while it is being interrupted, it may complain of its own closed sockets.
         """
         with (self.folder / LOG).open("ab") as log:
-            await super().start_kernel(**settings, stderr=log)
+            await super().start_kernel(**settings, cwd=str(self.works_in), stderr=log)
 
     @property
     def pid(self) -> int | None:
@@ -71,11 +72,17 @@ def event_loop() -> Iterator[None]:
             loop.close()
 
 
-def manager_class(sockets: Path, on_start: Callable[[ThisPython], None]) -> type[ThisPython]:
-    """Return a class for nbclient, which takes no instance, that reports the one it makes."""
+def manager_class(
+    sockets: Path, directory: Path, on_start: Callable[[ThisPython], None]
+) -> type[ThisPython]:
+    """Return a class for nbclient, which takes no instance, that reports the one it makes.
+
+    The kernel's sockets are in `sockets`, its working directory is `directory`.
+    """
 
     class Manager(ThisPython):
         folder = sockets
+        works_in = directory
 
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)

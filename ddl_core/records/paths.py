@@ -177,8 +177,7 @@ class Tree:
 
     def dataset(self, name: str) -> Path:
         """Return the default folder of a dataset; ``DDL_DATA`` moves all datasets."""
-        base = os.environ.get("DDL_DATA")
-        return (Path(base) if base else self.root / "datasets") / name
+        return (_named_by("DDL_DATA") or self.root / "datasets") / name
 
 
 def _folders(place: Path) -> list[Path]:
@@ -187,7 +186,21 @@ def _folders(place: Path) -> list[Path]:
 
 def results() -> Tree:
     """Return the tree this machine writes to: ``DDL_RESULTS``, else ``results/`` in the project."""
-    return Tree(Path(os.environ.get("DDL_RESULTS") or PROJECT / "results").resolve())
+    _named_by("DDL_DATA")  # here already: a kernel or a job inherits it and works elsewhere
+    return Tree((_named_by("DDL_RESULTS") or PROJECT / "results").resolve())
+
+
+def _named_by(variable: str) -> Path | None:
+    """Return the folder that an environment variable names; None if it is unset or empty.
+
+    A relative path is resolved once: the variable is made absolute, also for child processes.
+    """
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    path = Path(text).absolute()
+    os.environ[variable] = str(path)
+    return path
 
 
 def committed() -> Tree:

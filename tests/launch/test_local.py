@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbclient
 import nbformat
 import psutil
 import pytest
@@ -114,6 +115,33 @@ def test_the_kernel_is_this_python_and_opens_no_port(
     assert json.loads(output(target).text) == [sys.executable, "value", "ipc"]
     assert list(long.iterdir()) == []
     assert [path.name for path in tmp_path.glob(".*.ipynb")] == []
+
+
+@pytest.mark.notebook
+def test_only_the_kernel_works_in_the_folder_of_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads of this process keep their working directory while a notebook runs."""
+    there = tmp_path / "notebooks"
+    there.mkdir()
+    notebook = small_notebook(there / "a.ipynb", "import os; print(os.getcwd())")
+    seen: set[Path] = set()
+    monkeypatch.setattr(
+        nbclient.NotebookClient,
+        "execute_cell",
+        _looking(nbclient.NotebookClient.execute_cell, seen),
+    )
+    lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+    assert output(tmp_path / "b.ipynb").text.strip() == str(there)
+    assert seen == {Path.cwd()}
+
+
+def _looking(execute_cell: Any, seen: set[Path]) -> Any:
+    def execute(*arguments: Any, **options: Any) -> Any:
+        seen.add(Path.cwd())
+        return execute_cell(*arguments, **options)
+
+    return execute
 
 
 @pytest.mark.notebook

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ddl_core.records.paths import PROJECT
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import memory
 from ddl_core.train.memory import Memory
@@ -21,7 +22,9 @@ MIB = 2**20
 def grown() -> dict[str, int]:
     """Bytes that 64 MiB added, by when they were taken."""
     command = [sys.executable, "-m", "tests.train.memory_process"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True, timeout=120
+    )
     return json.loads(done.stdout)
 
 
