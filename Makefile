@@ -3,7 +3,8 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures report test cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures report cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
 # Nothing that is left on the machine may change what runs.
@@ -22,8 +23,16 @@ LIBRARIES := tensorflow keras mxnet
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-input --no-compile
 PIP := $(BIN)/python $(PIP_INSTALL)
 PYTEST := $(BIN)/python -m pytest
-NUMERIC = $(shell grep -rl mark.numeric tests --include='test_*.py') # importing all would take longer
+with_mark = $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py')# importing all takes longer
 AT_ONCE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# The order of tests: the same number, the same order.
+ifndef SEED
+SEED := $(shell echo $$RANDOM)
+endif
+IN_ORDER := --randomly-seed=$(SEED)
+# Of the tests that are marked extended, those below these files and folders run as well.
+EXTENDED ?=
+HEAVY := slow or multiprocess or notebook or slurm or browser or alone or extended
 PIP_LOG := .venv/pip.log
 
 help: ## show this list
@@ -49,19 +58,32 @@ figures: env ## redraw figures/ from data/ (measures nothing)
 report: env ## execute the notebooks that show results, as a folder of HTML that can be sent
 	$(BIN)/ddl report
 
-test: env ## run all tests, on up to four cores; those that compare numbers on less of a processor too
+test: env ## run the tests of every change, in random order; SEED=N: in that of an earlier run
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"
 	@bash requirements/browser.sh || echo "going on: the tests in a browser are skipped (in CI they fail)"
 	@# Whatever comes out of one round, all are made. Tests spend much of their time waiting (for
 	@# ranks, a scheduler, a hang to be noticed), so several run at once; then those that measure time.
 	@status=0; \
-	$(PYTEST) -m "not alone" $(AT_ONCE) --durations=25 || status=1; \
+	$(PYTEST) -m "not alone" --extended-in "$(EXTENDED)" $(AT_ONCE) $(IN_ORDER) --durations=25 || status=1; \
+	$(PYTEST) -m alone --extended-in "$(EXTENDED)" $(IN_ORDER) $(call with_mark,alone) || status=1; \
+	echo "the order of these tests: SEED=$(SEED)"; exit $$status
+
+test-fast: env ## run the tests that need neither ranks nor a notebook nor patience: while you edit
+	$(PYTEST) -m "not ($(HEAVY))" $(AT_ONCE) $(IN_ORDER)
+
+test-all: libraries env ## run everything: extended cases, instruction sets, other Pythons
+	@status=0; \
+	$(MAKE) --no-print-directory test EXTENDED=tests SEED=$(SEED) || status=1; \
+	$(MAKE) --no-print-directory instruction-sets SEED=$(SEED) || status=1; \
+	$(MAKE) --no-print-directory pythons || status=1; exit $$status
+
+instruction-sets: env ## run the tests that compare numbers again, on less of a processor
+	@status=0; \
 	for most in AVX2:avx2 SSE41:default; do \
 	  echo "== again, with the instruction set $$most"; \
 	  ONEDNN_MAX_CPU_ISA=$${most%:*} ATEN_CPU_CAPABILITY=$${most#*:} \
-	    $(PYTEST) -m numeric $(AT_ONCE) $(NUMERIC) || status=1; \
-	done; \
-	$(PYTEST) -m alone || status=1; exit $$status
+	    $(PYTEST) -m numeric $(AT_ONCE) $(IN_ORDER) $(call with_mark,numeric) || status=1; \
+	done; exit $$status
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
@@ -70,8 +92,8 @@ cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on thi
 gpu: $(if $(PYTHON),,env) ## what only a GPU can show, in half an hour; PYTHON=python3: not in .venv
 	$(or $(PYTHON),$(BIN)/python) -m benchmarks.gpu $(GPU)
 
-pythons: ## try the other Pythons of this machine: pins, and the tests that need no torch
-	@bash requirements/pythons.sh build/pythons
+pythons: ## try the other Pythons here (PYTHONS=newest: one): pins, and the tests without torch
+	@bash requirements/pythons.sh build/pythons $(PYTHONS)
 
 lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/ruff check

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Try the supported Pythons that this machine has beside the one of .venv:
-#   pythons.sh FOLDER
+#   pythons.sh FOLDER [newest]
 # For each, pip resolves all pins (it downloads what the packages say of themselves, not the
 # packages), and the tests that need no torch run in a small environment in FOLDER. A machine with
 # no other Python has nothing to try, which is no error.
@@ -8,12 +8,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . requirements/system.sh
 
-folder=$1
+folder=$1 which=${2:-all}
 # A framework that is missing is an error in CI; here it is missing on purpose.
 unset CI
 # Else every process would compile the packages again.
 unset PYTHONDONTWRITEBYTECODE
-marks="not slow and not multiprocess and not notebook and not slurm and not browser and not alone"
+marks="not slow and not multiprocess and not notebook and not slurm and not browser"
+marks="$marks and not alone and not extended"
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
@@ -50,7 +51,7 @@ install() {
 run_tests() {
     local python=$1
     shift
-    "$python" -m pytest -p tests.without_torch -p no:cacheprovider -q -rfE -n auto \
+    "$python" -m pytest -p tests.without_torch -p no:cacheprovider -p no:randomly -q -rfE -n auto \
         --maxprocesses 4 --dist loadfile -m "$marks" "$@"
 }
 
@@ -77,6 +78,7 @@ done
 tried="" failed=""
 for version in $python_versions; do
     [ "$(version_of .venv/bin/python)" != "$version" ] || continue
+    [ "$which" = all ] || [ "$version" = "$newest" ] || continue
     python=$(python_of "$version")
     [ -n "$python" ] || continue
     tried="$tried $version"

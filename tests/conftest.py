@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,60 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # After the plain tests those that mostly wait, so that others fill the time and none of them is
 # left at the end, when the other cores have nothing to do any more.
 PLAIN_FIRST = ("browser", "slurm", "notebook", "multiprocess", "slow")
+# A test without any of these marks may take SLOW_S; in CI, where twice as much is an error.
+MARKED = {*PLAIN_FIRST, "alone", "extended"}
+SLOW_S = 5.0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--extended-in",
+        metavar="PATHS",
+        help="of the tests that are marked extended, only those below these files and folders",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run plain tests first, so that a simple mistake shows within seconds."""
+    asked = config.getoption("extended_in")
+    if asked is not None:
+        places = [config.rootpath / path for path in asked.split()]
+        left_out = [
+            item
+            for item in items
+            if "extended" in _marks(item)
+            and not any(item.path.is_relative_to(place) for place in places)
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=_turn)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
+    """Fail what takes long and is not marked, in CI: else tests grow slow unseen."""
+    report = yield
+    if (
+        os.environ.get("CI")
+        and report.when == "call"
+        and report.passed
+        and call.duration > 2 * SLOW_S
+        and not _marks(item) & MARKED
+    ):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"took {call.duration:.1f} s; without a mark a test may take {SLOW_S:.0f} s "
+            f"(here twice as much). Make it faster, or mark it `slow`."
+        )
+    return report
+
+
+def _marks(item: pytest.Item | pytest.Collector) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
 def _turn(item: pytest.Item) -> int:
-    marks = {mark.name for mark in item.iter_markers()}
+    marks = _marks(item)
     return next((turn for turn, name in enumerate(PLAIN_FIRST, start=1) if name in marks), 0)
 
 

@@ -225,7 +225,13 @@ def test_same_images_steps_and_validation_as_one_process(run, strategy, spread):
     assert [row.samples for row in got.evaluation] == [EVAL_IMAGES] * len(got.evaluation)
 
 
-@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(name, marks=[] if name == "others:dropped" else pytest.mark.extended)
+        for name in NETWORKS
+    ],
+)
 def test_networks_of_others_are_trained_alike_by_all(run, model):
     fields = {"model": model, "image_size": NETWORKS[model]}
     got = {

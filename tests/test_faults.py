@@ -38,6 +38,7 @@ def folder() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.timeout(900)
+@pytest.mark.extended
 def test_a_dozen_faults_leave_nothing_behind_and_lose_nothing(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.faults.world.RUNS", 6)
     with World(folder) as world:

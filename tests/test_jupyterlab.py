@@ -25,7 +25,12 @@ from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.launch.running import study_file, wait_for
 
-pytestmark = [pytest.mark.browser, pytest.mark.notebook, pytest.mark.multiprocess]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.notebook,
+    pytest.mark.multiprocess,
+    pytest.mark.extended,
+]
 
 PREFIX = "/user/someone/lab-prefix/"  # as a JupyterHub has one
 START_S = 120

@@ -58,6 +58,7 @@ def test_each_library_has_a_file_and_a_target() -> None:
         assert re.search(rf"^{name}: .*## ", makefile, re.MULTILINE)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not os.environ.get("CI"), reason="only CI has to have all environments")
 @pytest.mark.parametrize("library", OTHERS)
 def test_in_ci_no_test_of_a_library_is_skipped(library: str) -> None:

@@ -85,6 +85,7 @@ def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 @pytest.mark.timeout(900)
+@pytest.mark.extended
 def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -> None:
     target = tmp_path / "interactive.ipynb"
     lab_book.execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64, "show_hang": True})

@@ -28,6 +28,7 @@ def images(folder: Path) -> dict[str, bytes]:
     return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*.png")}
 
 
+@pytest.mark.extended
 def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 64, 16)
     assert f"classes: {CLASSES}\n" in pages.files(NETWORK)["networks.yaml"]

@@ -54,7 +54,7 @@ def execute(
     partial = target.with_name(f".{target.stem}.part.ipynb")
     try:
         with event_loop(), Passing() as sockets:
-            # papermill's own `cwd` would change the folder of this whole process, other threads too.
+            # papermill's `cwd` would change that of this whole process, for other threads as well.
             manager = manager_class(Path(sockets), notebook.parent, on_kernel)
             try:
                 papermill.execute_notebook(

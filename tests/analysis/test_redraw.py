@@ -96,6 +96,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
 
 
+@pytest.mark.slow
 def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
     done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
     assert shown(done) == {"paper": OF_THE_PAPER}
@@ -126,6 +127,7 @@ def test_no_study_pushes_another_out(tree: Tree, laptop: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.slow
 def test_figures_without_runs_are_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
     laptop(study="gone")
     flat, other = tree.figures / "comparison.png", tree.figures / "gone" / "mine.png"
@@ -160,6 +162,7 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.slow
 def test_a_stated_set_is_drawn_together_and_kept_up_to_date(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="other")
@@ -247,6 +250,7 @@ def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
     assert shown(done)["laptop"]
 
 
+@pytest.mark.slow
 def test_what_has_no_room_is_named_with_its_figure(tree: Tree, make_run: MakeRun) -> None:
     for size in range(1, 60):
         make_run(strategy="ddp", gpus_per_node=size)

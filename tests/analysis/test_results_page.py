@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from ddl_core.analysis import results_page
 from ddl_core.analysis.redraw import redraw
 from ddl_core.records.paths import FIGURES, Tree, committed
@@ -24,6 +26,7 @@ def test_all_published_figures_are_on_it_and_all_links_lead_somewhere() -> None:
     assert [link for link in links if not (FIGURES / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_a_study_is_told_with_its_machine_and_its_code(tree: Tree, laptop: MakeRun) -> None:
     redraw(tree, figures=tree.figures)
     page = results_page.page(tree, tree.figures)
@@ -34,6 +37,7 @@ def test_a_study_is_told_with_its_machine_and_its_code(tree: Tree, laptop: MakeR
     assert Path(tree.figures / "laptop" / "throughput_by_arm.png").exists()
 
 
+@pytest.mark.slow
 def test_what_is_emulated_is_said(tree: Tree, make_run: MakeRun) -> None:
     for nodes in (1, 2):
         emulate(make_run, nodes=nodes)

@@ -310,6 +310,7 @@ def test_converting_there_and_back(tmp_path: Path) -> None:
     assert ddl("data", "verify", folder, "--checksums", "--processes", 1).stdout.endswith("ok\n")
 
 
+@pytest.mark.slow
 def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
     result = ddl("figures", "--results", tmp_path)
     assert result.exit_code == 0, result.output

@@ -135,6 +135,7 @@ def test_a_wrong_interface_is_named_and_ends_the_probe(
     assert not left_over(tmp_path)
 
 
+@pytest.mark.extended
 def test_a_rank_that_does_not_answer_is_named(images: Path, tmp_path: Path) -> None:
     silent = "tests.doctor.silent_probe"
     record, found = probed(tmp_path, images, worker=silent, stall_timeout=5)

@@ -80,7 +80,14 @@ def test_without_srun_the_error_says_so(job: StandIns, monkeypatch: pytest.Monke
 
 @two_ranks
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("launcher", "nodes"), [("srun", 2), ("torchrun", 1), ("torchrun", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "nodes"),
+    [
+        ("srun", 2),
+        pytest.param("torchrun", 1, marks=pytest.mark.extended),
+        pytest.param("torchrun", 2, marks=pytest.mark.extended),
+    ],
+)
 def test_tasks_complete_a_run(
     launcher: str, nodes: int, job: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

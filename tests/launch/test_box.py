@@ -162,8 +162,10 @@ def test_an_uplink_slows_who_is_at_its_other_end() -> None:
     [
         {"strategy": "ddp", "ddp_bucket_mb": 0.390625},
         {"strategy": "horovod", "horovod_cycle_ms": 20},
-        {"strategy": "deepspeed"},
-        {"strategy": "deepspeed", "deepspeed_zero_stage": 1},
+        pytest.param({"strategy": "deepspeed"}, marks=pytest.mark.extended),
+        pytest.param(
+            {"strategy": "deepspeed", "deepspeed_zero_stage": 1}, marks=pytest.mark.extended
+        ),
     ],
     ids=["ddp", "horovod", "deepspeed0", "deepspeed1"],
 )

@@ -48,8 +48,8 @@ def free_port() -> int:
     ("what", "present", "category"),
     [
         ("alone", ["0"], "rendezvous"),
-        ("no master", ["1"], "rendezvous"),
-        ("silent", ["0", "1"], "collective"),
+        pytest.param("no master", ["1"], "rendezvous", marks=pytest.mark.extended),
+        pytest.param("silent", ["0", "1"], "collective", marks=pytest.mark.extended),
         ("killed", ["0", "1"], "collective"),
     ],
 )

@@ -160,6 +160,7 @@ def test_an_error_of_a_rank_is_that_of_the_run(engines: Engines) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "deepspeed"])
+@pytest.mark.extended
 def test_other_strategies_get_new_engines_for_every_run(strategy: str) -> None:
     if find_spec(strategy) is None:
         if os.environ.get("CI"):
@@ -195,6 +196,7 @@ def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> N
         Engines(RunSpec(**PAIR))
 
 
+@pytest.mark.extended
 def test_inside_a_job_engines_are_tasks_of_one_step(
     stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
 
 
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_a_killed_arm_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     release, killed = turns.Arm.release, []
 
@@ -136,6 +137,7 @@ def _is_rank(process: psutil.Process) -> bool:
 
 
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_arms_that_find_no_room_form_blocks_each_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +159,9 @@ def test_arms_that_find_no_room_form_blocks_each_with_the_reference(
 
 @pytest.mark.multiprocess
 @pytest.mark.timeout(600)  # a start for each arm, on a machine that other tests keep busy
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.extended)]
+)
 def test_a_study_that_is_ended_leaves_nothing_and_goes_on(number: signal.Signals) -> None:
     asked = study(train_images=64, epochs=40)
     path = results().root / "turns.yaml"

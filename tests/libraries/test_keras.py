@@ -17,7 +17,7 @@ from tests.libraries.equality import (
     numbers,
 )
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
 
 FAULTS = "tests.libraries.keras_faults"
 LOOSE = 50  # tolerances: one ReLU that opens elsewhere is seen after a few steps

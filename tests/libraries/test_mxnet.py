@@ -21,7 +21,7 @@ from tests.libraries.equality import (
     trained_once,
 )
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
 
 FAULTS = "tests.libraries.mxnet_faults"
 

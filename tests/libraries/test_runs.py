@@ -16,7 +16,7 @@ from tests.launch.running import TINY, processes_of
 from tests.libraries.equality import interpreter
 from tests.pictures import CLASSES, write_pictures
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
 
 ARMS = [
     ("tensorflow", "multiworker"),

@@ -16,7 +16,7 @@ from tests.libraries.equality import (
     trained_once,
 )
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
 
 FAULTS = "tests.libraries.tensorflow_faults"
 

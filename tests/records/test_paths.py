@@ -11,7 +11,10 @@ from ddl_core.records.paths import results
 
 @pytest.mark.parametrize(
     ("variable", "folder"),
-    [("DDL_RESULTS", lambda: results().root), ("DDL_DATA", lambda: results().dataset("some").parent)],
+    [
+        ("DDL_RESULTS", lambda: results().root),
+        ("DDL_DATA", lambda: results().dataset("some").parent),
+    ],
 )
 def test_a_relative_folder_is_resolved_once(
     variable: str, folder: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def changed(series: paper_case.Series) -> paper_case.Series:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_no_value_above_64_gpus_moves_the_papers_fit() -> None:
     series = paper_case.read_series()[0]
     fits = [paper_case.fit_series(one) for one in (series, changed(series))]
@@ -63,6 +64,7 @@ def test_no_value_above_64_gpus_moves_the_papers_fit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_no_value_that_judges_moves_a_published_fit() -> None:
     series = first_large()
     assert series.ranks[series.fitted].max() <= 16

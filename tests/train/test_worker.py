@@ -182,6 +182,7 @@ def saving(directory: Path):
     [{}, {"strategy": "ddp", "gpus_per_node": 2, "local_batch_size": 2}],
     ids=["single", "ddp"],
 )
+@pytest.mark.extended
 def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, fields):
     undisturbed = planned(tmp_path / "undisturbed", images, **fields)
     want = run_ranks(undisturbed).weights_sha256

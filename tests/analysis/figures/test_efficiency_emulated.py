@@ -126,6 +126,7 @@ def both(make_run: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("both")
+@pytest.mark.slow
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     runs = runs_table(tree.runs)
     assert not made_runs(runs)["emulated"].any()
@@ -145,6 +146,7 @@ def test_nothing_pools_measured_and_emulated_runs(tree: Tree) -> None:
 
 
 @pytest.mark.usefixtures("both")
+@pytest.mark.slow
 def test_figures_of_measured_runs_name_what_they_leave_out(tree: Tree) -> None:
     done = redraw(tree, figures=tree.figures, studies=["box"])
     drawn = {one.stem.name: one for one in done.drawn if one.files}

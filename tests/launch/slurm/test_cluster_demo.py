@@ -21,6 +21,7 @@ DEMO = ("-m", "ddl_core.launch.slurm.emulated", str(SITES / "local" / "demo.sh")
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("cluster")  # skips where there can be none
+@pytest.mark.extended
 def test_a_stopped_demo_goes_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

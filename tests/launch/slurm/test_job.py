@@ -103,6 +103,7 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
 
 @pytest.mark.notebook
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
     slurm: StandIns,
 ) -> None:
@@ -145,6 +146,7 @@ def job_process(script: int) -> bool:
 
 @pytest.mark.notebook
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
     run_dir = planned(**ENDLESS, strategy="ddp")
     with begun(run_dir):

@@ -106,6 +106,7 @@ def ended_with_reason(run_dir: Path) -> None:
     assert read_record(run_dir).weights_sha256 is None
 
 
+@pytest.mark.extended
 def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     items = submitted(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=4)
     for item in items:
@@ -122,6 +123,7 @@ def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: Emul
         ("mxnet", ["kvstore", "horovod"]),
     ],
 )
+@pytest.mark.extended
 def test_every_library_completes_on_two_nodes(
     tmp_path: Path, localtest: EmulatedSlurm, library: str, strategies: list[str]
 ) -> None:
@@ -134,6 +136,7 @@ def test_every_library_completes_on_two_nodes(
     assert len({read_record(item.directory).weights_sha256 for item in items}) == 1
 
 
+@pytest.mark.extended
 def test_emulated_nodes_are_made_on_the_one_of_their_job(
     tmp_path: Path, localtest: EmulatedSlurm
 ) -> None:
@@ -150,6 +153,7 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
 
 
+@pytest.mark.extended
 def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     noticed, undisturbed = submitted(
         tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]}
@@ -167,6 +171,7 @@ def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Emu
     assert again(tmp_path) == 0
 
 
+@pytest.mark.extended
 def test_a_cancelled_job_says_so(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES})
     trains(run_dir)
@@ -175,6 +180,7 @@ def test_a_cancelled_job_says_so(tmp_path: Path, localtest: EmulatedSlurm) -> No
     ended_with_reason(run_dir)
 
 
+@pytest.mark.extended
 def test_a_killed_rank_is_named(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
@@ -186,6 +192,7 @@ def test_a_killed_rank_is_named(tmp_path: Path, localtest: EmulatedSlurm) -> Non
     assert (error.kind, error.rank) == ("Killed", 1)
 
 
+@pytest.mark.extended
 def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG, "strategy": "deepspeed"})
     has_checkpoint(run_dir)
@@ -194,6 +201,7 @@ def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: Emul
     completed_once(run_dir, epochs=LONG["epochs"])
 
 
+@pytest.mark.extended
 def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     short_epochs = {**ENDLESS, "train_images": 32, "checkpoint_every": 1}
     run_dir = one_job(tmp_path, **{**short_epochs, **TWO_NODES})
@@ -224,6 +232,7 @@ def places_of(run_dir: Path) -> list[tuple[str | None, int | None]]:
     return [(one.block, one.place) for one in read_record(run_dir).attempts]
 
 
+@pytest.mark.extended
 def test_a_block_shares_its_nodes_and_one_that_fails_stops_no_other(
     tmp_path: Path, localtest: EmulatedSlurm
 ) -> None:
@@ -271,6 +280,7 @@ def test_a_noticed_block_goes_on_with_what_is_left(
     assert len({read_record(one).weights_sha256 for one in (first, last)}) == 1
 
 
+@pytest.mark.extended
 def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
     tmp_path: Path, localtest: EmulatedSlurm
 ) -> None:

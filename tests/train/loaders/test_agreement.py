@@ -9,6 +9,8 @@ from ddl_core.rank.order import epoch_order
 from ddl_core.spec.run import RunSpec
 from tests.train.loaders.paths import EVAL, FORMATS, LOADERS, TRAIN, images_of, open_loader
 
+OTHER_SHARES = [("folder", 4), ("tfrecord", 2), ("tfrecord", 4)]
+
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("split", ["train", "eval"])
@@ -34,9 +36,11 @@ def test_formats_hold_the_same_images(data):
     assert sums("folder") == sums("tfrecord")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "world_size"),
+    [("folder", 2), *(pytest.param(*one, marks=pytest.mark.extended) for one in OTHER_SHARES)],
+)
 @pytest.mark.parametrize("name", LOADERS)
-@pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
     fields = {"world_size": world_size, "data_format": form}
     loaders = [open_loader(name, data, rank=rank, **fields) for rank in range(world_size)]

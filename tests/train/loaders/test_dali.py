@@ -132,7 +132,7 @@ def test_an_epoch_of_dalis_reader_is_the_same_after_a_stop(form, data):
     assert list(images_of(open_loader(READER, data, **fields, seed=1), 1)) != list(want)
 
 
-@pytest.mark.parametrize("limit", [TRAIN, None])
+@pytest.mark.parametrize("limit", [TRAIN, pytest.param(None, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("place", ["cpu", "gpu"])
 def test_readers_of_dali_show_the_image_that_they_name(place, form, limit, data, monkeypatch):

@@ -2,6 +2,7 @@
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -130,20 +131,35 @@ REPEATED = [
     {"deepspeed_zero_stage": 2, "accumulation": 2},
     {"deepspeed_zero_stage": 0, "precision": "bf16"},
 ]
+# Each stage, several buckets, overlap, a half precision and accumulation at least once.
+IN_EVERY_RUN = [
+    *REPEATED,
+    {"deepspeed_zero_stage": 0},
+    {"deepspeed_zero_stage": 1},
+    {"deepspeed_zero_stage": 3, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 1000},
+    {"deepspeed_zero_stage": 0, "channels_last": True},
+    {"deepspeed_zero_stage": 1, "momentum": 0.0},
+]
 
 
 def named(case: int) -> str:
     return "-".join(f"{k.removeprefix('deepspeed_')}={v}" for k, v in CASES[case].items())
 
 
-every_case = pytest.mark.parametrize("case", range(len(CASES)), ids=named)
-every_numeric_case = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[pytest.mark.numeric] if fields in REPEATED else [])
-        for case, fields in enumerate(CASES)
-    ],
-    ids=named,
+def marked(case: int, numeric: bool) -> Any:
+    fields = CASES[case]
+    marks = [pytest.mark.extended] * (fields not in IN_EVERY_RUN)
+    return pytest.param(
+        case, marks=marks + [pytest.mark.numeric] * (numeric and fields in REPEATED)
+    )
+
+
+every_case, every_numeric_case = (
+    pytest.mark.parametrize(
+        "case", [marked(case, numeric) for case in range(len(CASES))], ids=named
+    )
+    for numeric in (False, True)
 )
 
 

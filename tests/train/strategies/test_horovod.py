@@ -380,6 +380,7 @@ def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, plan, tmp_
 
 
 @with_horovod
+@pytest.mark.extended
 def test_a_hanging_rank_is_named(faulty, plan, tmp_path):
     run = plan(tmp_path / "run", checkpoint_every=0)
     faulty("hang")

@@ -62,7 +62,11 @@ def is_training(run_dir: Path) -> bool:
 
 @pytest.mark.parametrize(
     "sharding",
-    [{"deepspeed_zero_stage": 2}, {"deepspeed_zero_stage": 3}, {"strategy": "fsdp"}],
+    [
+        {"deepspeed_zero_stage": 3},
+        pytest.param({"deepspeed_zero_stage": 2}, marks=pytest.mark.extended),
+        pytest.param({"strategy": "fsdp"}, marks=pytest.mark.extended),
+    ],
     ids=str,
 )
 def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[str, Any]) -> None:
@@ -84,7 +88,9 @@ def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[s
     assert record.weights_sha256 == want.weights_sha256
 
 
-@pytest.mark.parametrize("strategy", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", pytest.param("deepspeed", marks=pytest.mark.extended)]
+)
 def test_a_killed_rank_fails_the_run(call: Call, strategy: str) -> None:
     run_dir = planned(**{**ENDLESS, **TWO, "strategy": strategy})
     caller = call(run_dir)
@@ -98,6 +104,7 @@ def test_a_killed_rank_fails_the_run(call: Call, strategy: str) -> None:
     assert processes_of(run_dir) == []
 
 
+@pytest.mark.extended
 def test_a_hanging_rank_fails_the_run(call: Call) -> None:
     run_dir = planned(**{**ENDLESS, **TWO})
     caller = call(run_dir)
@@ -124,7 +131,11 @@ def test_a_rank_that_raises_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "sharding",
-    [{"deepspeed_zero_stage": 2}, {"deepspeed_zero_stage": 3}, {"strategy": "fsdp"}],
+    [
+        {"deepspeed_zero_stage": 3},
+        pytest.param({"deepspeed_zero_stage": 2}, marks=pytest.mark.extended),
+        pytest.param({"strategy": "fsdp"}, marks=pytest.mark.extended),
+    ],
     ids=str,
 )
 def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
@@ -135,6 +146,7 @@ def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
     assert math.isnan(losses[-1])
 
 
+@pytest.mark.extended
 def test_what_deepspeed_cannot_do_is_said() -> None:
     run_dir = planned(**TWO, precision="fp16", deepspeed_zero_stage=2)
     with pytest.raises(LaunchError, match="use 'bf16', or stage 0"):
