@@ -10,7 +10,7 @@ from ddl_core.records.gpus import listed
 from ddl_core.records.paths import PAPER, Tree
 from ddl_core.records.provenance import host
 from ddl_core.scaling.advice import own_records, paper, published
-from ddl_core.scaling.advice.accuracy import Accuracy, of_paper, of_records
+from ddl_core.scaling.advice.accuracy import MARGIN, Accuracy, of_paper, of_records
 from ddl_core.scaling.advice.candidates import Candidate, Limits, candidates, front, nearest
 from ddl_core.scaling.advice.evidence import Evidence
 from ddl_core.scaling.advice.next_run import NextRun, next_run
@@ -135,12 +135,15 @@ class Advice:
         What was asked.
     candidates
         All that were looked at.
+    eligible
+        Those that may be advised: without a limit on accuracy only those that reach the best known
+        accuracy within a percentage point, if any of them can keep the limits.
     front
         Those that no other one beats in both time and node-hours, the fastest first.
     advised
         The one that is advised: with a deadline the one of the fewest node-hours, else the fastest
-        one, among those that surely keep all limits; if there are none, the one whose bands go
-        least beyond them.
+        one, among the eligible ones that surely keep all limits, within the measured numbers of
+        ranks if there is one; if none keeps them, the one whose bands go least beyond them.
     sure
         Whether its bands keep all limits.
     alike
@@ -157,6 +160,7 @@ class Advice:
 
     question: Question
     candidates: Sequence[Candidate]
+    eligible: Sequence[Candidate]
     front: Sequence[Candidate]
     advised: Candidate
     sure: bool
@@ -247,11 +251,14 @@ def _decided(
     able = [one for one in found if one.worst(limits) != "broken"]
     if not able:
         raise DataError(_infeasible(found, limits))
+    if limits.accuracy is None:
+        able = _most_accurate(able, found)
     safe = [one for one in able if one.worst(limits) == "kept"]
 
-    def better(one: Candidate) -> tuple[float, float]:
+    def better(one: Candidate) -> tuple[bool, float, float]:
         pair = one.node_hours.value, one.deadline.value
-        return pair if limits.deadline is not None else pair[::-1]
+        # What is measured wins over what is extrapolated, whose middle may be anything.
+        return (one.beyond > 1, *(pair if limits.deadline is not None else pair[::-1]))
 
     advised = min(safe, key=better) if safe else min(able, key=lambda one: one.excess(limits))
     same = [one for one in able if one.ranks == advised.ranks and one is not advised]
@@ -259,6 +266,7 @@ def _decided(
     return Advice(
         question,
         found,
+        able,
         front(found),
         advised,
         bool(safe),
@@ -268,6 +276,16 @@ def _decided(
         accuracy,
         left_out,
     )
+
+
+def _most_accurate(able: list[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+    """Return those not known to lose accuracy; if all do, those that lose least."""
+    for those in (found, able):
+        best = max((one.accuracy.value for one in those if one.accuracy), default=0.0)
+        kept = [one for one in able if not one.accuracy or one.accuracy.value >= best - MARGIN]
+        if kept:
+            return kept
+    return able
 
 
 def _judged(found: Sequence[Candidate], limits: Limits) -> None:

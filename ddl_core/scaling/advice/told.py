@@ -2,6 +2,7 @@
 
 from itertools import compress
 
+from ddl_core.scaling.advice.accuracy import MARGIN
 from ddl_core.scaling.advice.advise import UNITS, Advice
 from ddl_core.scaling.advice.candidates import Candidate
 from ddl_core.spec.labels import phrase
@@ -126,6 +127,8 @@ def _limit(name: str, value: float) -> str:
 
 def _reasons(advice: Advice) -> list[tuple[str, str]]:
     one, found = advice.advised, []
+    if lost := _lost(advice):
+        found.append(("warning", lost))
     found.append(("why", _why(advice)))
     if advice.alike:
         names = "; ".join(map(_arm, advice.alike))
@@ -145,11 +148,33 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
 def _why(advice: Advice) -> str:
     limits = advice.question.limits
     total = len(advice.candidates)
-    safe = sum(one.worst(limits) == "kept" for one in advice.candidates)
+    safe = sum(one.worst(limits) == "kept" for one in advice.eligible)
     if not advice.sure:
         return f"none of {total} candidates surely keeps all limits; this one comes nearest"
     best = "takes the fewest node-hours" if limits.deadline is not None else "is the fastest"
-    return f"of {total} candidates {safe} surely keep all limits, and this one {best}"
+    kept = "all limits"
+    if limits.accuracy is None and advice.advised.accuracy:
+        kept += f" and the best accuracy within {MARGIN:g} points"
+    inside = sum(one.worst(limits) == "kept" and one.beyond == 1 for one in advice.eligible)
+    of = f", {inside} of them within the measured numbers of workers" if 0 < inside < safe else ""
+    return f"of {total} candidates {safe} surely keep {kept}{of}, and this one {best}"
+
+
+def _lost(advice: Advice) -> str:
+    """Say how much accuracy is given up where nobody set a limit; nothing if it is none."""
+    known = [one for one in advice.candidates if one.accuracy]
+    one = advice.advised
+    if advice.question.limits.accuracy is not None or not known or not one.accuracy:
+        return ""
+    best = max(known, key=lambda one: one.accuracy.value if one.accuracy else 0.0)
+    lost = (best.accuracy.value if best.accuracy else 0.0) - one.accuracy.value
+    if lost <= MARGIN:
+        return ""
+    return (
+        f"accuracy is {lost:.3g} percentage points below the best known here ({best.accuracy} % by "
+        f"{_named(best)}), which no candidate reaches within these limits; raise a limit, or say "
+        "with --accuracy what is enough"
+    )
 
 
 def _doubts(one: Candidate, advice: Advice) -> str:

@@ -52,6 +52,41 @@ def test_without_a_deadline_the_fastest_is_advised(tree: Tree) -> None:  # noqa:
     assert all(one.accuracy and one.accuracy.low < 70 for one in found.open)
 
 
+def test_without_a_limit_on_accuracy_none_is_given_up(tree: Tree) -> None:  # noqa: F811
+    found = asked(tree, node_hours=20.0)
+    best = max(one.accuracy.value for one in found.candidates if one.accuracy)
+    assert found.advised.accuracy
+    assert found.advised.accuracy.value >= best - 1
+    assert found.advised.node_hours.high <= 20
+    assert "warning" not in told.text(found)
+    faster = [one for one in found.candidates if one.deadline.value < found.advised.deadline.value]
+    assert any(one.worst(found.question.limits) == "kept" for one in faster)
+
+
+def test_what_accuracy_a_limit_costs_is_a_warning(tree: Tree) -> None:  # noqa: F811
+    found = asked(tree, deadline=0.06)
+    assert found.advised.accuracy
+    lost = max(one.accuracy.value for one in found.candidates if one.accuracy)
+    lost -= found.advised.accuracy.value
+    assert lost > 1
+    assert f"{lost:.3g} percentage points below the best" in told.text(found)
+    assert "--accuracy" in told.text(found)
+    assert "warning" not in told.text(asked(tree, deadline=0.06, accuracy=50.0))
+
+
+@pytest.mark.slow
+def test_no_extrapolation_wins_over_what_was_measured(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    planted(make_run, "single", 1)
+    for workers in (1, 2, 4):
+        planted(make_run, "ddp", workers)
+    make_run(14.0, strategy="ddp", gpus_per_node=2)
+    of = {"dataset": "sample", "images": 320, "epochs": 5}
+    found = asked(tree, Place("", machine_name(MACHINE), 8), node_hours=100.0, **of)
+    fastest = min(found.candidates, key=lambda one: one.deadline.value)
+    assert (fastest.ranks, fastest.worst(found.question.limits)) == (8, "kept")
+    assert found.advised.ranks == 4
+
+
 def test_a_limit_within_all_bands_is_not_called_sure(tree: Tree) -> None:  # noqa: F811
     cheapest = min(one.node_hours.value for one in asked(tree, deadline=20.0).candidates)
     found = asked(tree, node_hours=cheapest)
@@ -180,7 +215,8 @@ def test_no_candidate_at_all_is_told(tree: Tree, changes: dict[str, Any]) -> Non
 
 
 def test_beyond_what_was_measured_it_says_how_far(tree: Tree) -> None:  # noqa: F811
-    found = asked(tree, node_hours=1000.0, most_gpus=4096)
+    found = asked(tree, Place("juwels_booster", "JUWELS Booster", 4096), node_hours=1000.0,
+                  most_gpus=4096)  # fmt: skip
     assert found.advised.ranks == 4096
     assert "4096 is extrapolated 4 times" in told.text(found)
     assert told.table(found).splitlines()[1].endswith("  4")
