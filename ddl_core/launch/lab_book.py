@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddl_core.errors import LaunchError
+from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.launch.diagnose import tail
 from ddl_core.private import Passing
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
@@ -37,6 +37,8 @@ def execute(
 
     Raises
     ------
+    Interrupted
+        If Ctrl-C, or what called, interrupted a cell.
     LaunchError
         If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
     RecordError
@@ -71,6 +73,8 @@ def execute(
                     + tail(Path(sockets) / LOG)
                 ) from None
     except PapermillExecutionError as error:
+        if error.ename == KeyboardInterrupt.__name__:
+            raise Interrupted(f"{notebook.name} was told to stop") from None
         raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
     finally:
         if partial.exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.errors import DDLError, Interrupted, LaunchError
 from ddl_core.launch import fork_server, lab_book, measuring
 from ddl_core.launch.screen import Screen, Silence, screen
 from ddl_core.processes import stoppable
@@ -56,6 +56,7 @@ class LocalJob:
         self.run_dir = run_dir
         self._kernel: Any = None
         self._error: DDLError | None = None
+        self._stopped = False
         # A daemon: should this process end in spite of all, its kernel notices and ends the ranks.
         self._thread = Thread(target=self._drive, name=f"run {run_dir.name}", daemon=True)
         self._thread.start()
@@ -97,6 +98,7 @@ class LocalJob:
 
     def interrupt(self) -> None:
         """Ask the run to end, and do not wait for it."""
+        self._stopped = True
         self._signal(signal.SIGINT)
 
     def cancel(self) -> None:
@@ -112,7 +114,8 @@ class LocalJob:
         try:
             lab_book.write_lab_book(self.run_dir, self._keep_kernel)
         except DDLError as error:
-            self._error = error
+            # A kernel that is interrupted while it starts does not survive.
+            self._error = error = Interrupted("told to stop") if self._stopped else error
             try:
                 self._record(error)
             except DDLError as unwritten:  # it has the reason too

@@ -1,6 +1,7 @@
 import json
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import nbclient
@@ -8,11 +9,11 @@ import nbformat
 import psutil
 import pytest
 
-from ddl_core.errors import DDLError, LaunchError, RecordError
+from ddl_core.errors import DDLError, Interrupted, LaunchError, RecordError
 from ddl_core.launch import lab_book, local
 from ddl_core.launch.local import Local
 from ddl_core.launch.screen import screen
-from ddl_core.records.ledger import exclusive
+from ddl_core.records.ledger import entry, exclusive
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.progress import read_progress
 from ddl_core.records.run import read_record, write_record
@@ -63,6 +64,32 @@ def test_what_the_notebook_could_not_record_is_recorded(monkeypatch: pytest.Monk
     with pytest.raises(LaunchError, match="the kernel did not start"):
         Local().submit(run_dir).wait(timeout=10)
     assert read_record(run_dir).status == "failed"
+
+
+def test_an_interrupted_cell_is_no_failure_of_the_notebook(tmp_path: Path) -> None:
+    notebook = small_notebook(tmp_path / "a.ipynb", "raise KeyboardInterrupt")
+    with pytest.raises(Interrupted):
+        lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+
+
+@pytest.mark.parametrize("error", [LaunchError("the kernel did not survive"), Interrupted("x")])
+def test_a_run_that_is_stopped_before_its_ranks_start_has_not_failed(
+    error: DDLError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Event()
+
+    def die(*_: object) -> None:
+        asked.wait(10)
+        raise error
+
+    monkeypatch.setattr(lab_book, "write_lab_book", die)
+    run_dir = planned()
+    job = Local().submit(run_dir)
+    job.interrupt()
+    asked.set()
+    with pytest.raises(LaunchError, match="Interrupted"):
+        job.wait(timeout=10)
+    assert entry(read_record(run_dir).spec, run_dir).state == "interrupted"
 
 
 def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
