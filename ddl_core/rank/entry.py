@@ -7,6 +7,7 @@ import faulthandler
 import json
 import logging
 import os
+import re
 import signal
 import traceback
 from collections.abc import Callable
@@ -186,7 +187,7 @@ def report(directory: Path, error: Exception) -> None:
     if kind in OUT_OF_MEMORY:
         message = f"out of memory on the GPU: {error}; lower local_batch_size"
     else:
-        message = str(error) or repr(error)
+        message = _in_loader(str(error), kind) or repr(error)
     content = {
         "rank": int(os.environ.get("RANK", 0)),
         "kind": kind,
@@ -203,3 +204,13 @@ def report(directory: Path, error: Exception) -> None:
     else:
         with suppress(OSError):
             traceback.print_exc()
+
+
+def _in_loader(text: str, kind: str) -> str:
+    """Return the sentence itself where torch tells an error of a loader's process.
+
+    It is the last one of the traceback that torch makes the message of.
+    """
+    if "in DataLoader worker process" not in text.partition("\n")[0]:
+        return text
+    return re.split(rf"^(?:\w+\.)*{kind}: ", text, flags=re.MULTILINE)[-1].strip()

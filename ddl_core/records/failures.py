@@ -6,6 +6,7 @@ from typing import Literal
 
 Category = Literal[
     "out_of_memory",
+    "shared_memory",
     "time_limit",
     "cancelled",
     "node_failure",
@@ -24,6 +25,8 @@ Category = Literal[
 REMEDIES: dict[Category, str] = {
     "out_of_memory": "a smaller local_batch_size (or, in main memory, fewer loader_workers); "
     "accumulation keeps the global batch",
+    "shared_memory": "/dev/shm is full, through which loader processes hand over batches: use "
+    "`--loader-workers 0` (loader_workers in a study), or enlarge it (containers: --shm-size)",
     "time_limit": "submit again to go on from the last checkpoint; where no epoch was finished, "
     "ask for more with --time",
     "cancelled": "stopped from outside; start or submit the study again to go on",
@@ -67,6 +70,10 @@ _BY_KIND: dict[str, Category] = {
 # What libraries and SLURM write, the more special first. tests/launch/test_failures.py says
 # which of them were produced there and which are known from the libraries' sources only.
 _BY_TEXT: list[tuple[Category, str]] = [
+    (
+        "shared_memory",
+        r"</torch_\d|/dev/shm|shared memory\(shm\)|dataloader's workers are out of shared memory",
+    ),
     ("disk", r"no space left on device|disk quota exceeded|free on the disk of"),
     (
         "out_of_memory",
@@ -77,7 +84,8 @@ _BY_TEXT: list[tuple[Category, str]] = [
     ("node_failure", r"uncorrectable ECC|fallen off the bus|due to node failure"),
     (
         "rendezvous",
-        r"clients joined|trying to connect to|server socket has failed|Rendezvous\w*Error"
+        r"clients joined|unable to find address for|no socket interface found"
+        r"|trying to connect to|server socket has failed|Rendezvous\w*Error"
         r"|connectFullMesh|wait timeout after \d+ms, keys",
     ),
     (

@@ -17,7 +17,7 @@ from typing import get_args
 import pytest
 import torch
 
-from ddl_core.errors import LaunchError
+from ddl_core.errors import DataError, LaunchError
 from ddl_core.launch import diagnose, fork_server
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import import_path
@@ -164,6 +164,33 @@ def test_what_a_rank_raises(tmp_path: Path, error: Exception, category: Category
     assert of_worker(RunFiles(tmp_path), error).category == category
 
 
+def test_an_error_of_a_loaders_process_is_told_by_its_sentence(tmp_path: Path) -> None:
+    class Images(torch.utils.data.Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            raise DataError("train/a.png was there\nand is gone now")
+
+        def __len__(self) -> int:
+            return 2
+
+    with pytest.raises(DataError) as raised:
+        list(torch.utils.data.DataLoader(Images(), num_workers=1))
+    failure = of_worker(RunFiles(tmp_path), raised.value)
+    assert failure.kind == "DataError"
+    assert failure.message == "train/a.png was there\nand is gone now"
+
+
+def test_a_full_shared_memory_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
+    text = (
+        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent):\n"
+        "  File\nRuntimeError: unable to write to file </torch_7_8_0>: No space left on device (28)"
+    )
+    failure = of_worker(RunFiles(tmp_path), RuntimeError(text))
+    assert failure.category == "shared_memory"
+    assert failure.message.splitlines()[0].startswith("RuntimeError: unable to write to file")
+    assert "--loader-workers 0" in remedy("shared_memory")
+    assert "--shm-size" in remedy("shared_memory")
+
+
 @pytest.mark.parametrize(
     ("number", "category"),
     [
@@ -187,7 +214,9 @@ def test_the_schedulers_word_comes_first() -> None:
     [
         ("srun: error: n2: task 3: Out Of Memory", "out_of_memory"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "out_of_memory"),
-        ("It is possible that dataloader's workers are out of shared memory.", "out_of_memory"),
+        ("It is possible that dataloader's workers are out of shared memory.", "shared_memory"),
+        ("unable to write to file </torch_7_8_0>: No space left on device (28)", "shared_memory"),
+        ("[enforce fail at device.cc:84] Unable to find address for: ib0", "rendezvous"),
         ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
         ("DataLoader worker (pid 7) is killed by signal: Killed.", "killed"),
         ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7", "collective"),
