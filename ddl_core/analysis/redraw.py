@@ -27,6 +27,7 @@ from ddl_core.analysis.plot.canvas import Page, Sheet, on_page, remove_figure, s
 from ddl_core.analysis.questions import OF_NO_RUN, QUESTIONS, Tables
 from ddl_core.analysis.tables import (
     DAMAGED,
+    UNKNOWN,
     counts,
     empty_table,
     empty_windows,
@@ -39,8 +40,8 @@ from ddl_core.analysis.tables import (
 )
 from ddl_core.errors import RecordError
 from ddl_core.processes import die_with_parent
-from ddl_core.records.asked import asked
-from ddl_core.records.damage import REMEDY
+from ddl_core.records.asked import asked, strays
+from ddl_core.records.damage import with_remedy
 from ddl_core.records.paths import Tree
 
 PAPER = "paper"  # the folder of what only the paper states
@@ -131,9 +132,11 @@ def redraw(
     DataError
         If the paper's numbers are missing.
     """
-    if not tree.root.is_dir():
+    if not (tree.runs.is_dir() or tree.probes.is_dir()):
+        there = f"{tree.root} holds no runs/"
+        missing = f"there is no folder of results {tree.root}"
         raise RecordError(
-            f"there is no folder of results {tree.root}; name one that holds runs/, or measure "
+            f"{there if tree.root.is_dir() else missing}; name one that holds runs/, or measure "
             "something first: ddl study run laptop"
         )
     present = tree.studies()
@@ -197,8 +200,8 @@ def _tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
     """Write the tables of a study; return a line on each damaged record."""
     runs = read_table(write_table(tree, study, carbon_g_per_kwh))
     return [
-        f"{tree.study(study) / row['run_id']}: {row['damage']}; {REMEDY}"
-        for row in runs[runs["status"] == DAMAGED].to_dict("records")
+        f"{tree.study(study) / row['run_id']}: {with_remedy(row['damage'])}"
+        for row in runs[runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
     ]
 
 
@@ -217,14 +220,24 @@ def _part(tree: Tree, names: Names) -> _Part:
         profiles=profiles_table(tree, names),
         study=study,
     )
-    return _Part(tables, Page(TOGETHER.join(names), _not_drawn(runs)))
+    others = sum(len(strays(name, tree)) for name in names)
+    return _Part(tables, Page(TOGETHER.join(names), _not_drawn(runs, others)))
 
 
-def _not_drawn(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence on each kind of runs that figures of measured ones leave out."""
+def _not_drawn(runs: pd.DataFrame, others: int) -> tuple[str, ...]:
+    """Return a sentence on each kind of runs that figures of measured ones leave out.
+
+    `others` are those that the study as it is now does not plan.
+    """
+    unknown = int((runs["status"] == UNKNOWN).sum())
     damaged, emulated = int((runs["status"] == DAMAGED).sum()), int(is_emulated(runs).sum())
     records = f"{damaged} record{'s' if damaged > 1 else ''}"
     notes = [f"Damaged, not drawn: {records}, named by `ddl study verify`."] if damaged else []
+    if unknown:
+        notes.append(f"Not drawn: {unknown} of plug-ins that are not installed here.")
+    if others:
+        several = f"{others} run{'s' if others > 1 else ''}"
+        notes.append(f"Not planned any more, not drawn: {several}, see `ddl study status`.")
     if emulated:
         several = f"{emulated} run{'s' if emulated > 1 else ''}"
         notes.append(f"Emulated, drawn in efficiency_emulated alone: {several}.")

@@ -14,6 +14,7 @@ import pandas as pd
 
 from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
+from ddl_core.records.asked import own_folders
 from ddl_core.records.damage import Examined, examine
 from ddl_core.records.emulation import emulation
 from ddl_core.records.paths import RunFiles, Tree
@@ -25,6 +26,7 @@ from ddl_core.spec.run import RunSpec
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 
 WINDOW = "window"
+UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
 DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
 KERNELS = "kernel time"
 
@@ -162,7 +164,7 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
         If the study has no runs here, or the table cannot be written.
     """
     # Each record is read once for both.
-    read = [(_row(run), _windows(run)) for run in map(examine, tree.run_folders(study))]
+    read = [(_row(run), _windows(run)) for run in map(examine, own_folders(study, tree))]
     if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
@@ -196,8 +198,8 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def whole(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs whose records are not damaged."""
-    return runs[runs["status"] != DAMAGED]
+    """Return the runs whose records can be read: not damaged, nor of unknown names."""
+    return runs[~runs["status"].isin((DAMAGED, UNKNOWN))]
 
 
 def not_emulated(runs: pd.DataFrame) -> pd.DataFrame:
@@ -244,14 +246,15 @@ def _frame(
 def _runs(runs_dir: Path) -> Iterator[Examined]:
     tree = Tree(runs_dir.parent)
     for study in tree.studies():
-        yield from map(examine, tree.run_folders(study))
+        yield from map(examine, own_folders(study, tree))
 
 
 def _row(run: Examined) -> dict[str, Any]:
     place = {"study": run.directory.parent.name, "run_id": run.directory.name}
     asked = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else place
     if run.damages:
-        return asked | {"status": DAMAGED, "damage": "; ".join(run.damages)}
+        status = UNKNOWN if run.is_unknown else DAMAGED
+        return asked | {"status": status, "damage": "; ".join(run.damages)}
     assert run.record is not None
     return asked | _measured(run.record, run.rows)
 
@@ -404,7 +407,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
         as well. ``source`` is ``torch.profiler``. Damaged runs have no rows.
     """
     names = tree.studies() if studies is None else studies
-    folders = [folder for name in names for folder in tree.run_folders(name)]
+    folders = [folder for name in names for folder in own_folders(name, tree)]
     profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
     return _profile_frame(rows)

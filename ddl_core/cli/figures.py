@@ -7,6 +7,7 @@ import click
 from ddl_core.cli.options import FOLDER, tree_of
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import README, committed
+from ddl_core.records.run import UNKNOWN
 
 
 @click.command()
@@ -50,7 +51,10 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
     if done.damaged:
-        raise RecordError("\n".join([f"{len(done.damaged)} damaged, in no figure:", *done.damaged]))
+        unknown = sum(UNKNOWN in line for line in done.damaged)
+        kinds = {"damaged": len(done.damaged) - unknown, "of plug-ins not installed here": unknown}
+        said = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+        raise RecordError("\n".join([f"{said}, in no figure:", *done.damaged]))
     if root is None and not studies:
         readme.update(README, readme.texts(tree))
         results_page.write(tree, tree.figures)

@@ -14,11 +14,14 @@ from ddl_core.cli.options import (
     spec_options,
     tree_of,
 )
+from ddl_core.errors import SpecError
 from ddl_core.records import emulation
+from ddl_core.records.asked import kept, specs
 from ddl_core.records.ledger import entry
-from ddl_core.records.paths import RunFiles
+from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import read_epochs
 from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import ADHOC
 
 
 @click.command()
@@ -26,7 +29,7 @@ from ddl_core.spec.run import RunSpec
 @click.option(
     "--study",
     "study_name",
-    default="adhoc",
+    default=ADHOC,
     show_default=True,
     metavar="NAME",
     callback=checked_name,
@@ -50,11 +53,12 @@ def run(
     tree = tree_of(root)
     directory = tree.study(study_name) / spec.run_id
     files = RunFiles(directory)
+    preflight.check_run(spec)
+    _check_study(study_name, spec, tree)
     if dry_run:
         click.echo(f"{entry(spec, directory).state}: {directory}")
         click.echo(command_of(spec, directory))
         return
-    preflight.check_run(spec)
     preflight.check_room(directory)
     plan.check_data([entry(spec, directory)], tree, data_dir)
     plan.plan_run(spec, study_name, tree, data_dir)
@@ -66,3 +70,13 @@ def run(
     for warning in emulation.warnings([record]):
         click.echo(warning)
     click.echo(f"its lab book is {files.notebook}")
+
+
+def _check_study(name: str, spec: RunSpec, tree: Tree) -> None:
+    """Refuse to put a run among those of a study that does not plan it: no figure would show it."""
+    study = kept(name, tree)
+    if study and spec.run_id not in {run.run_id for run in specs(study, tree)}:
+        raise SpecError(
+            f"study {name!r} in {tree.runs} does not plan this run; choose another name with "
+            "--study, or add the run to the study's file"
+        )

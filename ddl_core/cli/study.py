@@ -1,5 +1,6 @@
 """``ddl study ...``."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from ddl_core.cli.submit import submit
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.records.agreement import statements
 from ddl_core.records.damage import checked, verify
-from ddl_core.records.ledger import Entry, State, counts, entry, ledger, remedies
+from ddl_core.records.ledger import Entry, State, counts, entry, ledger, put_aside, remedies
 from ddl_core.records.paths import RunFiles, committed
 from ddl_core.spec.labels import named
 from ddl_core.spec.run import RunSpec
@@ -91,7 +92,8 @@ def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: b
     entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
     click.echo(show_entries(entries))
     click.echo(counts(entries))
-    for note in (short_windows(asked.expand()), without_throughput(asked.expand())):
+    notes = (short_windows(asked.expand()), without_throughput(asked.expand()))
+    for note in (*notes, put_aside(asked.name, tree)):
         if note:
             click.echo(note)
     click.echo(resolves(asked, tree))
@@ -141,7 +143,8 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     while True:
         entries = jobs.join(ledger(asked, tree, runs.entry))
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
-        text = "\n".join([*parts, *statements(entries)])
+        others = put_aside(asked.name, tree)
+        text = "\n".join([*parts, *statements(entries), *([others] if others else [])])
         if text != shown:
             if watch:
                 click.clear()
@@ -172,7 +175,11 @@ def verify_command(name: str, root: Path | None) -> None:
     for line in (line for run in runs for line in run.told()):
         click.echo(line)
     damaged = sum(bool(run.damages) for run in runs)
-    click.echo(f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged} damaged")
+    unknown = sum(run.is_unknown for run in runs)
+    text = (
+        f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
+    )
+    click.echo(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
     sys.exit(damaged > 0)
 
 
@@ -263,6 +270,8 @@ def _start(
     from ddl_core.launch.study import run_study, summary
 
     asked, tree = find_study(name), tree_of(root)
+    options = {"--data": data_dir, "--results": root}
+    same = shlex.join([name, *(f"{part}" for pair in options.items() if pair[1] for part in pair)])
     if note := without_throughput(asked.expand()):
         click.echo(note)
     if dry_run:
@@ -273,17 +282,18 @@ def _start(
     except KeyboardInterrupt:
         click.echo(summary(checked(ledger(asked, tree))), err=True)
         again = "resume" if retry_failed else "run"
-        where = f" --results {root}" if root else ""
-        click.echo(f"stopped; go on with: ddl study {again} {name}{where}", err=True)
+        click.echo(f"stopped; go on with: ddl study {again} {same}", err=True)
         raise
     click.echo(summary(entries))
+    if others := put_aside(asked.name, tree):
+        click.echo(others)
     disagree = warn_of_disagreement(entries)
     open_runs = sum(item.state != "completed" for item in entries)
     if open_runs:
         raise LaunchError(
             f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
             f"logs/ of the run's folder below {tree.study(asked.name)}; "
-            f"try them again with: ddl study resume {name}"
+            f"try them again with: ddl study resume {same}"
         )
     if disagree:
         raise FairnessError(

@@ -17,7 +17,14 @@ from ddl_core.records.emulation import KEY, emulation
 from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import read_profile
-from ddl_core.records.run import EpochRecord, RunRecord, newest, read_record, read_rows
+from ddl_core.records.run import (
+    UNKNOWN,
+    EpochRecord,
+    RunRecord,
+    newest,
+    read_record,
+    read_rows,
+)
 
 REMEDY = (
     "restore the file (a published one with `git checkout data`), or remove the run's folder and "
@@ -40,9 +47,19 @@ class Examined:
     rows: list[EpochRecord] = field(default_factory=list)
     damages: list[str] = field(default_factory=list)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is whole, but names what is not installed here."""
+        return any(UNKNOWN in reason for reason in self.damages)
+
     def told(self) -> list[str]:
         """Return a line on each damage: where, what, and what to do."""
-        return [f"{self.directory}/{reason}; {REMEDY}" for reason in self.damages]
+        return [f"{self.directory}/{with_remedy(reason)}" for reason in self.damages]
+
+
+def with_remedy(reason: str) -> str:
+    """Return why a record is not read, and what to do; an unknown name says so itself."""
+    return reason if UNKNOWN in reason else f"{reason}; {REMEDY}"
 
 
 def examine(directory: Path) -> Examined:
@@ -89,7 +106,7 @@ def _checked(item: Entry) -> Entry:
     if item.state in ("missing", "unreadable"):
         return item
     damages = examine(item.directory).damages
-    reason = f"{'; '.join(damages)}; {REMEDY}"
+    reason = with_remedy("; ".join(damages))
     return replace(item, state="damaged", reason=reason, category=None) if damages else item
 
 

@@ -1,6 +1,5 @@
 """What became of each run of a study, who may work on a run now, and how one is closed."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +9,13 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from ddl_core.errors import Interrupted, LaunchError, RecordError
-from ddl_core.records.asked import keep
+from ddl_core.errors import Interrupted, LaunchError, RecordError, SpecError
+from ddl_core.records.asked import keep, specs, strays
 from ddl_core.records.failures import Category, remedy
 from ddl_core.records.paths import RunFiles, Tree, portable
 from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
 from ddl_core.records.storage import free_room, now
+from ddl_core.spec.gate import some
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 
@@ -45,11 +45,39 @@ def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
 
     What is asked is kept beside the runs, see `asked`. `data_dir` is the folder of the dataset; by
     default the tree's own folder of that name.
+
+    Raises
+    ------
+    SpecError
+        If the runs that are there under this name are of another study.
     """
+    _check_same(study, tree)
     keep(study, tree)
     for spec in study.expand():
         plan_one(spec, study.name, tree, data_dir)
     return ledger(study, tree)
+
+
+def _check_same(study: Study, tree: Tree) -> None:
+    """Refuse to plan a study among completed runs of which it has none."""
+    planned = {spec.run_id for spec in study.expand()}
+    there = tree.run_folders(study.name)
+    if any(folder.name in planned for folder in there):
+        return
+    other = [folder for folder in there if _is_completed(folder)]
+    if other:
+        raise SpecError(
+            f"name = {study.name!r}: {tree.study(study.name)} holds {len(other)} completed runs of "
+            "another study of that name, and none of this one; figures would mix the two. Give "
+            "this one another name, or choose another place with --results DIR"
+        )
+
+
+def _is_completed(folder: Path) -> bool:
+    try:
+        return read_record(folder).status == "completed"
+    except RecordError:
+        return False
 
 
 def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
@@ -71,18 +99,19 @@ def ledger(
 ) -> list[Entry]:
     """Return one entry per run of the study, in running order; `look` may stand in for `entry`."""
     folder = tree.study(study.name)
-    specs = [*study.expand(), *_further_references(study, folder)]
-    return [(look or entry)(spec, folder / spec.run_id) for spec in specs]
+    return [(look or entry)(spec, folder / spec.run_id) for spec in specs(study, tree)]
 
 
-def _further_references(study: Study, folder: Path) -> Iterator[RunSpec]:
-    """Yield the runs of the reference arm that blocks needed beyond the study's repeats."""
-    if study.turns is None:
-        return
-    for beyond in map(study.reference, itertools.count(study.repeats)):
-        if not (folder / beyond.run_id).is_dir():
-            return
-        yield beyond
+def put_aside(study: str, tree: Tree) -> str:
+    """Name the runs that a study had once and has no more; nothing where there are none."""
+    found = strays(study, tree)
+    if not found:
+        return ""
+    names = some([folder.name for folder in found])
+    return (
+        f"{len(found)} further runs in {tree.study(study)}, which the study as it is now does not "
+        f"plan: they are kept, and no table or figure shows them: {names}"
+    )
 
 
 def entry(spec: RunSpec, directory: Path) -> Entry:

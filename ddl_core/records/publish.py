@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
+from ddl_core.records.asked import strays
 from ddl_core.records.damage import verify
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import RunRecord
@@ -36,11 +37,15 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
         raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
     done = Published()
     copies: list[tuple[Path, Path]] = []
+    others = strays(study, source)
     for one in found:
         folder, record = one.directory, one.record
         assert record is not None  # else there is a damage
         if record.status != "completed":
             done.skipped.append(f"{record.run_id} ({record.status})")
+            continue
+        if folder in others:
+            done.skipped.append(f"{record.run_id} (not of the study as it is now)")
             continue
         done.warnings.extend(_doubts(record))
         copies.append((folder, target.study(study) / folder.name))

@@ -15,7 +15,9 @@ from pydantic import AllowInfNan, ConfigDict, Field, ValidationError
 from ddl_core.errors import RecordError
 from ddl_core.records.failures import Category, classify
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.provenance import PACKAGES
 from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
+from ddl_core.spec import registry
 from ddl_core.spec.gate import escaped
 from ddl_core.spec.run import RunSpec, describe
 
@@ -26,6 +28,9 @@ READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
 METHOD_VERSION = 2
+
+# What a record is that names a strategy, loader or network of a package that is not here.
+UNKNOWN = "is not known here; the record is whole"
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
@@ -210,7 +215,8 @@ def read_record(directory: Path) -> RunRecord:
     Raises
     ------
     RecordError
-        If it is missing, not JSON, has an unknown field, or is of a version not known here.
+        If it is missing, not JSON, has an unknown field, or is of a version not known here; if it
+        names what a package brings that is not installed here.
     """
     path = RunFiles(directory).record
     content = _parse(path, _read(path))
@@ -221,7 +227,27 @@ def read_record(directory: Path) -> RunRecord:
     try:
         return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
     except ValidationError as error:
+        if unknown := _unknown(content):
+            raise RecordError(f"{path}: {unknown}") from None
         raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
+
+
+def _unknown(content: dict[str, Any]) -> str:
+    """Say which name of a record no package here brings, and what to install; or nothing."""
+    spec, origin = content.get("spec"), content.get("provenance")
+    if not isinstance(spec, dict):
+        return ""
+    names = [(kind, spec[kind]) for kind in registry.REGISTRIES if isinstance(spec.get(kind), str)]
+    unknown = [one for one in names if registry.known(*one) is None]
+    if not unknown:
+        return ""
+    packages = origin.get("packages") if isinstance(origin, dict) else None
+    known = {*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))}
+    told = packages.items() if isinstance(packages, dict) else ()
+    brought = [f"{name}=={version}" for name, version in told if name not in known]
+    what = f"install {' '.join(brought)}" if brought else "install the package that brings it"
+    named = ", ".join(f"spec.{kind} = {name!r}" for kind, name in unknown)
+    return f"{named} {UNKNOWN}: {what}, with which it was measured"
 
 
 def append_epoch(directory: Path, row: EpochRecord) -> None:

@@ -21,6 +21,7 @@ from ddl_core.spec import yaml_file
 from ddl_core.spec.gate import shown, some
 from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec, describe
 
+ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
 
 
@@ -53,6 +54,13 @@ class Study(BaseModel):
     turns: Turns | None = Field(
         None, description="all arms are alive, and their epochs take turns on one machine"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_reserved(cls, value: str) -> str:
+        if value == ADHOC:
+            raise ValueError(f"{ADHOC!r} is where `ddl run` keeps single runs; choose another name")
+        return value
 
     @field_validator("axes", mode="before")
     @classmethod

@@ -1,6 +1,7 @@
 """From records to files: all of them, the same bytes, without torch."""
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -98,6 +99,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
+    Tree(tmp_path).runs.mkdir()
     done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
     assert shown(done) == {"paper": OF_THE_PAPER}
     assert len(done.files) == 4 * len(OF_THE_PAPER)
@@ -111,6 +113,53 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no folder of results"):
         redraw(Tree(tmp_path / "none"), figures=tmp_path / "figures")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_runs_is_no_folder_of_results(tree: Tree, make_run: MakeRun) -> None:
+    run = make_run()
+    (tree.root / "thesis.tex").write_text("")
+    for wrong in (run.parent, tree.runs):  # neither is the folder that holds runs/
+        before = sorted(wrong.rglob("*"))
+        with pytest.raises(RecordError, match="holds no runs/"):
+            redraw(Tree(wrong), figures=wrong / "figures")
+        assert sorted(wrong.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    dead = make_run(status="failed", rows=[], eval_images=8)
+    now = make_run(eval_images=6, strategy="ddp")
+    make_run(study="other")
+    base = {**SPEC, "eval_images": 6, "strategy": "ddp"}
+    keep(Study(name="laptop", question="Q?", base=base, repeats=1), tree)
+    done = redraw(tree, figures=tree.figures)
+    assert "laptop (1 runs: 1 completed): " in "\n".join(done.told())
+    table = pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")
+    assert table["run_id"].tolist() == [now.name]
+    assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
+    assert dead.is_dir()
+    svg = (tree.figures / "laptop" / "throughput_by_arm.svg").read_text()
+    assert "not drawn: 1 run" in svg
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    other = make_run(strategy="ddp")
+    record = RunFiles(other).record
+    content = json.loads(record.read_text())
+    content["spec"]["strategy"] = "at_once"
+    content["provenance"]["packages"] = {"torch": "2.13.0", "ddl-ours": "0.1"}
+    record.write_text(json.dumps(content))
+    done = redraw(tree, figures=tree.figures)
+    (line,) = done.damaged
+    assert "at_once" in line
+    assert "install ddl-ours==0.1" in line
+    assert REMEDY not in line
+    assert "torch" not in line
+    assert "1 completed, 1 unknown" in "\n".join(done.told())
 
 
 @pytest.mark.slow

@@ -312,6 +312,7 @@ def test_converting_there_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
     result = ddl("figures", "--results", tmp_path)
     assert result.exit_code == 0, result.output
     drawn = list((tmp_path / "figures" / "paper").iterdir())

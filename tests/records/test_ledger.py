@@ -7,9 +7,17 @@ import threading
 import pytest
 from filelock import FileLock
 
-from ddl_core.errors import LaunchError, RecordError
+from ddl_core.errors import LaunchError, RecordError, SpecError
 from ddl_core.records.failures import remedy
-from ddl_core.records.ledger import counts, exclusive, is_locked, ledger, plan, remedies
+from ddl_core.records.ledger import (
+    counts,
+    exclusive,
+    is_locked,
+    ledger,
+    plan,
+    put_aside,
+    remedies,
+)
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import Failure, read_record, write_record
 from ddl_core.spec.study import Study
@@ -27,6 +35,46 @@ def test_planning_writes_each_run_once_and_never_touches_a_finished_one(tmp_path
     record = read_record(first.directory)
     write_record(first.directory, record.model_copy(update={"status": "completed"}))
     assert counts(plan(STUDY, tree)) == "4 runs: 1 completed, 3 planned"
+
+
+def _finish(directory):
+    record = read_record(directory)
+    write_record(directory, record.model_copy(update={"status": "completed"}))
+
+
+def test_another_study_of_the_same_name_is_refused(tmp_path):
+    tree = Tree(tmp_path)
+    _finish(plan(STUDY, tree)[0].directory)
+    before = tree.asked("s").read_bytes()
+    other = Study(name="s", question="another?", axes={"epochs": [7, 8]}, repeats=1)
+    with pytest.raises(SpecError, match=r"'s'.*1 completed runs.*another name"):
+        plan(other, tree)
+    assert tree.asked("s").read_bytes() == before
+    assert counts(ledger(other, tree)) == "2 runs: 2 missing"
+
+
+def test_a_corrected_study_is_planned_and_its_old_runs_are_put_aside(tmp_path):
+    tree = Tree(tmp_path)
+    plan(STUDY, tree)
+    assert put_aside("s", tree) == ""
+    entries = plan(Study(name="s", question="?", base={"eval_images": 6}, repeats=1), tree)
+    assert counts(entries) == "1 runs: 1 planned"
+    said = put_aside("s", tree)
+    assert said.startswith("4 further runs in ")
+    assert STUDY.expand()[0].run_id in said
+    assert entries[0].spec.run_id not in said
+
+
+def test_a_study_that_is_extended_keeps_its_runs(tmp_path):
+    tree = Tree(tmp_path)
+    _finish(plan(STUDY, tree)[0].directory)
+    plan(STUDY.model_copy(update={"repeats": 3, "question": "more?"}), tree)
+    assert put_aside("s", tree) == ""
+
+
+def test_the_name_of_single_runs_is_no_studys():
+    with pytest.raises(ValueError, match=r"'adhoc'.*another name"):
+        Study(name="adhoc", question="?")
 
 
 def test_the_data_folder_is_planned_for_real_data_only(tmp_path):
