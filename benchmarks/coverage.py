@@ -1,68 +1,69 @@
-"""Whether 95 % intervals cover 95 %, and how often equal arms are called different.
+"""How often 95 % intervals of a ratio contain the true one, by simulation.
 
     python -m benchmarks.coverage
 
-Invented windows of arms that are all equally fast, on a machine that drifts: the logarithm of a
-window's throughput is a drift common to all arms, an autoregression of first order, and a noise of
-its own. Windows a second apart correlate at 0.5, as those of three earlier laptop runs did; the
-drift is quicker or slower, tails are normal or heavy (Student's t of 3 degrees of freedom). Fifteen
-arms take turns; one of them is the reference. Every interval should then contain 1, 95 times out of
-100, and every decision is a false one. Takes less than a minute.
+Invented windows of arms that are all equally fast, on a machine that drifts. The logarithm of a
+window's throughput is the sum of four parts: a drift common to all arms, an autoregression of
+first order; a noise of its own; an effect of the arm's start, the same in all its windows; and, in
+a few windows, a disturbance that costs 40 % of the throughput. Sizes are those of the laptop
+studies: windows a second apart correlate at 0.5, a pair of windows varies by 0.06, another start
+changes a ratio by 0.025 (standard deviations of the log ratio). The drift is quicker or slower,
+tails are normal or heavy (Student's t of 3 degrees of freedom). Fifteen arms take turns in random
+order; one of them is the reference. Every interval should contain 1, 95 times out of 100, and every
+word but "equivalent" and "cannot say" is a false one. Takes less than a minute.
 
-Two orders are compared. ``random``: each round in an order of its own. ``forth and back``: A B C
-... C B A. There the arms at both ends measure twice in a row, which are hardly two observations:
-their intervals are too narrow. Target: 93 to 97 % on average over the arms, at most 5 % decided.
+Compared are the interval over starts, disturbed rounds left out, and that over the windows of one
+start, which does not contain another start.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.signal import lfilter
 
 from benchmarks.turns import stored
 from ddl_core.analysis import estimates
+from ddl_core.analysis.claims.decide import decided
 from ddl_core.analysis.estimates import Estimate
 
-SEED = 20261122
+SEED = 20261124
 ARMS = 15
-ROUNDS = (6, 8, 10, 12, 20)
+DESIGNS = ((3, 7), (4, 2), (5, 3))  # starts, and counted rounds in each
+ONE_START = 17  # rounds, of the laptop study when it had one start
 SIZES = (1, 2, 4, 8)
-BLOCKS = 500
-LOG_SD = 0.1
+STUDIES = 500
+PAIR_SD = 0.06
+START_SD = 0.025
 CORRELATION = 0.5  # of windows a second apart
+DISTURBED = 0.01  # of all windows
+DISTURBANCE = 0.6  # what is left of a window's throughput
 # Share of the variance that drifts; the rest is a window's own.
 DRIFTS = {"quick": 1.0, "slow": 0.6}
 TAILS = {"normal": None, "heavy": 3}
-ORDERS = ("random", "forth and back")
 
 
-def order(generator: np.random.Generator, arms: int, number: int, kind: str) -> np.ndarray:
-    """Return the arms, from 0, in the order of one round."""
-    if kind == "random":
-        return generator.permutation(arms)
-    return np.arange(arms) if number % 2 == 0 else np.arange(arms)[::-1]
-
-
-def block(
+def start(
     generator: np.random.Generator,
     rounds: int,
     *,
     drift: str = "slow",
     tails: str = "heavy",
-    kind: str = "random",
+    disturbed: float = DISTURBED,
     arms: int = ARMS,
-) -> np.ndarray:
-    """Return the throughputs of one block, (rounds, arms), with 1 as the true one of all arms."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log throughputs of one start, (rounds, arms), truly all 0; which rounds are good."""
     share = DRIFTS[drift]
     persistence = CORRELATION / share
     pushes, own = (_noise(generator, rounds * arms, TAILS[tails]) for _ in range(2))
     pushes[1:] *= np.sqrt(1 - persistence**2)
     common = lfilter([1.0], [1.0, -persistence], pushes)
-    logs = LOG_SD * (np.sqrt(share) * common + np.sqrt(1 - share) * own)
-    measured = np.empty((rounds, arms))
-    for number, windows in enumerate(logs.reshape(rounds, arms)):
-        measured[number, order(generator, arms, number, kind)] = windows
-    return np.exp(measured)
+    windows = np.sqrt(share) * common + np.sqrt(1 - share) * own
+    logs = np.empty((rounds, arms))
+    for number, measured in enumerate(windows.reshape(rounds, arms)):
+        logs[number, generator.permutation(arms)] = PAIR_SD / np.sqrt(2) * measured
+    logs += generator.normal(0, START_SD / np.sqrt(2), arms)
+    hit = generator.random((rounds, arms)) < disturbed
+    return logs + np.log(DISTURBANCE) * hit, ~hit.any(axis=1)
 
 
 def _noise(generator: np.random.Generator, size: int, df: int | None) -> np.ndarray:
@@ -71,112 +72,116 @@ def _noise(generator: np.random.Generator, size: int, df: int | None) -> np.ndar
     return generator.standard_t(df, size=size) / np.sqrt(df / (df - 2))
 
 
-def ratios(block: np.ndarray) -> list[Estimate]:
-    """Return the ratio of every arm of a block to the first one."""
-    return [estimates.paired_ratio(arm, block[:, 0]) for arm in block.T[1:]]
+def over_starts(starts: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Estimate]:
+    """Return the ratio of every arm to the first one: over starts, of good rounds only."""
+    means = np.array([logs[good].mean(axis=0) for logs, good in starts if good.any()])
+    means = means.reshape(-1, starts[0][0].shape[1])
+    return [estimates.paired_ratio(arm, np.exp(means[:, 0])) for arm in np.exp(means.T[1:])]
+
+
+def over_windows(logs: np.ndarray) -> list[Estimate]:
+    """Return the same over the windows of one start, as if they were all that varies."""
+    return [estimates.paired_ratio(arm, np.exp(logs[:, 0])) for arm in np.exp(logs.T[1:])]
+
+
+def study(
+    generator: np.random.Generator, starts: int, rounds: int, **machine: str
+) -> list[Estimate]:
+    """Return the ratios of a study of several starts."""
+    return over_starts([start(generator, rounds, **machine) for _ in range(starts)])
 
 
 def coverage(
-    generator: np.random.Generator, rounds: int, blocks: int = BLOCKS, **machine: str
-) -> list[float]:
-    """Return how often the interval of each arm contains 1."""
-    hits = np.zeros(ARMS - 1)
-    for _ in range(blocks):
-        found = ratios(block(generator, rounds, **machine))
-        hits += [ratio.low <= 1 <= ratio.high for ratio in found]
-    return list(hits / blocks)
+    generator: np.random.Generator,
+    starts: int,
+    rounds: int,
+    studies: int = STUDIES,
+    **machine: str,
+) -> dict[str, float]:
+    """Return what the intervals of many studies do: `summary`."""
+    return summary([study(generator, starts, rounds, **machine) for _ in range(studies)])
 
 
-def false_panels(generator: np.random.Generator, rounds: int, blocks: int = 4 * BLOCKS) -> float:
-    """Return how often any arm of a block is called greater or less than the reference."""
-    return _share(_any(ratios(block(generator, rounds))) for _ in range(blocks))
+def coverage_of_one_start(
+    generator: np.random.Generator, rounds: int = ONE_START, studies: int = STUDIES, **machine: str
+) -> dict[str, float]:
+    """Return the same of intervals over the windows of one start."""
+    return summary([over_windows(start(generator, rounds, **machine)[0]) for _ in range(studies)])
 
 
-def false_claims(
-    generator: np.random.Generator, rounds: int, sizes: int, claims: int = 4 * BLOCKS
-) -> float:
-    """Return how often a claim "greater" over some sizes is decided, one way or the other.
+def summary(studies: Sequence[Sequence[Estimate]]) -> dict[str, float]:
+    """Return how often intervals contain 1 and words are false, and the median half-width.
 
-    Every size has a block of its own, of four arms, and two of these are compared.
+    Of ratios that have an interval; ``covered_worst_arm`` is that of the arm with the fewest.
     """
-
-    def claim() -> bool:
-        blocks = [block(generator, rounds, arms=4) for _ in range(sizes)]
-        return _any([estimates.paired_ratio(arms[:, 1], arms[:, 0]) for arms in blocks])
-
-    return _share(claim() for _ in range(claims))
-
-
-def _any(family: list[Estimate]) -> bool:
-    return bool({estimates.GREATER, estimates.LESS} & set(estimates.decisions(family)))
-
-
-def _share(decided: Iterator[bool]) -> float:
-    return float(np.mean(list(decided)))
-
-
-def formerly(generator: np.random.Generator, draws: int = 20_000) -> dict[str, float]:
-    """Return the same of what this project did before, with three runs of each arm.
-
-    The percentile bootstrap of a median of three is the range of the three (a resample has the
-    smallest as its median with probability 7/27, far above 2.5 %); that of a ratio of two medians
-    goes from the smallest by the largest to the largest by the smallest (49/729). A claim was
-    decided where two intervals lay apart, at any size. Runs are far apart, so they are independent.
-    """
-    one, other = np.exp(generator.normal(0, LOG_SD, size=(2, draws, max(SIZES), 3)))
-    above, below = one.min(-1) > other.max(-1), one.max(-1) < other.min(-1)
-    apart = above | below
-    first, second = one[:, 0], other[:, 0]
-    low, high = first.min(-1) / second.max(-1), first.max(-1) / second.min(-1)
+    covers = np.array([[one.low <= 1 <= one.high for one in ratios if one.n > 1]
+                       for ratios in studies if ratios[0].n > 1])  # fmt: skip
+    known = [one for ratios in studies for one in ratios if one.n > 1]
+    words = [estimates.decision(one) for one in known]
+    false = [word in (estimates.GREATER, estimates.LESS) for word in words]
     return {
-        "covered_by_interval_of_median": float(
-            np.mean((first.min(-1) <= 1) & (first.max(-1) >= 1))
-        ),
-        "covered_by_interval_of_ratio": float(np.mean((low <= 1) & (high >= 1))),
-        **{
-            f"decided_over_{sizes}_sizes": float(np.mean(apart[:, :sizes].any(-1)))
-            for sizes in SIZES
-        },
+        "covered": float(covers.mean()),
+        "covered_worst_arm": float(covers.mean(axis=0).min()),
+        "false_words": float(np.mean(false)),
+        "half_width": float(np.median([one.high / one.ratio - 1 for one in known])),
     }
+
+
+def false_contradictions(
+    generator: np.random.Generator, starts: int, rounds: int, sizes: int, claims: int = 4 * STUDIES
+) -> float:
+    """Return how often a claim "greater" over some sizes is contradicted, all arms being equal.
+
+    Every size has starts of its own, of four arms, and two of these are compared.
+    """
+
+    def contradicted() -> bool:
+        studies = [
+            over_starts([start(generator, rounds, arms=4) for _ in range(starts)])[0]
+            for _ in range(sizes)
+        ]
+        return any(decided([min(1.0, 2 * estimates.p_less(one)) for one in studies]))
+
+    return float(np.mean([contradicted() for _ in range(claims)]))
 
 
 def simulate() -> dict[str, object]:
     """Return all shares, each with its own stream of random numbers."""
     streams = iter(np.random.default_rng(SEED).spawn(1000))
-    cells = [
-        {"order": kind, "drift": drift, "tails": tails, "rounds": rounds}
-        | _summary(coverage(next(streams), rounds, drift=drift, tails=tails, kind=kind))
-        for kind in ORDERS
-        for drift in DRIFTS
-        for tails in TAILS
-        for rounds in ROUNDS
-    ]
+    machines = [{"drift": drift, "tails": tails} for drift in DRIFTS for tails in TAILS]
     return {
-        "blocks": BLOCKS,
+        "studies": STUDIES,
         "arms": ARMS,
-        "coverage": cells,
-        "false_panels": {rounds: false_panels(next(streams), rounds) for rounds in ROUNDS},
-        "false_claims": [
-            {"rounds": n, "sizes": k, "decided": false_claims(next(streams), n, k)}
-            for n in (min(ROUNDS), max(ROUNDS))
-            for k in SIZES
+        "pair_log_sd": PAIR_SD,
+        "start_log_sd": START_SD,
+        "disturbed": DISTURBED,
+        "over_starts": [
+            {"starts": starts, "rounds": rounds, **machine}
+            | coverage(next(streams), starts, rounds, **machine)
+            for starts, rounds in DESIGNS
+            for machine in machines
         ],
-        "formerly": formerly(next(streams)),
+        "one_start": [
+            {"rounds": ONE_START, **machine} | coverage_of_one_start(next(streams), **machine)
+            for machine in machines
+        ],
+        "false_contradictions": [
+            {"starts": n, "rounds": rounds, "sizes": sizes}
+            | {"contradicted": false_contradictions(next(streams), n, rounds, sizes)}
+            for n, rounds in DESIGNS[1:]
+            for sizes in SIZES
+        ],
     }
-
-
-def _summary(covered: Sequence[float]) -> dict[str, float]:
-    return {"mean": float(np.mean(covered)), "worst_arm": float(np.min(covered))}
 
 
 def measure() -> dict[str, object]:
     """Simulate and print."""
     result = simulate()
-    for cell in result["coverage"]:  # type: ignore[attr-defined]
-        print("{order}, {drift} drift, {tails} tails, {rounds} rounds: covered {mean:.3f}, "
-              "worst arm {worst_arm:.3f}".format(**cell))  # fmt: skip
-    print("decided falsely:", result["false_panels"], result["false_claims"])
-    print("formerly, n = 3:", result["formerly"])
+    for name in ("over_starts", "one_start", "false_contradictions"):
+        print(name)
+        for cell in result[name]:  # type: ignore[attr-defined]
+            print("  ", ", ".join(f"{key} {value:.3g}" if isinstance(value, float) else
+                                  f"{key} {value}" for key, value in cell.items()))  # fmt: skip
     return result
 
 

@@ -140,21 +140,22 @@ def others() -> str:
 
 def covered(found: dict[str, Any]) -> list[str]:
     """Return what intervals cover by simulation, and how often equal arms are told apart."""
-    lines = []
-    for order in sorted({cell["order"] for cell in found["coverage"]}, reverse=True):
-        cells = [cell for cell in found["coverage"] if cell["order"] == order]
-        lines.append(
-            f"`coverage`: rounds in {order} order: 95 % intervals of paired windows cover "
-            f"{percents(cell['mean'] for cell in cells)}, of the worst arm "
-            f"{percents(cell['worst_arm'] for cell in cells)}."
-        )
-    panels, former = found["false_panels"].values(), found["formerly"]
+    designs: dict[str, list[dict[str, Any]]] = {}
+    for cell in found["over_starts"]:
+        name = f"over {cell['starts']} starts of {cell['rounds']} rounds"
+        designs.setdefault(name, []).append(cell)
+    designs[f"over the windows of one start of {found['one_start'][0]['rounds']} rounds"] = found[
+        "one_start"
+    ]
+    contradicted = percents(one["contradicted"] for one in found["false_contradictions"])
     return [
-        *lines,
-        f"`coverage`: of panels of equal arms {percents(panels)} are decided, of claims over up to "
-        f"8 sizes {percents(one['decided'] for one in found['false_claims'])}. Formerly, by the "
-        f"median of three: {percents([former['covered_by_interval_of_median']])} covered, "
-        f"{percents([former['decided_over_8_sizes']])} of claims over 8 sizes decided.",
+        *(
+            f"`coverage`: 95 % intervals {name} cover {percents(one['covered'] for one in cells)} "
+            f"(half-width {percents(one['half_width'] for one in cells)}); of equal arms "
+            f"{percents(one['false_words'] for one in cells)} are called faster or slower."
+            for name, cells in designs.items()
+        ),
+        f"`coverage`: of claims over up to 8 sizes {contradicted} are contradicted by equal arms.",
     ]
 
 

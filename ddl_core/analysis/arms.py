@@ -29,7 +29,7 @@ ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
 # All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
 # oversight, and nothing because somebody was sure that speed does not depend on it.
-_APART = {*ARM, "nodes", "gpus_per_node", *REPEATS}
+_APART = {*ARM, "nodes", "gpus_per_node", "second_start", *REPEATS}
 _WORK = [name for name in RunSpec.model_fields if name not in _APART]
 # What a library brings with it: another library has another, which divides nothing.
 _OF_LIBRARY = ["software", "environment", "threads", "switches"]
@@ -271,11 +271,12 @@ def _hardware(row: dict) -> str:
     return f"{model}, {row['cpu_cores']} cores, no GPU"
 
 
-def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
+def made_runs(runs: pd.DataFrame, work: str = "train", second_starts: bool = False) -> pd.DataFrame:
     """Return the runs that were made to their end, good or bad, with what pools and judges them.
 
     Only those of one kind of `work`: the throughput of a loader by itself is no training's. None
-    of a study of accuracy, and none that was emulated.
+    of a study of accuracy, and none that was emulated. A second start of a run is there to be
+    compared with the first, and is left out unless `second_starts` asks for it.
 
     Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
     throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
@@ -283,6 +284,7 @@ def made_runs(runs: pd.DataFrame, work: str = "train") -> pd.DataFrame:
     """
     runs = not_emulated(runs)
     runs = runs[(runs["work"] == work) & ~asks_for_accuracy(runs)]
+    runs = runs if second_starts else runs[~runs["second_start"].fillna(False).astype(bool)]
     diverged = runs["diverged"].fillna(False).astype(bool)
     lost = (runs["status"] == "failed") | diverged
     measured = (runs["status"] == "completed") & runs[VALUE].notna()
@@ -330,12 +332,12 @@ def arm_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.Dat
     """Return one row per setting, arm and world size: `COLUMNS`.
 
     value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
-    over its ``windows`` if its study took turns (their number), else over its n runs. efficiency is
-    relative to the smallest world size at hand of the same arm, base_world_size, where it is 1 by
-    definition and has no interval. against_single is the same relative to one worker of strategy
-    ``single`` with the same loader, model and setting: there E of a slow base shows. Both are of
-    paired windows where these are known, see `Turns.ratio`. A row whose runs were all lost has
-    n = 0 and no value.
+    over blocks of ``windows`` if its study took turns (their number), else over its n runs.
+    efficiency is relative to the smallest world size at hand of the same arm, base_world_size,
+    where it is 1 by definition and has no interval. against_single is the same relative to one
+    worker of strategy ``single`` with the same loader, model and setting: there E of a slow base
+    shows. Both are of paired windows where these are known, see `Turns.ratio`. A row whose runs
+    were all lost has n = 0 and no value.
     """
     taken = Turns(windows)
     arms = _arms(made_runs(runs), taken)

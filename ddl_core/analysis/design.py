@@ -10,12 +10,13 @@ from ddl_core.analysis import estimates
 from ddl_core.analysis.arms import KEYS, made_runs
 from ddl_core.analysis.estimates import MARGIN
 from ddl_core.analysis.tables import runs_table, windows_table
-from ddl_core.analysis.turns import Turns
+from ddl_core.analysis.turns import Turns, over_blocks, relative
 from ddl_core.records.paths import Tree, committed
 from ddl_core.records.provenance import host
 from ddl_core.spec.study import Study
 
-ENOUGH = 20  # degrees of freedom: fewer tell a spread no better than other machines' records do
+ENOUGH = 10  # degrees of freedom: fewer tell a spread no better than other machines' records do
+USELESS = 0.5  # an interval wider than this on one side tells nothing about two arms
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Spread:
 
 
 def spread(study: Study, tree: Tree) -> Spread | None:
-    """Return how much the ratio of two arms varies from pair to pair, or from repeat to repeat.
+    """Return how much the ratio of two arms varies from start to start, or from repeat to repeat.
 
     From the records of this machine in `tree`; where these are too few, from the published ones.
     None if these are too few as well.
@@ -39,24 +40,25 @@ def spread(study: Study, tree: Tree) -> Spread | None:
             runs = runs[(runs["machine"] == machine["cpu"])
                         & (runs["cpu_cores"] == machine["cpu_cores"])]  # fmt: skip
         squares, freedom = (
-            _of_repeats(runs) if study.turns is None else _of_pairs(runs, windows_table(place.runs))
+            _of_repeats(runs)
+            if study.turns is None
+            else _of_starts(runs, windows_table(place.runs))
         )
         if freedom >= ENOUGH:
             return Spread(math.sqrt(squares / freedom), f"{freedom} degrees of freedom of {name}")
     return None
 
 
-def _of_pairs(runs: pd.DataFrame, windows: pd.DataFrame) -> tuple[float, int]:
-    """Return squared deviations of log ratios to the reference from their arm's mean, and df."""
-    turns = Turns(windows.merge(runs[["study", "run_id"]]))
+def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> tuple[float, int]:
+    """Return squared deviations of the starts' log ratios to the reference from their mean, df."""
+    turns = Turns(windows)
     squares, freedom = 0.0, 0
-    for study, run_id in runs[["study", "run_id"]].itertuples(index=False):
-        own = turns.of(study, [run_id])
-        base = turns.references(own)
-        logs = [math.log(own[place] / base[place]) for place in own.keys() & base.keys()]
-        if len(logs) > 1 and any(logs):  # the reference against itself varies by nothing
-            squares += float(np.var(logs)) * len(logs)
-            freedom += len(logs) - 1
+    for _, arm in made_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
+        own = turns.of(arm["study"].iloc[0], arm.loc[~arm["lost"], "run_id"])
+        ratio = over_blocks(relative(own, turns.references(own)))
+        if ratio.n > 1 and ratio.log_se > 0:  # the reference against itself varies by nothing
+            squares += ratio.log_se**2 * ratio.n * (ratio.n - 1)
+            freedom += ratio.n - 1
     return squares, freedom
 
 
@@ -72,19 +74,21 @@ def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
 
 
 def resolves(study: Study, tree: Tree) -> str:
-    """Return how well the study will know the ratio of two arms, and what 5 % needs, in a line."""
-    if study.turns is None:
-        pairs, what, field = study.repeats, "repeats", "repeats"
-    else:
-        epochs = min(run.epochs for run in study.expand())
-        pairs, what, field = (epochs - 1) * study.repeats, "windows in turns", "epochs"
+    """Return which difference of two arms the study will resolve, and what 5 % needs, in a line."""
+    what = "repeat" if study.turns is None else "start"
+    count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
     found = spread(study, tree)
     if found is None:
-        return f"resolution of {pairs} {what}: not known, there are no records to tell"
-    half = estimates.resolution(found.log_sd, pairs)
-    reach = f"to {half:.1%}" if math.isfinite(half) else "without an interval"
+        return f"resolution of {count}: not known, there are no records to tell"
+    half = estimates.resolution(found.log_sd, study.repeats)
     needed = estimates.pairs_needed(found.log_sd, MARGIN)
+    parts = [
+        f"{count} resolve a difference of {half:.1%}"
+        if half < USELESS
+        else f"{count} cannot give a usable interval"
+    ]
+    parts += [f"{needed} would resolve {MARGIN:.0%} (`repeats`)"] if half > MARGIN else []
     return (
-        f"resolution: {pairs} {what} give the ratio of two arms {reach} (95 %; it varies by "
-        f"{found.log_sd:.1%}: {found.source}); {MARGIN:.0%} needs {needed} (`{field}`)"
+        f"resolution: {'; '.join(parts)} (95 %; a ratio varies by {found.log_sd:.1%} from {what} "
+        f"to {what}: {found.source})"
     )

@@ -1,8 +1,8 @@
 """Ratios of throughputs with intervals that cover what they say, and what they decide.
 
 All of it on logarithms: a ratio and its reciprocal then say the same, and a drift that slows two
-neighbouring windows by the same factor leaves their ratio as it is. That the intervals cover 95 %
-is shown by ``benchmarks/coverage.py``, not assumed.
+neighbouring windows by the same factor leaves their ratio as it is. How often the intervals cover
+is counted by ``benchmarks/coverage.py``.
 """
 
 import math
@@ -108,20 +108,6 @@ def p_less(estimate: Estimate, bound: float = 1.0) -> float:
     return _p_above(math.log(bound) - estimate.log_mean, estimate)
 
 
-def p_different(estimate: Estimate, bound: float = 1.0) -> float:
-    """Return the two-sided p of "the ratio is `bound`"."""
-    return min(1.0, 2 * min(p_greater(estimate, bound), p_less(estimate, bound)))
-
-
-def p_equivalent(estimate: Estimate, margin: float = MARGIN) -> float:
-    """Return the p of "the ratio lies outside 1/(1 + margin) to 1 + margin".
-
-    Two one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680): the larger p.
-    """
-    bound = 1 + margin
-    return max(p_greater(estimate, 1 / bound), p_less(estimate, bound))
-
-
 def holm(p: Sequence[float]) -> list[float]:
     """Return p values adjusted for being one family (Holm 1979, Scand. J. Statist. 6, 65-70).
 
@@ -136,20 +122,17 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def decisions(
-    ratios: Sequence[Estimate], margin: float = MARGIN, alpha: float = ALPHA
-) -> list[str]:
-    """Return of each ratio of one family whether it is greater, less, equivalent, or cannot say.
+def decision(estimate: Estimate, margin: float = MARGIN) -> str:
+    """Return what the interval of a ratio says: greater, less, equivalent, or cannot say.
 
-    A ratio that surely lies within the margin is equivalent, even if it surely is not 1.
+    A ratio whose whole interval lies within the margin is equivalent, even if 1 is not in it.
+    Without an interval nothing can be said.
     """
-    different = holm([p_different(ratio) for ratio in ratios])
-    equivalent = holm([p_equivalent(ratio, margin) for ratio in ratios])
-    words = []
-    for ratio, p, q in zip(ratios, different, equivalent, strict=True):
-        away = GREATER if ratio.log_mean > 0 else LESS
-        words.append(EQUIVALENT if q <= alpha else away if p <= alpha else CANNOT_SAY)
-    return words
+    if 1 / (1 + margin) <= estimate.low and estimate.high <= 1 + margin:
+        return EQUIVALENT
+    if estimate.low > 1:
+        return GREATER
+    return LESS if estimate.high < 1 else CANNOT_SAY
 
 
 def resolution(log_sd: float, n: int, level: float = LEVEL) -> float:

@@ -25,6 +25,11 @@ from ddl_core.spec.run import RunSpec
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 
+LEAST_CPU = 0.85
+"""Of a run's median of CPU seconds over wall seconds: a window below it was disturbed."""
+FIRST, DISTURBED = "first of a start", "disturbed"
+"""Why the windows of a round do not count."""
+
 WINDOW = "window"
 UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
 DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
@@ -124,6 +129,7 @@ WINDOW_COLUMNS = {
     "cpu_s": "float64",
     "throughput_samples_per_s": "float64",
     "throughput_samples_per_cpu_s": "float64",
+    "left_out": "string",
 }
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
@@ -147,7 +153,9 @@ def windows_table(runs_dir: Path) -> pd.DataFrame:
     """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
 
     block, reference, round and place are empty where arms did not take turns; only block is told
-    where they shared the nodes of a job. Damaged records have none.
+    where they shared the nodes of a job. Damaged records have none. left_out says why no window of
+    a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
+    less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
     """
     return _window_frame([row for run in _runs(runs_dir) for row in _windows(run)])
 
@@ -264,6 +272,8 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
     if record is None:
         return []
     job = {"block": record.attempts[-1].block} if record.attempts else {}
+    warm = [row for row in run.rows if row.phase == "train" and not row.cold]
+    why = _left_out(warm, record.spec.work)
     return [
         {
             "study": record.study,
@@ -275,14 +285,30 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
             "cpu_s": row.cpu_s,
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
+            "left_out": why.get(row.epoch),
         }
-        for row in run.rows
-        if row.phase == "train" and not row.cold
+        for row in warm
     ]
+
+
+def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
+    """Return by epoch why a window of one run does not count, of windows that took turns."""
+    in_turns = [row for row in warm if row.turn and row.wall_s > 0]
+    if not in_turns:
+        return {}
+    cores = [row.cpu_s / row.wall_s for row in in_turns]
+    # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these tell nothing.
+    least = LEAST_CPU * float(np.median(cores)) if work == "train" else 0.0
+    why = {row.epoch: DISTURBED for row, own in zip(in_turns, cores, strict=True) if own < least}
+    first = {row.turn.block: row.epoch for row in reversed(in_turns) if row.turn}
+    return why | dict.fromkeys(first.values(), FIRST)
 
 
 def _window_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(WINDOW_COLUMNS)).astype(WINDOW_COLUMNS)
+    # Whole rounds: what is left has a partner from the same seconds. FIRST comes after DISTURBED.
+    rounds = table[table["round"].notna()].groupby(["study", "block", "round"])["left_out"]
+    table["left_out"] = rounds.transform("max").reindex(table.index).astype("string")
     return table.sort_values(["study", "run_id", "epoch"], ignore_index=True, kind="stable")
 
 

@@ -1,6 +1,11 @@
-"""The ratio of two arms' throughputs: from windows that took turns, else from whole runs."""
+"""The ratio of two configurations' throughputs: from windows in turns, else from whole runs.
+
+Windows of one block are of one start. What another start would change is seen between blocks
+alone, so an interval is over the means of blocks; with one block there is none.
+"""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -38,7 +43,8 @@ class Turns:
         self._references: dict[Block, str] = {}
         if windows is None:
             return
-        taken = windows[windows["block"].notna() & (windows[column] > 0)]
+        counts = windows["block"].notna() & windows["left_out"].isna()
+        taken = windows[counts & (windows[column] > 0)]
         taken = taken.assign(round=taken["round"].fillna(WHOLE), log=np.log(taken[column]))
         place = ["study", "run_id", "block", "reference", "round"]
         means = taken.groupby(place, dropna=False)["log"].mean()
@@ -73,20 +79,32 @@ class Turns:
         compared with the reference of its own: all blocks of a study have the same reference arm.
         """
         direct = paired(one, other)
-        if direct.n > 1:
+        if direct.n > 1 or any(number != WHOLE for _, number in one.keys() & other.keys()):
             return direct
         above, below = (paired(arm, self.references(arm)) for arm in (one, other))
-        if min(above.n, below.n) < 2:
+        if min(above.n, below.n) < 1:
             return None
         return estimates.product(above, estimates.scaled(below, power=-1))
 
 
+def over_blocks(values: Windows) -> Estimate:
+    """Return the geometric mean of the blocks' geometric means; n is the number of blocks."""
+    logs: defaultdict[Block, list[float]] = defaultdict(list)
+    for (block, _), value in sorted(values.items()):
+        logs[block].append(math.log(value))
+    return estimates.middle([math.exp(np.mean(own)) for own in logs.values()])
+
+
+def relative(one: Windows, other: Windows) -> Windows:
+    """Return the ratios of windows that share block and round."""
+    return {place: one[place] / other[place] for place in one.keys() & other.keys()}
+
+
 def paired(one: Windows, other: Windows) -> Estimate:
-    """Return the ratio of windows that share block and round."""
-    places = sorted(one.keys() & other.keys())
-    return estimates.paired_ratio([one[p] for p in places], [other[p] for p in places])
+    """Return the ratio of two arms from windows that share block and round."""
+    return over_blocks(relative(one, other))
 
 
 def middle(windows: Windows, runs: Values) -> Estimate:
-    """Return an arm's throughput over its windows where it took turns, else over its runs."""
-    return estimates.middle(list(windows.values()) if len(windows) > 1 else runs)
+    """Return an arm's throughput over its blocks where it took turns, else over its runs."""
+    return over_blocks(windows) if windows else estimates.middle(runs)

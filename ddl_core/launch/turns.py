@@ -168,8 +168,7 @@ class Block:
             while measuring := [arm for arm in self._alive() if not arm.last]:
                 self._tell_ends()
                 self._where = f"round {number + 1}"
-                # Drawn: there and back, the arms at both ends would measure twice in a row, and
-                # such neighbours are hardly two observations (benchmarks/coverage.py).
+                # Drawn, so that a drift favours nobody.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
                 for place, arm in enumerate(measuring):
                     turn = Turn(block=self.name, reference=entries[0].spec.run_id,

@@ -100,7 +100,8 @@ def calibrate(
 def _records(tree: Tree, study: str) -> Iterable[RunRecord]:
     for path in sorted(tree.study(study).glob("*/run.json")):
         record = read_record(path.parent)
-        if record.status == "completed" and record.spec.library == "torch":
+        own = record.spec.library == "torch" and not record.spec.second_start
+        if record.status == "completed" and own:
             yield record
 
 

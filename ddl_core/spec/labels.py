@@ -152,6 +152,8 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
             parts += [called(row["library"], row["strategy"])] if name == "strategy" else []
         elif name == "data_format" and row.get("loader") == "synthetic":
             continue  # it reads no files
+        elif name == "second_start" and not row[name] and len(names) > 1:
+            continue  # as every other run
         elif name in told or not owner(name):
             parts.append(phrase(name, row[name]))
         elif own and not told and name == own[0]:

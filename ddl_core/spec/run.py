@@ -220,6 +220,9 @@ class RunSpec(BaseModel):
     box_draws: PositiveInt = Field(
         1, le=10**4, description="box: GPUs a rank stands for: the slowest of so many draws"
     )
+    second_start: bool = Field(
+        False, description="the same run once more: its ratio to the first shows what a start does"
+    )
     seed: int = Field(0, ge=0, le=LARGEST, description="of weights, order and augmentation")
     repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
 

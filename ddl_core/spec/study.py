@@ -33,10 +33,10 @@ class Turns(BaseModel):
     reference: dict[str, Any] = Field(description="RunSpec fields that one arm alone has")
 
     def is_reference(self, run: RunSpec) -> bool:
-        """Say whether a run is of the arm that all are compared with: one that trains."""
+        """Say whether a run is of the baseline: one that trains, and no second start of it."""
         fields = run.model_dump()
         fits = all(fields[name] == value for name, value in self.reference.items())
-        return fits and run.work == "train"
+        return fits and run.work == "train" and not run.second_start
 
 
 class Study(BaseModel):

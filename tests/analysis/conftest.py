@@ -166,16 +166,37 @@ def turned(
 ) -> Path:
     """Write one run whose warm windows took turns with those of `reference`.
 
-    The reference has as many, or so many `windows`.
+    The reference has as many, or so many `windows`. Before them is the first one of the start,
+    which does not count: five times as long, more so the later its place.
     """
-    epochs = {"epochs": 1 + (windows or len(wall_s)), "eval_every": 0}
+    epochs = {"epochs": 2 + (windows or len(wall_s)), "eval_every": 0}
     name = RunSpec(**SPEC | epochs | reference).run_id
     rows = [epoch_row(0)]
-    for number, wall in enumerate(wall_s):
+    cpus = cpu_s or [2 * wall for wall in wall_s]
+    first = 5 + place
+    for number, (wall, cpu) in enumerate(
+        zip((first * wall_s[0], *wall_s), (first * cpus[0], *cpus), strict=True)
+    ):
         turn = Turn(block=block, reference=name, round=number, place=place)
-        cpu = cpu_s[number] if cpu_s else 2 * wall
         rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, turn=turn))
     return make_run(rows=rows, **fields | about)
+
+
+def in_blocks(
+    make_run: MakeRun,
+    fields: dict[str, Any],
+    wall_s: Sequence[float],
+    *,
+    cpu_s: Sequence[float] = (),
+    reference: dict[str, Any] = REFERENCE,
+    begin: int = 0,
+    **about: Any,
+) -> None:
+    """Write a run in each of several blocks, `begin` the first, with one window that counts."""
+    for number, wall in enumerate(wall_s):
+        repeat = {"repeat": begin + number}
+        turned(make_run, fields | repeat, [wall], cpu_s=cpu_s[number : number + 1],
+               block=f"b{begin + number}", reference=reference | repeat, **about)  # fmt: skip
 
 
 @pytest.fixture

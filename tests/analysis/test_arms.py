@@ -11,7 +11,7 @@ from ddl_core.analysis.tables import empty_table, runs_table, windows_table
 from ddl_core.analysis.turns import Turns
 from ddl_core.records.paths import Tree
 from ddl_core.records.run import read_record, write_record
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, turned
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -70,31 +70,29 @@ def test_efficiency_is_of_paired_windows_where_arms_took_turns(
 ) -> None:
     """The machine drifts by a factor of three; the ratio of neighbouring windows does not."""
     drift = [1.0, 1.5, 3.0, 2.0]
-    turned(make_run, {"strategy": "ddp"}, [10.0 * d for d in drift], place=0)
+    in_blocks(make_run, {"strategy": "ddp"}, [10.0 * d for d in drift], place=0)
     twice = [1.02, 0.98, 1.0, 1.0]
     took = [6.25 * d * t for d, t in zip(drift, twice, strict=True)]
-    turned(make_run, {"strategy": "ddp", "gpus_per_node": 2}, took, place=1)
+    in_blocks(make_run, {"strategy": "ddp", "gpus_per_node": 2}, took, place=1)
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     _, pair = arm_table(runs, windows).to_dict("records")
     expected = stats.ttest_1samp(-np.log(0.625 * np.array(twice)), 0).confidence_interval()
     assert (pair["efficiency_low"], pair["efficiency_high"]) == pytest.approx(
         tuple(np.exp(expected) / 2)
     )
-    assert (pair["n"], pair["windows"]) == (1, 4)
+    assert (pair["n"], pair["windows"]) == (4, 4)
     assert pair["low"] < 25 < pair["high"]
-    _, alone = arm_table(runs).to_dict("records")
-    assert math.isnan(alone["efficiency_low"]), "one run without windows has no interval"
+    _, alone = arm_table(runs[runs["repeat"] == 0], windows).to_dict("records")
+    assert math.isnan(alone["efficiency_low"]), "one start has no interval"
 
 
 def test_arms_of_two_blocks_meet_in_the_reference(tree: Tree, make_run: MakeRun) -> None:
     """The second block runs on a machine that is twice as slow: no matter."""
     ddp, alone = {"strategy": "ddp"}, {"strategy": "horovod"}
     wobble = [1.0, 1.02, 0.98]
-    turned(make_run, ddp, [10.0, 10.0, 10.0], block="a")
-    turned(make_run, alone | {"gpus_per_node": 2}, [5.0 * w for w in wobble], block="a", place=1)
-    again = ddp | {"repeat": 1}
-    turned(make_run, again, [20.0, 20.0, 20.0], block="b", reference=again)
-    turned(make_run, alone, [20.0 * w for w in wobble], block="b", reference=again, place=1)
+    in_blocks(make_run, ddp, [10.0, 10.0, 10.0, 20.0, 20.0, 20.0])
+    in_blocks(make_run, alone | {"gpus_per_node": 2}, [5.0 * w for w in wobble], place=1)
+    in_blocks(make_run, alone, [20.0 * w for w in wobble], begin=3, place=1)
     table = arm_table(runs_table(tree.runs), windows_table(tree.runs))
     pair = table[(table["strategy"] == "horovod") & (table["world_size"] == 2)].iloc[0]
     assert pair["efficiency"] == pytest.approx(1.0, rel=1e-3)

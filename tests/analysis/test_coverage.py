@@ -1,4 +1,4 @@
-"""Intervals cover what they say and equal arms stay undecided: the simulation, with fewer draws."""
+"""Intervals over starts cover what they say: the simulation, with fewer draws."""
 
 import json
 import runpy
@@ -22,33 +22,33 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(14)
 
 
-@pytest.mark.parametrize("rounds", [6, 10, 20])
-def test_intervals_cover_95_percent(
-    simulation: dict[str, Any], generator: np.random.Generator, rounds: int
+@pytest.mark.parametrize(("starts", "rounds"), [(3, 7), (4, 2), (5, 3)])
+def test_intervals_over_starts_cover_95_percent(
+    simulation: dict[str, Any], generator: np.random.Generator, starts: int, rounds: int
 ) -> None:
-    assert 0.93 <= np.mean(simulation["coverage"](generator, rounds, blocks=150)) <= 0.97
+    found = simulation["coverage"](generator, starts, rounds, studies=150)
+    assert 0.93 <= found["covered"] <= 0.97
+    assert found["false_words"] <= 0.06
 
 
-def test_arms_that_measure_twice_in_a_row_are_overrated(
+def test_intervals_over_the_windows_of_one_start_do_not(
     simulation: dict[str, Any], generator: np.random.Generator
 ) -> None:
-    """What the order is for: the last arm's interval is too narrow if rounds go forth and back."""
-    machine = {"kind": "forth and back", "drift": "quick", "tails": "normal"}
-    assert simulation["coverage"](generator, 10, blocks=200, **machine)[-1] < 0.93
+    assert simulation["coverage_of_one_start"](generator, studies=150)["covered"] < 0.9
 
 
 @pytest.mark.parametrize("sizes", [1, 8])
-def test_equal_arms_are_rarely_decided(
+def test_equal_arms_rarely_contradict_a_claim(
     simulation: dict[str, Any], generator: np.random.Generator, sizes: int
 ) -> None:
-    assert simulation["false_claims"](generator, 6, sizes, claims=200) <= 0.05
+    assert simulation["false_contradictions"](generator, 4, 2, sizes, claims=200) <= 0.05
 
 
 def test_the_committed_result_keeps_its_promise() -> None:
     result = json.loads((BENCHMARKS / "results" / "coverage.json").read_text())
     assert not result["provenance"]["git_dirty"]
-    means = [cell["mean"] for cell in result["coverage"] if cell["order"] == "random"]
-    assert len(means) == 20
-    assert 0.93 <= min(means) <= max(means) <= 0.97
-    decided = [cell["decided"] for cell in result["false_claims"]]
-    assert max(*decided, *result["false_panels"].values()) <= 0.05
+    covered = [cell["covered"] for cell in result["over_starts"]]
+    assert 0.93 <= min(covered) <= max(covered) <= 0.97
+    assert max(cell["covered"] for cell in result["one_start"]) < 0.9
+    assert max(cell["false_words"] for cell in result["over_starts"]) <= 0.06
+    assert max(cell["contradicted"] for cell in result["false_contradictions"]) <= 0.05

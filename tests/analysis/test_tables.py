@@ -193,13 +193,46 @@ def test_windows_are_the_warm_epochs(tree: Tree, make_run: MakeRun) -> None:
     table = tables.windows_table(tree.runs)
     assert list(table) == list(tables.WINDOW_COLUMNS)
     ours, others = table[table["run_id"] == folder.name], table[table["run_id"] != folder.name]
-    assert ours["epoch"].tolist() == [1, 2]
-    assert ours[["block", "round", "place"]].values.tolist() == [["a", 0, 3], ["a", 1, 3]]
+    assert ours["epoch"].tolist() == [1, 2, 3]
+    places = ours[["block", "round", "place"]].values.tolist()
+    assert places == [["a", 0, 3], ["a", 1, 3], ["a", 2, 3]]
     assert set(ours["reference"]) == {folder.name}
-    assert ours["throughput_samples_per_s"].tolist() == [16.0, 32.0]
-    assert ours["throughput_samples_per_cpu_s"].tolist() == [10.0, 5.0]
+    assert ours["throughput_samples_per_s"].tolist()[1:] == [16.0, 32.0]
+    assert ours["throughput_samples_per_cpu_s"].tolist()[1:] == [10.0, 5.0]
     assert len(others) == 2, "neither the cold epoch nor the evaluation"
     assert others[["block", "reference", "round", "place"]].isna().all(axis=None)
+
+
+DDP, HOROVOD = {"strategy": "ddp"}, {"strategy": "horovod"}
+
+
+def left_out(tree: Tree) -> list[list[str | None]]:
+    """Return of each run of the tree why its rounds do not count."""
+    table = tables.windows_table(tree.runs)
+    table["left_out"] = table["left_out"].astype(object).where(table["left_out"].notna(), None)
+    return [own["left_out"].to_list() for _, own in table.groupby("run_id")]
+
+
+def test_the_first_round_of_a_start_counts_for_nobody(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, DDP, [10.0, 10.0])
+    turned(make_run, HOROVOD, [10.0, 10.0], place=1)
+    turned(make_run, HOROVOD | {"repeat": 1}, [10.0], windows=2, place=2)
+    assert left_out(tree) == [[tables.FIRST, None, None], [tables.FIRST, None, None],
+                              [tables.FIRST, None]]  # fmt: skip
+
+
+def test_a_disturbed_round_counts_for_nobody(tree: Tree, make_run: MakeRun) -> None:
+    """A run that had half of the processor for one window; the other one was slow, and had it."""
+    turned(make_run, DDP, [10.0, 20.0, 10.0, 10.0], cpu_s=[20.0, 20.0, 20.0, 18.0])
+    turned(make_run, HOROVOD, [10.0, 10.0, 40.0, 10.0], place=1)
+    assert left_out(tree) == [[tables.FIRST, None, tables.DISTURBED, None, None]] * 2
+
+
+def test_the_short_windows_of_a_loader_alone_disturb_nothing(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, DDP, [10.0, 10.0])
+    load = HOROVOD | {"work": "load"}
+    turned(make_run, load, [0.1, 0.1, 0.1], cpu_s=[0.2, 0.2, 0.1], place=1, windows=2)
+    assert left_out(tree)[0] == [tables.FIRST, None, None]
 
 
 def test_windows_are_read_as_they_were_written(tree: Tree, make_run: MakeRun) -> None:

@@ -229,3 +229,16 @@ def test_the_cluster_in_a_box_scales_all_sizes_alike() -> None:
     sizes = {(run.strategy, run.deepspeed_zero_stage, run.nodes) for run in runs}
     assert {("deepspeed", 0, 16), ("deepspeed", 1, 16), ("ddp", 0, 16)} <= sizes
     assert len({run.box_link_mbit for run in runs if run.nodes > 1}) == 3
+
+
+def test_a_second_start_is_another_run_of_the_same_seeds_and_no_reference() -> None:
+    study = Study.load(STUDIES / "laptop.yaml")
+    runs = study.expand()
+    again = [run for run in runs if run.second_start]
+    assert study.turns is not None
+    firsts = [run for run in runs if study.turns.is_reference(run)]
+    assert len(again) == len(firsts) == study.repeats > 1
+    for first, second in zip(firsts, again, strict=True):
+        assert first.run_id != second.run_id
+        assert second.model_copy(update={"second_start": False}) == first
+    assert study.reference(0) == firsts[0]

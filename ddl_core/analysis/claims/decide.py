@@ -1,7 +1,6 @@
-"""From estimates to a verdict: one family per statement, both directions, or "cannot say".
+"""From estimates to a verdict on a statement: supported, contradicted, or "cannot say".
 
-All comparisons of a statement (pairs, numbers of GPUs) are one family, and their p are adjusted
-after Holm. Each comparison can confirm or refute:
+Each comparison of a statement (of a pair, at a number of GPUs) can confirm or refute it:
 
 ==========  ==============================  =====================================
 test        confirmed                       refuted
@@ -13,8 +12,11 @@ upper       surely below what is stated     surely above it
 value       equivalent to what is stated    it surely lies outside the margin of it
 ==========  ==============================  =====================================
 
-The p of a direction are doubled, as both directions are looked at. So with all arms equal, a claim
-that one is greater is decided with a probability of alpha at most, however many sizes it has.
+A statement is supported if every comparison confirms it, by the interval that is shown: all must,
+so none gets a second chance. It is contradicted if any one refutes it. There many comparisons are
+many chances, so the p are adjusted after Holm as one family. They are doubled, as both directions
+are looked at: with all arms equal, a claim that one is greater is refuted with a probability of
+alpha at most, however many sizes it has.
 """
 
 from collections.abc import Sequence
@@ -42,14 +44,14 @@ class Seen:
     text: str
 
 
-def confirms(seen: Seen, margin: float = MARGIN) -> float:
-    """Return the p against "the comparison is not as claimed"."""
+def confirms(seen: Seen, margin: float = MARGIN) -> bool:
+    """Say whether the interval of a comparison is as claimed."""
     ratio, test = seen.estimate, seen.part.test
     if test in ("greater", "lower"):
-        return min(1.0, 2 * estimates.p_greater(ratio))
+        return ratio.low > 1
     if test == "upper":
-        return min(1.0, 2 * estimates.p_less(ratio))
-    return estimates.p_equivalent(ratio, margin)
+        return ratio.high < 1
+    return estimates.decision(ratio, margin) == estimates.EQUIVALENT
 
 
 def refutes(seen: Seen, margin: float = MARGIN) -> float:
@@ -74,11 +76,11 @@ def verdict(
     its range. Contradicted: a comparison is refuted. Where it is open which part is meant, all
     parts must be refuted.
     """
-    yes = _decided([confirms(one, margin) for one in seen], alpha)
-    no = _decided([refutes(one, margin) for one in seen], alpha)
-    refuted = {one.part for one, decided in zip(seen, no, strict=True) if decided}
+    yes = [confirms(one, margin) for one in seen]
+    no = decided([refutes(one, margin) for one in seen], alpha)
+    refuted = {one.part for one, sure in zip(seen, no, strict=True) if sure}
     if refuted and (not statement.open_reading or refuted == set(statement.parts)):
-        against = [one for one, decided in zip(seen, no, strict=True) if decided]
+        against = [one for one, sure in zip(seen, no, strict=True) if sure]
         return CONTRADICTED, "; ".join(f"{one.place}: {one.text}" for one in against)
     missing = _missing(statement, seen)
     if missing:
@@ -90,7 +92,8 @@ def verdict(
     return SUPPORTED, f"{len(yes)} of {len(yes)} comparisons decided so"
 
 
-def _decided(p: list[float], alpha: float) -> list[bool]:
+def decided(p: list[float], alpha: float = ALPHA) -> list[bool]:
+    """Say of each of one family whether it is sure, after Holm."""
     return [adjusted <= alpha for adjusted in estimates.holm(p)]
 
 

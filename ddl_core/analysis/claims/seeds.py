@@ -15,6 +15,7 @@ import pandas as pd
 from ddl_core.analysis import arms as pooling
 from ddl_core.analysis import estimates
 from ddl_core.analysis.claims import accuracy, speed
+from ddl_core.analysis.claims.decide import decided
 from ddl_core.analysis.claims.speed import Arm, Evidence
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.figures import time_to_accuracy
@@ -89,14 +90,15 @@ def _ranking(found: dict[str, list[Seen]]) -> dict[str, str]:
     lacks = f"not measured with several numbers of workers: {', '.join(missing)}"
     if not seen:
         return {"verdict": UNDECIDED, "why": lacks, "here": ""}
-    words = estimates.decisions([one.estimate for one in seen])
+    words = [estimates.decision(one.estimate) for one in seen]
     here = "; ".join(f"{one.text}, {word}" for one, word in zip(seen, words, strict=True))
-    decided = {word: words.count(word) for word in set(words)}
+    counts = {word: words.count(word) for word in set(words)}
     why = f"of {len(words)} comparisons " + ", ".join(
-        f"{number} {word}" for word, number in sorted(decided.items())
+        f"{number} {word}" for word, number in sorted(counts.items())
     )
-    done = decided.get(estimates.GREATER) == len(words) and not missing
-    verdict = CONTRADICTED if estimates.LESS in decided else CONFIRMED if done else UNDECIDED
+    done = counts.get(estimates.GREATER) == len(words) and not missing
+    refuted = any(decided([min(1.0, 2 * estimates.p_less(one.estimate)) for one in seen]))
+    verdict = CONTRADICTED if refuted else CONFIRMED if done else UNDECIDED
     return {"verdict": verdict, "why": f"{why}; {lacks}" if missing else why, "here": here}
 
 
@@ -107,10 +109,7 @@ def _compared(one: dict[str, Any], side: str, evidence: Evidence) -> Iterator[Se
         bases = [_base(arm, evidence) for arm in (left, right)]
         alike = all(left.about[name] == right.about[name] for name in same)
         if alike and bases[0] and bases[1] and bases[0].workers == bases[1].workers:
-            ratio = estimates.product(
-                speed.ratio(evidence.turns, left, right),
-                speed.ratio(evidence.turns, bases[1], bases[0]),
-            )
+            ratio = speed.efficiency_ratio(evidence.turns, (left, bases[0]), (right, bases[1]))
             text = f"E of {_name(left)} / {_name(right)} {speed.interval(ratio)}"
             yield Seen(f"{_where(left.about)}: {text}", ratio)
 
@@ -162,7 +161,7 @@ def _accuracies(runs: pd.DataFrame, one: dict[str, Any]) -> list[str]:
             continue
         values = [side.set_index("repeat")["top1"].astype(float) for side in sides]
         difference = accuracy.difference(*values)
-        word = estimates.decisions([difference], accuracy.MARGIN)[0]
+        word = estimates.decision(difference, accuracy.MARGIN)
         names = " - ".join(style.strategy_name(one[side]) for side in ("left", "right"))
         where = _where(part.iloc[0].to_dict())
         texts.append(f"{where}: {names} {accuracy.interval(difference)} points, {word}")

@@ -16,7 +16,7 @@ from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.paper import BASE_WORLD_SIZE, FORMATS, covers
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.tables import KERNELS
-from ddl_core.analysis.turns import Turns, Windows
+from ddl_core.analysis.turns import Turns, Windows, over_blocks, relative
 
 NO_TURNS = Turns(None)
 
@@ -39,6 +39,20 @@ def ratio(taken: Turns, one: Arm, other: Arm) -> Estimate:
     """Return the ratio of two arms: of windows that took turns, else of whole runs."""
     paired = taken.ratio(one.windows, other.windows)
     return paired or estimates.unpaired_ratio(one.values, other.values)
+
+
+def efficiency_ratio(taken: Turns, one: tuple[Arm, Arm], other: tuple[Arm, Arm]) -> Estimate:
+    """Return E of one arm / E of another, each given with its base: by rounds where all four are.
+
+    Otherwise as if the two ratios were independent.
+    """
+    (arm, base), (second, its_base) = one, other
+    paired = relative(
+        relative(arm.windows, base.windows), relative(second.windows, its_base.windows)
+    )
+    if paired:
+        return over_blocks(paired)
+    return estimates.product(ratio(taken, arm, second), ratio(taken, its_base, base))
 
 
 @dataclass(frozen=True)
@@ -105,8 +119,32 @@ def _compared(part: Part, evidence: Evidence, strict: bool) -> Iterator[Seen]:
             sizes.add(bases[0].workers)
             place += f", base {bases[0].workers}"
             names = f"E of {names}"
-            estimate = estimates.product(estimate, ratio(evidence.turns, bases[1], bases[0]))
-        yield Seen(part, estimate, frozenset(sizes), place, f"{names} {interval(estimate)}")
+            estimate = efficiency_ratio(evidence.turns, (one, bases[0]), (other, bases[1]))
+        text = f"{names} {interval(estimate)}"
+        text += _against_single(evidence, one, other) if of_base else ""
+        yield Seen(part, estimate, frozenset(sizes), place, text)
+
+
+def _against_single(evidence: Evidence, *arms: Arm) -> str:
+    """Return each arm's throughput per worker over that of one process without a framework.
+
+    E is relative to an arm's own base, and a slow base flatters it.
+    """
+    free = ("strategy", "world_size")
+    values = []
+    for arm in arms:
+        same = [
+            other
+            for other in evidence.arms
+            if (other.about["strategy"], other.workers) == ("single", 1)
+            and all(
+                other.about[name] == arm.about[name] for name in pooling.KEYS if name not in free
+            )
+        ]
+        if not same:
+            return ""
+        values.append(ratio(evidence.turns, arm, same[0]).ratio / arm.workers)
+    return f", against one process without a framework {' and '.join(f'{v:.2f}' for v in values)}"
 
 
 def _reached(part: Part, evidence: Evidence, strict: bool) -> Iterator[Seen]:
@@ -136,10 +174,10 @@ def _against(quantity: str, taken: Turns, arm: Arm, base: Arm) -> Estimate:
 
 
 def interval(value: Estimate) -> str:
-    """Return e.g. "1.25 [1.16, 1.35]"; without repeats there is no interval."""
+    """Return e.g. "1.25 [1.16, 1.35]"; with one start there is no interval."""
     places = 2 if value.ratio < 100 else 0  # ratios; seconds
     middle, *ends = (f"{number:.{places}f}" for number in (value.ratio, value.low, value.high))
-    return f"{middle} [{', '.join(ends)}]" if value.n > 1 else f"{middle} (single run)"
+    return f"{middle} [{', '.join(ends)}]" if value.n > 1 else f"{middle} (one start)"
 
 
 def _pairs(part: Part, arms: Sequence[Arm], strict: bool) -> Iterator[tuple[Arm, Arm]]:

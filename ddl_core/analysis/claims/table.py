@@ -116,12 +116,12 @@ def _look(statement: Statement, looks: dict[str, Look], strict: bool) -> list[Se
 
 
 def _here(loose: list[Seen], margin: float) -> str:
-    """Return what is seen, by place, with a word for each comparison of two arms: one family."""
+    """Return what is seen, by place, with what the interval says of two arms that are compared."""
     known = {(one.place, one.text): one for one in loose}
-    words = estimates.decisions([one.estimate for one in known.values()], margin)
     places: dict[str, list[str]] = {}
-    for ((place, text), one), word in zip(known.items(), words, strict=True):
-        shown = f"{text}, {word}" if one.part.compared else text
+    for (place, text), one in known.items():
+        compared = one.part.compared and one.estimate.n > 1
+        shown = f"{text}, {estimates.decision(one.estimate, margin)}" if compared else text
         places.setdefault(place, []).append(shown)
     return "; ".join(f"{place}: {'; '.join(shown)}" for place, shown in places.items())
 

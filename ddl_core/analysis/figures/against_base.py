@@ -52,7 +52,7 @@ def ratios(arms: Sequence[Arm], base: int, taken: Turns) -> dict[str, list[Any]]
     others = [place for place in range(len(arms)) if place != base]
     found = {place: _ratio(arms[place], arms[base], taken) for place in others}
     known = [place for place in others if not np.isnan(found[place].low)]
-    words = dict(zip(known, estimates.decisions([found[place] for place in known]), strict=True))
+    words = {place: estimates.decision(found[place]) for place in known}
     columns: dict[str, list[Any]] = {
         name: [
             getattr(found[place], part) if place in found else np.nan for place in range(len(arms))

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs
-from ddl_core.analysis.estimates import ALPHA, MARGIN
+from ddl_core.analysis.estimates import MARGIN
 from ddl_core.analysis.figures import against_base, study_arms
 from ddl_core.analysis.figures.against_base import Arm
 from ddl_core.analysis.figures.over_workers import stack
-from ddl_core.analysis.figures.ratios import WORDS
+from ddl_core.analysis.figures.ratios import ONE_START, WORDS
 from ddl_core.analysis.plot import captions, marks, scales, style
 from ddl_core.analysis.plot.canvas import LeftOut, drawn_panels, frame, styled
 from ddl_core.analysis.plot.rows import best_rows, ranked_rows
@@ -70,11 +70,11 @@ def points(
 
     An arm is all runs that agree in every field of `RunSpec` but seed and repeat, and in all that
     their records tell of machine, software and settings. label names the fields in which a study's
-    arms differ. value (images/s) is the geometric mean over the n runs of the arm, over its
-    ``windows`` where it took turns, low and high its 95 % interval; ratio is to the arm called
+    arms differ. value (images/s) is the geometric mean over the n runs of the arm, over blocks of
+    its ``windows`` where it took turns, low and high its 95 % interval; ratio is to the arm called
     base, of paired windows where these are known. base is the study's reference arm; without one,
-    that which changes fewest defaults. decision is what `estimates.decisions` makes of the arms of
-    a panel as one family, empty without an interval. Arms that are curves over one field have its
+    that which changes fewest defaults. decision is what the interval of the ratio says, see
+    `estimates.decision`; empty without one. Arms that are curves over one field have its
     name as axis, and their place ``at`` it on a ``line``.
 
     A panel is a study and, where its runs come from several, a machine with its software.
@@ -88,7 +88,7 @@ def points(
     question
         What the study asks, the title of its figure; empty: a title that fits any study.
     """
-    made = made_runs(runs)
+    made = made_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
     taken = Turns(None if windows is None else windows.merge(kept, on=["study", "run_id"]))
     named = set() if windows is None else set(windows["reference"].dropna())
@@ -273,7 +273,7 @@ def _title(points: pd.DataFrame) -> str:
 
 def _count(row: pd.Series) -> str:
     lost = f", {row['failed']} lost" if row["failed"] else ""
-    return f"{row['windows'] or row['n']}{lost}"
+    return f"{row['n']}{lost}"
 
 
 def _value(row: pd.Series) -> str:
@@ -292,7 +292,10 @@ def _ratio_text(row: pd.Series) -> str:
 
 
 def _decision(row: pd.Series) -> str:
-    return "" if pd.isna(row["decision"]) else WORDS[row["decision"]]
+    if not pd.isna(row["decision"]):
+        return WORDS[row["decision"]]
+    known = row["windows"] and row["label"] != row["base"] and not np.isnan(row["ratio"])
+    return ONE_START if known else ""
 
 
 def _caption(points: pd.DataFrame, drawn: pd.DataFrame, more: Sequence[str]) -> list[str]:
@@ -314,13 +317,11 @@ def _caption(points: pd.DataFrame, drawn: pd.DataFrame, more: Sequence[str]) -> 
 
 def _columns_told(points: pd.DataFrame) -> list[str]:
     """Return the sentences on the columns of numbers beside the rows."""
-    taken = (points["windows"] > 0).any()
     known, decided = points["ratio_low"].notna().any(), points["decision"].notna().any()
     return [
         *(["In brackets: that of the ratio."] if known else []),
-        *(["n: windows, where arms took turns."] if taken else []),
-        *([f"Words: of all arms of a panel as one family (Holm), at {ALPHA:g}; alike: surely "
-           "within the margin; cannot say: neither that nor different."] if decided else []),
+        *(["Words: what the interval of the ratio says, each row by itself; alike: all of it is "
+           "within the margin; cannot say: neither that nor on one side of 1."] if decided else []),
     ]  # fmt: skip
 
 

@@ -35,14 +35,13 @@ def runs(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
 
 
 def _bars(measured: pd.DataFrame, interval_of: str) -> list[str]:
-    """Return the sentence on the intervals that are there: over windows, over runs, or both."""
+    """Return the sentence on the intervals that are there: over starts, over runs, or both."""
     known = measured[measured["low"].notna()]
     if known.empty:
         return []
     taken = known["windows"].fillna(0).astype(int) if "windows" in known else 0 * known["n"]
-    over = ["runs"] if (taken < 2).any() else []
-    if (taken > 1).any():
-        over.insert(0, f"{counted('', taken[taken > 1])} windows that took turns")
+    over = ["starts whose windows took turns"] if (taken > 0).any() else []
+    over += ["runs"] if (taken == 0).any() else []
     return [f"Bars: 95 % interval of {interval_of} (t on logs, over {' or '.join(over)})."]
 
 

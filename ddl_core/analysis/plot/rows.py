@@ -188,7 +188,8 @@ def _numbered(table: pd.DataFrame) -> pd.DataFrame:
     ranks = table.assign(
         **{name: table[name].map(order(table[name]).index) for name, order in orders.items()}
     )
-    rows = ranks.groupby(_ARM, dropna=False).ngroup()
+    arm = [*_ARM, *(name for name in ("second_start",) if name in ranks)]
+    rows = ranks.groupby(arm, dropna=False).ngroup()
     return table.assign(row=rows.astype(float)).sort_values("row", kind="stable")
 
 
@@ -206,6 +207,7 @@ def arm_name(row: pd.Series, formats: bool, lines: int = 1) -> str:
     """
     loader = style.loader_name(row["loader"], row["data_format"], formats)
     workers = f"{row['world_size']} worker{'s' if row['world_size'] > 1 else ''}"
+    workers += " (second start)" if row.get("second_start") else ""
     framework = style.strategy_name(row["framework"])
     parts = (
         (f"{framework}, {loader}", workers) if lines == 1 else (f"{loader}\n{framework}", workers)

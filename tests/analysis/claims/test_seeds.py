@@ -80,7 +80,7 @@ def test_one_run_an_arm_decides_nothing(make_run: MakeRun, judge: Judge) -> None
     measured(make_run, {"torch": 0.95, "tensorflow": 0.8, "keras": 0.6, "mxnet": 0.5}, repeats=1)
     table = judge()
     assert table.loc["O01", "verdict"] == claims.UNDECIDED
-    assert "(single run)" in table.loc["O01", "here"]
+    assert "(one start)" in table.loc["O01", "here"]
 
 
 def test_alike_is_neither(make_run: MakeRun, judge: Judge) -> None:

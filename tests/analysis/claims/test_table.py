@@ -18,7 +18,7 @@ from ddl_core.analysis.tables import (
     windows_table,
 )
 from ddl_core.records.paths import PAPER, Tree
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 SPREAD = (1.0, 1.01, 0.99)
@@ -123,16 +123,6 @@ def test_one_process_tells_of_loaders_and_not_of_frameworks(
     assert judged.loc["O02", "here"] == ""
 
 
-def turns(seconds: list[float], place: int) -> list:
-    """Return a run's rows: a cold epoch, then a window in each round of one block."""
-    about = {"block": "b", "reference": "r", "place": place}
-    rows = [epoch_row(0)]
-    for number, wall_s in enumerate(seconds):
-        turn = {**about, "round": number}
-        rows.append(epoch_row(number + 1, wall_s=wall_s, turn=turn))
-    return rows
-
-
 def test_windows_that_took_turns_are_pairs(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     """A machine that slows down threefold hides 10 % between runs, not between neighbours."""
     drift = [10.0, 16.0, 22.0, 30.0]
@@ -140,13 +130,26 @@ def test_windows_that_took_turns_are_pairs(tree: Tree, make_run: MakeRun, paper:
         1.10 * wall_s * factor for wall_s, factor in zip(drift, (1, 1.01, 0.99, 1), strict=True)
     ]
     common = {"system": MACHINE, "gpus_per_node": 2}
-    make_run(strategy="ddp", rows=turns(drift, 0), **common)
-    make_run(strategy="horovod", rows=turns(slower, 1), **common)
-    unpaired = judge(tree, paper).loc["O02", "here"]
-    assert "1.10 (single run), cannot say" in unpaired
+    reference = {"strategy": "ddp", "gpus_per_node": 2}
+    in_blocks(make_run, {"strategy": "ddp"}, drift, reference=reference, **common)
+    in_blocks(make_run, {"strategy": "horovod"}, slower, reference=reference, place=1, **common)
+    assert judge(tree, paper).loc["O02", "here"].endswith("], cannot say")
     paired = judge(tree, paper, windows=windows_table(tree.runs)).loc["O02", "here"]
     assert paired.startswith("laptop, 2 workers, 2 CPU cores, ResNet50: PyTorch-DDP / Horovod")
     assert paired.endswith("], greater")
+
+
+def test_a_slow_base_that_flatters_e_shows_against_one_process(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    """DeepSpeed's one worker is slow, so its E is that of DDP; against one process it is not."""
+    measure(make_run, 20.0, MACHINE, strategy="single")
+    for strategy, one, two in (("ddp", 20.0, 15.0), ("deepspeed", 40.0, 30.0)):
+        measure(make_run, one, MACHINE, strategy=strategy)
+        measure(make_run, two, MACHINE, strategy=strategy, gpus_per_node=2)
+    told = judge(tree, paper).loc["O10", "here"]
+    assert "E of PyTorch-DDP / DeepSpeed (native, folders) 1.00" in told
+    assert "0.67 and 0.33" in told
 
 
 @pytest.mark.parametrize(
