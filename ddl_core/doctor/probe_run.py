@@ -182,15 +182,19 @@ def submit_probe(directory: Path, script: str) -> str:
     ------
     LaunchError, RecordError
         If SLURM refuses, or a file cannot be written; then no job is left.
+    KeyboardInterrupt
+        If this process was interrupted; the job was cancelled.
     """
     files = ProbeFiles(directory)
     write_atomically(files.script, script)
-    record = read_probe(directory)
+    record, job_id = read_probe(directory), ""
     try:
         with scheduler.held(files.script, record.name) as job_id:
             write_probe(directory, record.model_copy(update={"job_id": job_id}))
     except KeyboardInterrupt:
-        scheduler.cancel(job_id)
+        if job_id:
+            with suppress(DDLError):
+                scheduler.cancel(job_id)
         raise
     return job_id
 
@@ -268,4 +272,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # SLURM may end a script and not what it started.
+    processes.die_with_parent(number=signal.SIGTERM)
     sys.exit(main(sys.argv[1:]))

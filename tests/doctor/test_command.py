@@ -1,12 +1,14 @@
 """``ddl doctor`` of this machine and of a site, with stand-ins for SLURM's programs."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from ddl_core.doctor import machine, probe_run
-from ddl_core.errors import LaunchError
+from ddl_core.errors import STOPPED, LaunchError
 from ddl_core.launch.box import possible
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
@@ -208,3 +210,23 @@ def test_a_failed_probe_is_shown_with_its_reason(doctor) -> None:
     assert result.exit_code == 1
     assert "rank 1: rank 1 was killed" in result.output
     assert doctor("--show", folder / "nothing").exit_code == 1
+
+
+def test_ctrl_c_while_a_probe_is_submitted_leaves_no_job(
+    doctor: Doctor, images: Path, login_node: StandIns
+) -> None:
+    sbatch = (login_node.folder / "sbatch").read_text()
+    interrupt = f"""case "$*" in *--hold*) kill -INT {os.getpid()};; esac"""
+    login_node.script("sbatch", sbatch.replace("#!/bin/sh\n", f"#!/bin/sh\n{interrupt}\n"))
+    result = doctor("--site", "localtest", "--data", images)
+    assert result.exit_code != 0
+    assert login_node.calls("scancel") == ["17"]
+
+
+def test_the_notice_of_its_jobs_time_limit_interrupts_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        probe_run, "run_probe", lambda directory: signal.raise_signal(signal.SIGUSR1)
+    )
+    assert probe_run.main([str(tmp_path)]) == STOPPED
