@@ -74,6 +74,15 @@ def test_a_machine_without_modules(home, alone) -> None:
     assert "module: command not found" in one.detail
 
 
+@pytest.mark.parametrize("folder", ["$NOT_SET_HERE/caches", "${NOT_SET_HERE:?}/caches"])
+def test_caches_of_a_variable_that_is_not_set_are_refused(folder, home, alone, monkeypatch) -> None:
+    monkeypatch.delenv("NOT_SET_HERE", raising=False)
+    one = found(caches=f"{home}{folder}")["caches"]
+    assert one.state == "bad"
+    assert "NOT_SET_HERE" in one.detail
+    assert not (home / "caches").exists()
+
+
 def test_caches_are_made_where_the_machine_says(home, alone, monkeypatch) -> None:
     monkeypatch.setenv("SCRATCH_OF_TEST", str(home / "scratch"))
     one = found(caches="$SCRATCH_OF_TEST/caches")["caches"]

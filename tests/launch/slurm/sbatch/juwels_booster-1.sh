@@ -19,18 +19,18 @@ set -e
 module purge
 module load Stages/2025 GCC OpenMPI Python
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
-export DDL_CACHES="$SCRATCH/$USER/ddl-caches"
-export XDG_CACHE_HOME="$SCRATCH/$USER/ddl-caches"
-export MPLCONFIGDIR="$SCRATCH/$USER/ddl-caches/matplotlib"
-export TORCH_HOME="$SCRATCH/$USER/ddl-caches/torch"
-export TORCH_EXTENSIONS_DIR="$SCRATCH/$USER/ddl-caches/torch_extensions"
-export TRITON_CACHE_DIR="$SCRATCH/$USER/ddl-caches/triton"
-export TORCHINDUCTOR_CACHE_DIR="$SCRATCH/$USER/ddl-caches/torchinductor"
+export DDL_CACHES="${SCRATCH:?}/$USER/ddl-caches"
+export XDG_CACHE_HOME="${SCRATCH:?}/$USER/ddl-caches"
+export MPLCONFIGDIR="${SCRATCH:?}/$USER/ddl-caches/matplotlib"
+export TORCH_HOME="${SCRATCH:?}/$USER/ddl-caches/torch"
+export TORCH_EXTENSIONS_DIR="${SCRATCH:?}/$USER/ddl-caches/torch_extensions"
+export TRITON_CACHE_DIR="${SCRATCH:?}/$USER/ddl-caches/triton"
+export TORCHINDUCTOR_CACHE_DIR="${SCRATCH:?}/$USER/ddl-caches/torchinductor"
 export NCCL_SOCKET_IFNAME="ib0"
 export GLOO_SOCKET_IFNAME="ib0"
 export HOROVOD_GLOO_IFACE="ib0"
 export HOROVOD_CONTROLLER="mpi"
-export NCCL_IB_TIMEOUT="50"
+export NCCL_IB_TIMEOUT="22"
 # Libraries load code from there: whatever is open to other users, a run refuses.
 mkdir -p -m 700 "$DDL_CACHES"
 

@@ -18,13 +18,13 @@
 # node; the ranks that it starts are one step of this job.
 set -e
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
-export DDL_CACHES="$SCRATCH/ddl-caches"
-export XDG_CACHE_HOME="$SCRATCH/ddl-caches"
-export MPLCONFIGDIR="$SCRATCH/ddl-caches/matplotlib"
-export TORCH_HOME="$SCRATCH/ddl-caches/torch"
-export TORCH_EXTENSIONS_DIR="$SCRATCH/ddl-caches/torch_extensions"
-export TRITON_CACHE_DIR="$SCRATCH/ddl-caches/triton"
-export TORCHINDUCTOR_CACHE_DIR="$SCRATCH/ddl-caches/torchinductor"
+export DDL_CACHES="${SCRATCH:?}/ddl-caches"
+export XDG_CACHE_HOME="${SCRATCH:?}/ddl-caches"
+export MPLCONFIGDIR="${SCRATCH:?}/ddl-caches/matplotlib"
+export TORCH_HOME="${SCRATCH:?}/ddl-caches/torch"
+export TORCH_EXTENSIONS_DIR="${SCRATCH:?}/ddl-caches/torch_extensions"
+export TRITON_CACHE_DIR="${SCRATCH:?}/ddl-caches/triton"
+export TORCHINDUCTOR_CACHE_DIR="${SCRATCH:?}/ddl-caches/torchinductor"
 export FI_MR_CACHE_MONITOR="userfaultfd"
 export HDF5_USE_FILE_LOCKING="FALSE"
 # Libraries load code from there: whatever is open to other users, a run refuses.
