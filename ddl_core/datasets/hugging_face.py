@@ -35,6 +35,7 @@ class Split:
         self.classes = tuple(rows.features[label].names)
         self.fingerprint = fingerprint
         self._rows, self._image, self._label = rows, image, label
+        self._labels: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -42,6 +43,12 @@ class Split:
     def __getitem__(self, number: int) -> tuple[bytes, int]:
         row = self._rows[number]
         return _content(row[self._image] or {}), row[self._label]
+
+    def label(self, number: int) -> int:
+        """Return the class of an image; -1 where it has none."""
+        if self._labels is None:
+            self._labels = [-1 if one is None else int(one) for one in self._rows[self._label]]
+        return self._labels[number]
 
     def name(self, number: int) -> str:
         """Return by what an image of a set that nobody has divided is told from others."""

@@ -23,7 +23,7 @@ from ddl_core.datasets.folder import class_folders, list_images, scan
 from ddl_core.datasets.image_file import why
 from ddl_core.datasets.writing import write_folder
 from ddl_core.errors import DataError, NotInstalledError, SpecError
-from ddl_core.spec.gate import shown
+from ddl_core.spec.gate import shown, some
 
 SPLITS = ("train", "val")
 ONE_IN = 10  # of undivided images are for validation
@@ -140,6 +140,8 @@ class _Whole(OwnSplit, Protocol):
 
     def name(self, number: int) -> str: ...
 
+    def label(self, number: int) -> int: ...
+
 
 class _Folders:
     """All images of class folders."""
@@ -158,15 +160,16 @@ class _Folders:
     def name(self, number: int) -> str:
         return self._images.name(number)
 
+    def label(self, number: int) -> int:
+        return self._images.label(number)
+
 
 class _Part:
-    """Every image of an undivided set that is in one split, by the hash of its name."""
+    """The images of an undivided set that are in one split."""
 
-    def __init__(self, whole: _Whole, held: bool) -> None:
+    def __init__(self, whole: _Whole, numbers: Sequence[int]) -> None:
         self.classes, self.fingerprint = whole.classes, whole.fingerprint
-        self._whole = whole
-        self._numbers = [number for number in range(len(whole))
-                         if _is_held(whole.name(number)) == held]  # fmt: skip
+        self._whole, self._numbers = whole, numbers
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -178,8 +181,34 @@ class _Part:
         return self._whole.name(self._numbers[number])
 
 
-def _is_held(name: str) -> bool:
-    return int(sha256(name.encode("utf-8", "surrogateescape")).hexdigest(), 16) % ONE_IN == 0
+def _hash(name: str) -> int:
+    return int(sha256(name.encode("utf-8", "surrogateescape")).hexdigest(), 16)
+
+
+def _held(whole: _Whole) -> set[int]:
+    """Return the images for validation: by the hash of their names, some of each class, not all.
+
+    Raises
+    ------
+    DataError
+        If a class has one image alone.
+    """
+    by_class: dict[int, list[int]] = {}
+    for number in range(len(whole)):
+        by_class.setdefault(whole.label(number), []).append(number)
+    known = [one for one in sorted(by_class) if 0 <= one < len(whole.classes)]
+    if alone := [str(whole.classes[one]) for one in known if len(by_class[one]) == 1]:
+        raise DataError(
+            f"classes with one image alone: {some(alone)}; training and validation need one each: "
+            "add images, or leave these classes out"
+        )
+    chosen: set[int] = set()
+    for numbers in by_class.values():
+        hashes = {number: _hash(whole.name(number)) for number in numbers}
+        held = [number for number in numbers if hashes[number] % ONE_IN == 0]
+        held = held or [min(numbers, key=hashes.__getitem__)]
+        chosen.update(held[:-1] if len(held) == len(numbers) else held)
+    return chosen
 
 
 def _found(source: str) -> Mapping[str, OwnSplit]:
@@ -204,7 +233,11 @@ def _found(source: str) -> Mapping[str, OwnSplit]:
 
 
 def _divided(whole: _Whole) -> Mapping[str, OwnSplit]:
-    return {"train": _Part(whole, held=False), "val": _Part(whole, held=True)}
+    held, numbers = _held(whole), range(len(whole))
+    return {
+        "train": _Part(whole, [number for number in numbers if number not in held]),
+        "val": _Part(whole, [number for number in numbers if number in held]),
+    }
 
 
 class _Files:

@@ -298,7 +298,7 @@ TWO = Features({"id": Image(), "seen": Image(), "kind": ClassLabel(names=NAMES)}
         ({}, r"has the splits \(none\)"),
         ({"train": rows(), "val": rows(0)}, "set/val has no file .*: the set has no images, or"),
         ({"train": rows(0)}, "set/train has no file .*: the set has no images, or was not copied"),
-        ({"train": rows(1)}, "split '(train|val)' has no images"),
+        ({"train": rows(1)}, "one image alone: a cat"),
         (
             {"train": rows().remove_columns("seen")},
             "set/train has to have one column of type Image, but has none among 'id', 'kind'; "

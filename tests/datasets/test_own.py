@@ -15,6 +15,7 @@ from PIL import Image
 from ddl_core.cli import main
 from ddl_core.datasets.folder import list_images
 from ddl_core.datasets.own import SOURCE, write_own
+from ddl_core.datasets.verify import verify
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from tests.pictures import write_pictures
 
@@ -199,6 +200,31 @@ def test_class_folders_are_divided_by_their_names(tmp_path: Path) -> None:
     assert held in (2 * counts[1], 2 * counts[1] + 1), "an image more moves no other"
     with pytest.raises(DataError, match="has train/ and val/ already: use it as it is, with --dat"):
         write_own(str(tmp_path / "both"), tmp_path / "third", progress=False)
+
+
+def test_each_class_of_an_undivided_set_is_in_both_splits(tmp_path: Path) -> None:
+    source = tmp_path / "small"
+    for label, images in enumerate([2, 3, 12, 40]):
+        (source / f"c{label}").mkdir(parents=True)
+        for number in range(images):
+            picture = Image.new("RGB", (8, 8), (label, number, 0))
+            picture.save(source / f"c{label}" / f"{number}.png")
+    out = tmp_path / "out"
+    assert write_own(str(source), out, progress=False) == 57
+    assert verify(out, progress=False, processes=1).ok
+    for split in ("train", "val"):
+        assert len(list_images(out / split).present()) == 4
+
+
+def test_a_class_with_one_image_cannot_be_divided(tmp_path: Path) -> None:
+    source = tmp_path / "small"
+    for name, images in (("many", 5), ("single", 1)):
+        (source / name).mkdir(parents=True)
+        for number in range(images):
+            Image.new("RGB", (8, 8)).save(source / name / f"{number}.png")
+    with pytest.raises(DataError, match="one image alone: single; "):
+        write_own(str(source), tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_says_where_they_are(tmp_path: Path) -> None:
