@@ -85,10 +85,11 @@ def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: b
     resolve, judged by how much earlier records of this machine varied.
     """
     from ddl_core.analysis.design import resolves
-    from ddl_core.launch.plan import find_study, short_windows, without_throughput
+    from ddl_core.launch.plan import check_images, find_study, short_windows, without_throughput
     from ddl_core.records.ledger import plan
 
     asked, tree = find_study(name), tree_of(root)
+    check_images(ledger(asked, tree), tree, data_dir)
     entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
     click.echo(show_entries(entries))
     click.echo(counts(entries))

@@ -1,10 +1,12 @@
 """Which runs of a study are left, their folders and their data: before anything starts."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 
-from ddl_core.errors import RecordError, SpecError
+from ddl_core.errors import DataError, RecordError, SpecError
 from ddl_core.launch import preflight
+from ddl_core.rank.images import Images
 from ddl_core.records.ledger import (
     TO_RETRY,
     TO_RUN,
@@ -62,10 +64,37 @@ def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -
     ------
     DataError
         If one is missing or cannot be read.
+    SpecError
+        If a run asks for more images or classes than there are.
     """
     places = ((_folder_of(item, tree, data_dir), item.spec.data_format) for item in entries)
     for folder, data_format in sorted({(folder, form) for folder, form in places if folder}):
         preflight.check_data(folder, data_format)
+    check_images(entries, tree, data_dir)
+
+
+def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check that runs ask for no more images and classes than the folders have that are there.
+
+    What else is wrong with a folder its ranks name.
+
+    Raises
+    ------
+    SpecError
+        If one asks for more.
+    """
+    checked = set()
+    for item in entries:
+        spec, folder = item.spec, _folder_of(item, tree, data_dir)
+        asked = (spec.train_images, spec.eval_images, spec.classes, spec.global_batch_size)
+        if folder is None or spec.data_format != "folder" or (folder, asked) in checked:
+            continue
+        checked.add((folder, asked))
+        with suppress(DataError):
+            images = len(Images(spec, folder, "train"))
+            preflight.check_batch(spec.model_copy(update={"train_images": images}))
+            if spec.work == "train" and spec.eval_every:
+                Images(spec, folder, "eval")
 
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:

@@ -17,6 +17,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 from tests.launch.running import TINY
 from tests.launch.stand_ins import StandIns
+from tests.pictures import write_pictures
 
 
 class FakeJob:
@@ -259,6 +260,29 @@ def test_a_study_is_found_by_name_or_by_file(
     assert find_study("mine").name == "mine"
     with pytest.raises(SpecError, match="unknown study 'yours'; choose one of: mine"):
         find_study("yours")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"eval_images": [9]}, r"eval_images = 9, but there are only 8"),
+        ({"train_images": [33]}, r"train_images = 33, but there are only 32"),
+        ({"local_batch_size": [64], "train_images": [None]}, r"global batch of 64 images"),
+        ({"classes": [3]}, r"classes = 3, but .* has 4 class folders"),
+    ],
+)
+def test_what_the_data_cannot_give_is_refused_before_anything_starts(
+    wrong: dict[str, list[Any]], words: str, tmp_path: Path
+) -> None:
+    data = write_pictures(tmp_path / "data", 32, 8)
+    base = {"loader": "native", "classes": 4, "train_images": 32, "eval_images": 8,
+            "local_batch_size": 4, "image_size": 32}  # fmt: skip
+    base = {name: value for name, value in base.items() if name not in wrong}
+    study = Study(name="own", question="?", base=base, axes=wrong, repeats=1)
+    tree = Tree(tmp_path / "results")
+    with pytest.raises(SpecError, match=words):
+        run_study(study, tree, data_dir=data, progress=False)
+    assert not tree.run_folders("own")
 
 
 def test_a_single_run_is_planned_once(tmp_path: Path) -> None:
