@@ -2,17 +2,20 @@
 
 import re
 import shutil
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from markupsafe import escape
 
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.launch import report
 from ddl_core.launch.report import write_report
+from ddl_core.records.asked import asked
 from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree
-from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
+from tests.analysis.conftest import CODE, MACHINE, MakeRun, laptop, make_run, tree  # noqa: F401
 
 pytestmark = pytest.mark.notebook
 
@@ -48,10 +51,20 @@ def test_a_report_is_whole_and_stands_alone(
     tmp_path: Path,
 ) -> None:
     run_id = keep_a_lab_book(tree)
+    answer = tree.figures / "laptop" / "comparison.png"
+    answer.parent.mkdir(parents=True)
+    answer.write_bytes(b"a picture")
     tree.tables.mkdir()
     (tree.tables / "laptop.csv").write_text("run_id\n")
     index = write_report(tree, tmp_path / "sent" / "report", progress=False)
     pages = sorted(str(one.relative_to(index.parent)) for one in index.parent.rglob("*.html"))
+    text = index.read_text()
+    study = asked("laptop", tree)
+    assert study
+    assert str(escape(study.question)) in text
+    assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text
+    for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):
+        assert str(fact) in text
     book = f"lab_books/laptop/{run_id}.html"
     assert pages == ["10_measured.html", "11_throughput.html", "index.html", book]
     for page in pages:

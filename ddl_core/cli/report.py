@@ -23,8 +23,11 @@ def report(root: Path | None, folder: Path | None) -> None:
     Pictures are inside the pages, which load nothing from elsewhere; the lab book of each run is
     linked where there is one. An older report in the folder is replaced. Takes some minutes.
     """
+    from ddl_core.analysis.redraw import redraw
     from ddl_core.launch.report import write_report
 
     tree = tree_of(root) if root else committed()
+    if root and tree.studies():  # the index shows the figure that answers each study's question
+        redraw(tree, figures=tree.figures)
     index = write_report(tree, folder or (tree.root / REPORT.name if root else REPORT))
     click.echo(f"open {index} in a browser, or send the folder {index.parent}")

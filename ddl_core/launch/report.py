@@ -3,7 +3,10 @@
 Pictures are inside the pages, which load nothing from elsewhere and need no JavaScript.
 """
 
+import base64
 import shutil
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -14,12 +17,15 @@ from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_core.launch.lab_book import execute
-from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed
+from ddl_core.records.asked import asked, own_folders
+from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
+from ddl_core.records.run import RunRecord, read_record
 from ddl_core.records.storage import cannot_write
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
 MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
+ANSWERS = ("comparison", "throughput_by_arm")  # figures that answer a question, best first
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
@@ -31,9 +37,12 @@ class Page(NamedTuple):
 
 
 class Study(NamedTuple):
-    """What the index tells of a study: its table, and the lab books of its runs, if there are."""
+    """What the index tells of a study: question, facts, figure, table, lab books of its runs."""
 
     name: str
+    question: str
+    facts: list[str]
+    figure: str  # as an address with its content; empty where none is drawn
     table: Page | None
     lab_books: list[Page]
 
@@ -120,7 +129,37 @@ def _of_study(tree: Tree, study: str, folder: Path) -> Study:
             book = _write_page(run.notebook, target, folder, code=True)
             books.append(book._replace(title=run.directory.name))
     linked = Page(table.name, f"tables/{table.name}") if table.is_file() else None
-    return Study(study, linked, books)
+    question = asked(study, tree)
+    figures = [tree.figures / study / f"{name}.png" for name in ANSWERS]
+    drawn = next((path for path in figures if path.is_file()), None)
+    content = base64.b64encode(drawn.read_bytes()).decode() if drawn else ""
+    figure = f"data:image/png;base64,{content}" if drawn else ""
+    return Study(
+        study, question.question if question else "", _facts(study, tree), figure, linked, books
+    )
+
+
+def _facts(study: str, tree: Tree) -> list[str]:
+    """Return how many runs there are, when and where they were made, and by which commit."""
+    records: list[RunRecord] = []
+    for folder in own_folders(study, tree):
+        with suppress(RecordError):  # the pages name what cannot be read
+            records.append(read_record(folder))
+    by_state = Counter(one.status for one in records)
+    days = sorted(one.started_utc[:10] for record in records for one in record.attempts)
+    systems = [record.system or {} for record in records if record.system]
+    machines = {f"{one.get('accelerator') or one.get('cpu')}" for one in systems}
+    commits = {
+        f"{(one.provenance or {}).get('git_commit')}"[:8] for one in records if one.provenance
+    }
+    told = {
+        "runs": ", ".join(f"{number} {state}" for state, number in sorted(by_state.items())),
+        "measured": " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
+        "machine": ", ".join(sorted(machines)),
+        "commit": ", ".join(sorted(commits)),
+        "records": portable(tree.study(study)),
+    }
+    return [f"{name}: {text}" for name, text in told.items() if text]
 
 
 def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:
