@@ -3,11 +3,13 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.hermetic import directory, hermetic
 
 pytest_plugins = ["tests.launch.fixtures", "tests.browser"]
 
@@ -89,7 +91,14 @@ def _results_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+def _directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    tmp_path_factory.getbasetemp()  # stays where pytest looks for those of earlier sessions
+    with directory():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server(request: pytest.FixtureRequest, _directory: None) -> Iterator[None]:
     """Let all ranks, those of fixtures too, come from one process that has imported torch."""
     from ddl_core.launch.fork_server import shared
 
@@ -108,33 +117,24 @@ def planted_names() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _restored() -> Iterator[None]:
-    """Let nothing leave variables behind: frameworks set some when they are imported.
-
-    Ranks whose environment is not that of the session's fork server would need one of their own.
-    """
-    before = dict(os.environ)
-    yield
-    if dict(os.environ) != before:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _environment_of_module() -> Iterator[None]:
-    with _restored():
+def _a_module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    # Of the session, SLURM is there from the first test that asks for it.
+    with nullcontext() if _marks(request.node) & {"slurm"} else hermetic(request.node.nodeid):
         yield
 
 
 @pytest.fixture(autouse=True)
-def _environment_of_test() -> Iterator[None]:
-    with _restored():
+def _a_test_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Come before all others of a test, and so end after them."""
+    with hermetic(request.node.nodeid):
         yield
 
 
 @pytest.fixture(autouse=True)
-def results_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results_root(
+    _a_test_leaves_nothing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Give every test a results folder of its own; no test writes to the real one."""
     root = tmp_path / "results"
     monkeypatch.setenv("DDL_RESULTS", str(root))

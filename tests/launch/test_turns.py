@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -215,19 +216,20 @@ def test_a_rank_that_waits_for_its_turn_is_not_said_to_hang(
 
 
 def test_processes_are_frozen_and_thawed() -> None:
-    environment = {**os.environ, "DDL_RUN_TOKEN": "frozen-and-thawed"}
+    token = uuid.uuid4().hex
+    environment = {**os.environ, "DDL_RUN_TOKEN": token}
     rank = {**environment, "RANK": "0"}
     with (
         subprocess.Popen(["sleep", "60"], env=environment) as leader,
         subprocess.Popen(["sleep", "60"], env=rank) as child,
     ):
         try:
-            stopped = freeze("frozen-and-thawed")
+            stopped = freeze(token)
             assert [one.pid for one in stopped] == [child.pid]
             state = psutil.Process(child.pid)
-            wait_for(lambda: state.status() == psutil.STATUS_STOPPED, "a stop", 10)
+            wait_for(lambda: state.status() == psutil.STATUS_STOPPED, "a stop")
             thaw(stopped)
-            wait_for(lambda: state.status() != psutil.STATUS_STOPPED, "an end of it", 10)
+            wait_for(lambda: state.status() != psutil.STATUS_STOPPED, "an end of it")
         finally:
             child.kill()
             leader.kill()

@@ -72,7 +72,8 @@ def test_no_root_is_needed(cluster: EmulatedSlurm, tmp_path: Path) -> None:
 
 @on_slurm
 def test_nothing_is_left_of_a_killed_session(cluster: EmulatedSlurm, start: Start) -> None:
-    show = "dirname $(dirname $(command -v sbatch)); srun --nodes=2 sleep 1000"
+    seconds = f"1000.{os.getpid()}"  # by which its processes are known
+    show = f"dirname $(dirname $(command -v sbatch)); srun --nodes=2 sleep {seconds}"
     session = start(*MODULE, "sh", "-c", show)
     assert session.stdout
     folder = Path(session.stdout.readline().strip())
@@ -80,7 +81,7 @@ def test_nothing_is_left_of_a_killed_session(cluster: EmulatedSlurm, start: Star
 
     def sleepers() -> list[psutil.Process]:
         own = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"]]
-        return [one for one in own if one.info["cmdline"][-2:] == ["sleep", "1000"]]
+        return [one for one in own if one.info["cmdline"][-2:] == ["sleep", seconds]]
 
     wait_for(lambda: len(sleepers()) >= 2, "the job")
     daemons = processes_at(folder)

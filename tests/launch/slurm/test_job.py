@@ -29,6 +29,8 @@ from ddl_core.records.storage import now
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
+JOB = str(os.getpid())  # a job's ranks meet at a port that follows from it
+
 
 @pytest.fixture
 def slurm(stand_ins: StandIns) -> StandIns:
@@ -45,7 +47,7 @@ def begun(run_dir: Path) -> "Iterator[subprocess.Popen[str]]":
     place = Place((run_dir,), PROJECT, sys.executable)
     script.write_text(render([spec], find_site("localtest"), Options(), place))
     values = {
-        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_ID": JOB,
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_JOB_NODELIST": "n1",
         "SLURM_CPUS_PER_TASK": "1",
@@ -74,7 +76,7 @@ def test_the_script_completes_its_run(slurm: StandIns) -> None:
     record = read_record(run_dir)
     assert record.status == "completed"
     assert record.provenance is not None
-    assert record.provenance["scheduler"]["SLURM_JOB_ID"] == "17"
+    assert record.provenance["scheduler"]["SLURM_JOB_ID"] == JOB
     assert RunFiles(run_dir).notebook.exists()
     assert list(RunFiles(run_dir).logs.glob("attempt_0/srun/attempt_0/0/stderr.log"))
     assert slurm.calls("scontrol") == ["show hostnames n1"]
@@ -94,11 +96,11 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
     record = read_record(run_dir)
     item = entry(record.spec, run_dir)
     assert item.reason == f"Interrupted: {job.GOES_ON}"
-    assert (item.state, item.category, item.job_id) == ("interrupted", "time_limit", "17")
+    assert (item.state, item.category, item.job_id) == ("interrupted", "time_limit", JOB)
     assert record.attempts[-1].error == record.error
     assert pending([item]) == [item]
     assert processes_of(run_dir) == []
-    assert slurm.calls("scontrol")[-1] == "requeue 17"
+    assert slurm.calls("scontrol")[-1] == f"requeue {JOB}"
 
 
 @pytest.mark.notebook
@@ -130,7 +132,7 @@ def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) 
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=120)
     assert process.returncode > 128, output
-    assert slurm.calls("scontrol")[-1] == "requeue 17"
+    assert slurm.calls("scontrol")[-1] == f"requeue {JOB}"
     assert RunFiles(run_dir).record.read_bytes() == before
     assert processes_of(run_dir) == []
 

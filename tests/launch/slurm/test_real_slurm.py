@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.multiprocess,
     pytest.mark.slurm,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),  # several waits of PATIENCE_S
 ]
 PATIENCE_S = 240  # a start takes 10 s, and several times that on a busy machine
 TWO_NODES = {"strategy": "ddp", "nodes": 2}

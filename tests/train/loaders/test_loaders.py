@@ -228,4 +228,4 @@ def test_a_killed_rank_takes_its_loader_processes_along(folder, tmp_path):
     assert len(loaders) >= 2
     rank.kill()
     rank.wait()
-    assert psutil.wait_procs(loaders, timeout=3)[1] == []
+    assert psutil.wait_procs(loaders, timeout=20)[1] == []

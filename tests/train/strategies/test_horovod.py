@@ -311,7 +311,8 @@ def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_
     assert count(pair["horovod"], "MEMCPY_IN_FUSION_BUFFER") > 0
     assert count(run, "MEMCPY_IN_FUSION_BUFFER") == 0
     # Their distance, not their number: a busy machine takes longer for the same work.
-    assert cycle_ms(run) >= 20 > cycle_ms(pair["horovod"])
+    assert cycle_ms(run) >= 20
+    assert cycle_ms(run) > 1.5 * cycle_ms(pair["horovod"])
 
 
 @pytest.mark.numeric
