@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis import estimates
+from ddl_core.analysis.claims import terms
 from ddl_core.analysis.claims.decide import Seen
-from ddl_core.analysis.claims.statements import EPOCHS, LOCAL_BATCH, Part
+from ddl_core.analysis.claims.statements import LOCAL_BATCH, Part
 from ddl_core.analysis.estimates import Estimate
 from ddl_core.analysis.figures import accuracy as figure
 from ddl_core.analysis.plot import style
@@ -172,13 +173,7 @@ def interval(value: Estimate) -> str:
 
 
 def _of_the_paper(found: Sequence[Arm]) -> Iterator[Arm]:
-    terms = {
-        "dataset": "imagenet",
-        "model": "resnet50",
-        "epochs": EPOCHS,
-        "local_batch_size": LOCAL_BATCH,
-    }
-    return (arm for arm in found if all(arm.about[name] == want for name, want in terms.items()))
+    return (arm for arm in found if terms.of_learning(arm.about))
 
 
 def _gpus(arm: Arm) -> int:

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from ddl_core.analysis.claims import terms
 from ddl_core.analysis.claims.statements import (
     EPOCHS,
     KINDS,
@@ -10,7 +11,7 @@ from ddl_core.analysis.claims.statements import (
     Statement,
     sizes_needed,
 )
-from ddl_core.analysis.paper import FORMATS, covers
+from ddl_core.analysis.paper import covers
 from ddl_core.records.paths import STUDIES
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
@@ -76,10 +77,11 @@ def _plans(runs: list[RunSpec], need: Need) -> bool:
 def _serves(part: Part, run: RunSpec) -> bool:
     """Say whether a run tells of the quantity at all, on the paper's terms."""
     kind = KINDS[part.quantity]
+    about = run.model_dump()
     if kind == "accuracy":
-        return run.dataset == "imagenet" and run.model == "resnet50" and run.epochs == EPOCHS
-    if run.accumulation > 1 or run.data_format != FORMATS.get(run.loader):
+        return terms.of_learning(about)
+    if not terms.of_speed(about):
         return False
     if kind == "runtime":
-        return run.dataset == "imagenet" and run.epochs == EPOCHS and not run.window_steps
+        return run.epochs == EPOCHS and not run.window_steps
     return kind != "kernel time" or run.profile_steps > 0 or run.nsys

@@ -10,10 +10,11 @@ import pandas as pd
 
 from ddl_core.analysis import arms as pooling
 from ddl_core.analysis import estimates
+from ddl_core.analysis.claims import terms
 from ddl_core.analysis.claims.decide import Seen
-from ddl_core.analysis.claims.statements import EPOCHS, LOCAL_BATCH, Part
+from ddl_core.analysis.claims.statements import EPOCHS, Part
 from ddl_core.analysis.estimates import Estimate
-from ddl_core.analysis.paper import BASE_WORLD_SIZE, FORMATS, covers
+from ddl_core.analysis.paper import BASE_WORLD_SIZE, covers
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.tables import KERNELS
 from ddl_core.analysis.turns import Turns, Windows, over_blocks, relative
@@ -201,31 +202,29 @@ def _is_side(arm: Arm, part: Part, side: str) -> bool:
 def _formats_compare(one: Arm, other: Arm) -> bool:
     """Say whether two loaders read the same format, or each the one that it has in the paper."""
     same = one.about["data_format"] == other.about["data_format"]
-    return same or (_reads_as_stated(one) and _reads_as_stated(other))
-
-
-def _reads_as_stated(arm: Arm) -> bool:
-    return bool(arm.about["data_format"] == FORMATS.get(arm.about["loader"]))
+    return same or all(terms.reads_as_stated(arm.about) for arm in (one, other))
 
 
 def _fits(arm: Arm, part: Part, strict: bool) -> bool:
     """Say whether `part` speaks of `arm`.
 
-    Elsewhere than on the paper's terms, sizes, hardware, batch, format and (unless compared) the
-    network may be others; and where loaders or networks are compared, one process without a
-    framework tells of them too.
+    Elsewhere than on the paper's terms, hardware, data, batch, format and (unless compared) the
+    network may be others, and the sizes too, unless a number is stated of them; and where loaders
+    or networks are compared, one process without a framework tells of them too.
     """
     about, where = arm.about, part.where
+    sized = part.compared == "world_size" or part.low <= arm.workers <= part.high
+    if not (part.compared or sized):
+        return False
     if not strict:
         strategies = {where.get("strategy", about["strategy"])}
         strategies |= {"single"} if part.compared in ("loader", "model") else set()
         return about["strategy"] in strategies and _covered(where, "loader", about)
     return (
         all(_covered(where, name, about) for name in ("strategy", "loader", "model"))
-        and (part.compared == "world_size" or part.low <= arm.workers <= part.high)
+        and sized
         and not about["on_cpu"]
-        and about["local_batch_size"] == LOCAL_BATCH
-        and _reads_as_stated(arm)
+        and terms.of_speed(about)
     )
 
 

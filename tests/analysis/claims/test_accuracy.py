@@ -19,6 +19,7 @@ PAPERS = {
     "dataset": "imagenet",
     "model": "resnet50",
     "epochs": EPOCHS,
+    "image_size": 224,
     "local_batch_size": LOCAL_BATCH,
     "loader": "dali_cpu",
     "data_format": "tfrecord",
@@ -108,6 +109,13 @@ def test_the_papers_own_task_is_judged(
     learn(make_run, "exponential", [0.690, 0.700, 0.695], 32_768, **PAPERS)
     learn(make_run, "cosine", [cosine + 0.002, cosine, cosine - 0.001], 32_768, **PAPERS)
     assert judged(tree).loc["O19", "verdict"] == verdict
+
+
+def test_another_learning_rate_judges_nothing(make_run: MakeRun, tree: Tree) -> None:
+    other = PAPERS | {"base_lr": 0.1}
+    learn(make_run, "exponential", [0.690, 0.700, 0.695], 32_768, **other)
+    learn(make_run, "cosine", [0.602, 0.600, 0.599], 32_768, **other)
+    assert judged(tree).loc["O19", "verdict"] == UNDECIDED
 
 
 @pytest.mark.parametrize(
