@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from benchmarks.turns import CLOCKS, RESULTS, interval, judged, shown
 from ddl_core.analysis.estimates import middle
+from ddl_core.records.paths import FIGURES, SCALING
+from ddl_core.scaling.judged import ASKED, ASKED_ELSE, Summary, held
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
@@ -218,6 +222,53 @@ def where() -> str:
     return table(["", "commit", "machine", "load at the end"], rows)
 
 
+def validation() -> str:
+    """Return what the scaling model was asked for in each case, and how far it was off."""
+    rows = []
+    for one in _summaries():
+        points = one.quantity == "all_reduce_share"
+        asked = ASKED.get(one.quantity, ASKED_ELSE)
+        unit = " points" if points else " %"
+        reached = "reached" if one.median_error <= asked else "**missed**"
+        again = " (as above)" if one.quantity == "overhead_s" else ""
+        rows.append(
+            [one.case, one.quantity, one.n, f"{100 * asked:g}{unit}",
+             f"{100 * one.median_error:.1f}{unit}, {reached}",
+             f"{100 * one.median_peer_error:.1f}{unit}", f"{one.inside}{again}",
+             f"{100 * one.median_width:.0f}{unit}"]
+        )  # fmt: skip
+    head = ["held out", "quantity", "n", "target", "model", "power law", "in the 90 % band"]
+    return table([*head, "width of the band"], rows)
+
+
+def bands() -> str:
+    """Return how many held-out values the bands of the scaling model hold."""
+    found = _summaries()
+    inside, n = held(found)
+    real, of_real = held(one for one in found if not one.case.startswith("box"))
+    return (
+        f"The bands hold {inside} of {n} values, without the emulated ones {real} of {of_real} "
+        "(asked for: 80 %). An overhead is a step less its known compute, and is not counted again."
+    )
+
+
+def _summaries() -> list[Summary]:
+    rows = pd.read_csv(SCALING / "summary.csv").to_dict("records")
+    return [Summary(**{str(name): value for name, value in row.items()}) for row in rows]
+
+
+def emulated() -> str:
+    """Return the efficiency of the emulated cluster on most nodes with the slowest links."""
+    points = pd.read_csv(FIGURES / "cluster_in_a_box" / "efficiency_emulated.csv")
+    points = points[(points["n"] > 0) & (points["box_link_mbit"] == points["box_link_mbit"].min())]
+    rows = []
+    for line, own in points.groupby("line", sort=True):
+        row = own.loc[own["world_size"].idxmax()]
+        known = f"{row['low']:.2f} to {row['high']:.2f}" if row["n"] > 1 else "one run: none"
+        rows.append([line, row["world_size"], f"{row['value']:.2f}", known, row["n"]])
+    return table(["", "nodes", "E", "95 % interval", "n"], rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "ratios": ratios,
     "loaders": loaders,
@@ -225,8 +276,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "others": others,
     "make": make,
     "where": where,
+    "validation": validation,
+    "bands": bands,
+    "emulated": emulated,
 }
-TEXTS = ("benchmarks/README.md", "docs/loaders.md")
+TEXTS = ("benchmarks/README.md", "docs/loaders.md", "docs/scaling.md", "docs/emulation.md")
 
 
 def written(text: str) -> str:

@@ -18,7 +18,7 @@ from ddl_core.records.paths import Tree, committed
 from ddl_core.records.run import read_record
 from ddl_core.scaling.calibrate import warm_step_s
 from ddl_core.scaling.collectives import Network
-from ddl_core.scaling.fit import Band, Fitted, Parameter, Point, fit
+from ddl_core.scaling.fit import Band, Fitted, Parameter, Point, fit, of_ratio
 from ddl_core.scaling.judged import Judged
 from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, predict
@@ -189,7 +189,8 @@ class BoxFit:
 
         law = _peer(series).predict(count[1:], mbit)
         overhead = np.where(count[1:] > 1, law, 0.0)
-        return self.fitted.band(predicted), series.compute_s / (series.compute_s + overhead)
+        noise = of_ratio(self.fitted.spread, ranks, 1)
+        return self.fitted.band(predicted, noise), series.compute_s / (series.compute_s + overhead)
 
     @property
     def alone_s(self) -> float:

@@ -1,8 +1,7 @@
 """What else the cluster in a box can judge: causes that were planted in it, and its twin.
 
 A cause is planted by a field of the runs, and looked for among the costs of a fit. The twin is the
-simulation of the same box: compared with it where it was run, and asked for a size that it cannot
-have.
+simulation of the same box: compared with it where it was run.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from ddl_core.spec.box import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 
 DELAYS = "box_delays"
-BEYOND = 1024
 # Far above what is told, messages cost nothing.
 _BANDWIDTH = Parameter("bandwidth", "of what is told", 0.1, 100, 100)
 _PLANTED = {"straggler": Parameter("straggler", "1", 1e-3, 1.0, 1e-3),
@@ -40,12 +38,12 @@ class Planted(NamedTuple):
 
 
 class Twin(NamedTuple):
-    """A step by the box and by its twin, seconds; the box's is None where it was not run."""
+    """A step by the box and by its twin, seconds."""
 
     series: str
     mbit: float
     ranks: int
-    box_s: float | None
+    box_s: float
     twin_s: float
 
 
@@ -102,7 +100,7 @@ def _all(series: Series, point: Point) -> NDArray[np.float64]:
 
 
 def twins(fits: Sequence[BoxFit]) -> list[Twin]:
-    """Return what the twin says of every size and rate of the box, and of `BEYOND` ranks."""
+    """Return what the twin says of every size and rate of the box."""
     return [row for one in fits for row in _twins(one)]
 
 
@@ -112,9 +110,6 @@ def _twins(one: BoxFit) -> list[Twin]:
         ranks, rate = int(series.ranks[row]), float(series.rate[row])
         took = _twin_s(one, ranks, rate)
         found.append(Twin(series.name, float(series.mbit[row]), ranks, series.step_s[row], took))
-    for mbit in sorted({twin.mbit for twin in found}):
-        rate = float(series.rate[series.mbit == mbit].mean())
-        found.append(Twin(series.name, mbit, BEYOND, None, _twin_s(one, BEYOND, rate)))
     return found
 
 

@@ -201,9 +201,9 @@ def _twin(one: Twin) -> dict[str, object]:
         "series": one.series,
         "link_mbit": one.mbit,
         "world_size": one.ranks,
-        "box_s": "" if one.box_s is None else one.box_s,
+        "box_s": one.box_s,
         "twin_s": one.twin_s,
-        "error": "" if one.box_s is None else one.twin_s / one.box_s - 1,
+        "error": one.twin_s / one.box_s - 1,
     }
 
 

@@ -99,7 +99,9 @@ class Fitted:
     estimates: Mapping[str, Estimate]
     admitted: Sequence[Point] = field(repr=False)
 
-    def band(self, predict: Callable[[Point], ArrayLike], noise: float | None = None) -> Band:
+    def band(
+        self, predict: Callable[[Point], ArrayLike], noise: float | Values | None = None
+    ) -> Band:
         """Return what all admitted parameters predict of a single measurement.
 
         Parameters
@@ -114,7 +116,12 @@ class Fitted:
         return band(every, self.spread if noise is None else noise)
 
 
-def band(every: Values, noise: float) -> Band:
+def of_ratio(noise: float, ranks: ArrayLike, base: float) -> Values:
+    """Return the noise of a run's ratio to another run: none where that is the base itself."""
+    return np.where(np.asarray(ranks) == base, 0.0, np.sqrt(2) * noise)
+
+
+def band(every: Values, noise: float | Values) -> Band:
     """Return the band around what all admitted sets predict, shape (sets, ...), the best one first.
 
     `noise` is the relative standard deviation of the measurement that it is a band of.

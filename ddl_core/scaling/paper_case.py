@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ddl_core.records.paths import PAPER
 from ddl_core.scaling.collectives import Network
-from ddl_core.scaling.fit import Band, Fitted, Parameter, Point, fit
+from ddl_core.scaling.fit import Band, Fitted, Parameter, Point, fit, of_ratio
 from ddl_core.scaling.gradients import resnet
 from ddl_core.scaling.judged import Judged
 from ddl_core.scaling.loading import Loading
@@ -96,14 +96,14 @@ class PaperFit:
     def band(self, quantity: str, ranks: Sequence[int], strategy: str = "ddp") -> Band:
         """Return the band of ``all_reduce_share`` or ``parallel_efficiency`` at `ranks`."""
         training = training_of(self.series.model, strategy)
+        share = quantity == "all_reduce_share"
 
         def predicted(point: Point) -> NDArray[np.float64]:
             sizes = [BASE, *ranks]
             found = predict(self.machine(point, strategy), training, sizes)
-            share = quantity == "all_reduce_share"
             return (found.all_reduce_share if share else found.efficiency(BASE))[1:]
 
-        return self.fitted.band(predicted, None if quantity == "all_reduce_share" else NOISE)
+        return self.fitted.band(predicted, None if share else of_ratio(NOISE, ranks, BASE))
 
 
 def read_series(directory: Path = PAPER) -> list[Series]:

@@ -10,7 +10,7 @@ from ddl_core.errors import DataError
 from ddl_core.records.paths import SCALING
 from ddl_core.scaling import box_case, box_checks, paper_case, published_case
 from ddl_core.scaling.committed import Validation
-from ddl_core.scaling.judged import Judged, summaries
+from ddl_core.scaling.judged import Judged, Summary, held, summaries
 from ddl_core.scaling.sources import read_rows
 
 ASKED = {"all_reduce_share": 0.02, "step_s": 0.03, "overhead_s": 0.1}
@@ -102,9 +102,33 @@ def test_what_is_missed_has_a_cause_and_nothing_else_has() -> None:
 
 
 def test_bands_hold_four_of_five_stated_values() -> None:
-    summary = read("summary")
+    summary = [row for row in read("summary") if row["quantity"] != "overhead_s"]
     inside, n = (sum(int(row[name]) for row in summary) for name in ("inside", "n"))
     assert inside >= 0.8 * n
+
+
+def test_an_overhead_is_not_counted_beside_its_step() -> None:
+    found = [
+        Summary("box", quantity, 4, 0.01, 0.1, inside, 0.1)
+        for quantity, inside in (("step_s", 3), ("overhead_s", 3), ("parallel_efficiency", 4))
+    ]
+    assert held(found) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"), [("bands", 4), ("curves", 4), ("bands", 1), ("curves", 1)]
+)
+def test_an_efficiency_has_no_band_at_its_own_base(name: str, base: int) -> None:
+    rows = [
+        row
+        for row in read(name)
+        if row["source"] == "model"
+        and row["quantity"] == "parallel_efficiency"
+        and row["series"].startswith("box") == (base == 1)
+        and int(row["world_size"]) == base
+    ]
+    assert rows
+    assert {(row["value"], row["low"], row["high"]) for row in rows} == {("1", "1", "1")}
 
 
 @pytest.mark.slow

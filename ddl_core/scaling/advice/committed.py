@@ -19,7 +19,7 @@ from ddl_core.scaling.advice.candidates import Limits
 from ddl_core.scaling.box_case import STUDY, fit_series, read_runs, series_of
 from ddl_core.scaling.calibrate import calibrate
 from ddl_core.scaling.committed import RANKS, Table, band_rows, csv_text, point_row
-from ddl_core.scaling.fit import Band, band
+from ddl_core.scaling.fit import Band, band, of_ratio
 from ddl_core.scaling.paper_case import BASE, MODELS
 from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES
 
@@ -53,7 +53,8 @@ def stated_bands(model: str) -> Table:
         name = f"{model}, {one.loader}"
         seconds = one.epoch_s(IMAGENET_TRAIN_IMAGES, RANKS)
         each = 1 / (seconds * RANKS)
-        efficiency = band(each / each[:, [RANKS.index(BASE)]], one.noise)
+        noise = of_ratio(one.noise, RANKS, BASE)
+        efficiency = band(each / each[:, [RANKS.index(BASE)]], noise)
         found += band_rows(name, "parallel_efficiency", RANKS, efficiency)
         series = paper.series_of(model, one.loader)
         for row in paper.stated(series, one.loader):

@@ -193,7 +193,8 @@ def _reach(one: Candidate) -> str:
     told = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
     told = f"on {told} workers, {one.evidence.gpus_per_node} a node"
     if one.beyond == 1:
-        return f"{told}; nothing is extrapolated"
+        between = "" if one.ranks in sizes else f"; {one.ranks} lies between"
+        return f"{told}{between}"
     return f"{told}; {one.ranks} is extrapolated {one.beyond:g} times"
 
 
