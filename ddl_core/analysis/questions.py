@@ -59,11 +59,13 @@ class Question:
     """A figure in two steps: tables to points, points to figure.
 
     `needs` says which runs it cannot do without, where the paper states nothing to show instead.
+    Without any `answer` (a column of its points) it has nothing to show.
     """
 
     chosen: Callable[[Tables], pd.DataFrame]
     draw: Draw
     needs: str = "training runs"
+    answer: str = "value"
 
     def points(
         self,
@@ -77,11 +79,11 @@ class Question:
         return self.chosen(Tables(runs, arms, paper, given))
 
 
-# Where measured at two sizes, the synthetic loader stands beside the others: it shows what is left
-# without any data path.
-_NATIVE = [("native", "turbo", "synthetic")]
+_NATIVE = [("native", "turbo")]
 _CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
 _DALI = [_CPU, _GPU]
+# Where measured at two sizes, the synthetic loader stands beside the others: it shows what is left
+# without any data path.
 _ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
 _SIZES = "at two numbers of workers"
 _LEARNING = "a study of schedules or optimisers"
@@ -115,7 +117,7 @@ QUESTIONS = {
         needs="a network and loader at two batch sizes",
     ),
     "throughput_by_arm": Question(
-        lambda tables: by_arm.points(tables.runs, tables.arms), by_arm.draw
+        lambda tables: by_arm.points(tables.runs, tables.arms, tables.windows), by_arm.draw
     ),
     "memory_per_rank": Question(
         lambda tables: memory_per_rank.points(tables.runs),
@@ -125,7 +127,8 @@ QUESTIONS = {
     "loader_bound": Question(
         lambda tables: loader_bound.points(tables.runs, tables.windows),
         loader_bound.draw,
-        needs="training on data that a loader reads",
+        needs="a training, its loader alone, and the same on synthetic data",
+        answer="bound",
     ),
     "efficiency_native": Question(
         lambda tables: over_workers.efficiency_points(

@@ -221,7 +221,16 @@ def _part(tree: Tree, names: Names) -> _Part:
         study=study,
     )
     others = sum(len(strays(name, tree)) for name in names)
-    return _Part(tables, Page(TOGETHER.join(names), _not_drawn(runs, others)))
+    known = [note for name in names for note in notes(tree, name)]
+    return _Part(tables, Page(TOGETHER.join(names), (*_not_drawn(runs, others), *known)))
+
+
+def notes(tree: Tree, study: str) -> list[str]:
+    """Return what readers of a study's figures must know of its runs, from the tree's notes."""
+    if not tree.notes.exists():
+        return []
+    table = pd.read_csv(tree.notes, dtype="string")
+    return list(table.loc[table["study"] == study, "note"])
 
 
 def _not_drawn(runs: pd.DataFrame, others: int) -> tuple[str, ...]:
@@ -257,7 +266,7 @@ def _draw(job: _Job) -> Drawn:
     """Draw a figure into files, or remove these where there is nothing to see."""
     question = QUESTIONS[job.name]
     points = question.chosen(job.part.tables)
-    if not _shows_something(points, of_runs=bool(job.part.page.study)):
+    if not _shows_something(points, question.answer, of_runs=bool(job.part.page.study)):
         return Drawn(job.stem, [], removed=remove_figure(job.stem))
     with on_page(job.part.page):
         figure = question.draw(points)
@@ -269,12 +278,12 @@ def _saved(figure: Figure, points: pd.DataFrame, stem: Path) -> Drawn:
     return Drawn(stem, save_figure(figure, points, stem), left_out)
 
 
-def _shows_something(points: pd.DataFrame, of_runs: bool) -> bool:
+def _shows_something(points: pd.DataFrame, answer: str, of_runs: bool) -> bool:
     """Say whether a figure has anything in it: in a study's folder a run; lost ones are counted."""
     if of_runs:
         points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
-    values = points.filter(items=["value", "diverged_value"])
-    return bool(values.notna().any(axis=None)) if "value" in points else not points.empty
+    values = points.filter(items=[answer, "diverged_value"])
+    return bool(values.notna().any(axis=None)) if answer in points else not points.empty
 
 
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import PAPER
+from ddl_core.analysis.redraw import PAPER, notes
 from ddl_core.analysis.tables import counts, is_emulated, read_table
 from ddl_core.records.asked import asked
 from ddl_core.records.paths import Tree
@@ -56,7 +56,7 @@ def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
     yield f"## {told.question if told else name}"
     table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
     made = f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."
-    yield made + _emulated(runs)
+    yield " ".join([made + _emulated(runs), *notes(tree, name)])
     yield from _shown(figures / name)
 
 

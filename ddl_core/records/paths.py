@@ -158,6 +158,11 @@ class Tree:
         """Figures of the runs under this root."""
         return FIGURES if self.root == PROJECT / "data" else self.root / "figures"
 
+    @property
+    def notes(self) -> Path:
+        """``notes.csv``: what readers of a study's figures must know of its runs; optional."""
+        return self.root / "notes.csv"
+
     def study(self, name: str) -> Path:
         """Return the folder of the runs of one study."""
         return self.runs / name

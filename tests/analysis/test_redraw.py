@@ -29,7 +29,6 @@ OF_A_LAPTOP = {
     "comparison",
     "throughput_vs_workers",
     "throughput_by_arm",
-    "loader_bound",
     "efficiency_native",
     "time_budget",
 }
@@ -355,3 +354,25 @@ def test_place_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "new").write_text("")
     with pytest.raises(RecordError, match="cannot write"):
         small(tmp_path)
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_the_notes_of_a_tree_end_the_captions_of_their_study(tree: Tree, laptop: MakeRun) -> None:
+    laptop(study="other")
+    tree.notes.write_text('study,note\nlaptop,"One run had half of the machine."\n')
+    redraw(tree, figures=tree.figures)
+    note = "One run had half of the machine."
+    assert note in redrawing._part(tree, ("laptop",)).page.notes
+    assert note not in redrawing._part(tree, ("other",)).page.notes
+
+
+def test_a_loader_without_a_bound_has_no_figure_of_bounds(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("loader_bound", "throughput_by_arm")
+    monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
+    make_run()
+    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {"throughput_by_arm"}}
+    make_run(loader="synthetic")
+    make_run(work="load")
+    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {*names}}

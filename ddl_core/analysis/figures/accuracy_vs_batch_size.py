@@ -16,7 +16,7 @@ from ddl_core.analysis.paper import SYSTEM, Paper
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import drawn_panels, frame, styled
 
-# Share of the best mean V of a study that "to accuracy" means: the paper names no target.
+# Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
 
 ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
@@ -67,14 +67,14 @@ def points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     in what their records tell of machine and software. value, sd, low and high are mean, standard
     deviation and range over the n runs that neither failed nor diverged; V of those that diverged
     is apart. epochs_to_target and seconds_to_target are medians over the runs that reached
-    `TARGET_SHARE` of the study's best mean V (``reached`` of them); seconds are of training alone,
-    without evaluation.
+    `TARGET_SHARE` of the best mean V of the same network and data in the study (``reached`` of
+    them); seconds are of training alone, without evaluation.
     """
     arms = [arm for _, arm in accuracy.made(runs).groupby(study_arms.KEY, dropna=False)]
     rows = [_row(arm) for arm in arms]
-    best = pd.DataFrame(rows, columns=["study", "value"]).groupby("study")["value"].max()
+    best = pd.DataFrame(rows, columns=["panel", "value"]).groupby("panel")["value"].max()
     for row, arm in zip(rows, arms, strict=True):
-        row |= _to_target(arm, TARGET_SHARE * best[row["study"]])
+        row |= _to_target(arm, TARGET_SHARE * best[row["panel"]])
     measured = pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
     measured = measured.sort_values([*ARM, "label", "global_batch_size"])
     return pd.concat([measured, _stated(paper), _published(paper)], ignore_index=True)
@@ -148,7 +148,7 @@ def _published(paper: Paper) -> pd.DataFrame:
     table = table.assign(
         panel=IMAGENET_PANEL,
         source="published",
-        label=[style.PUBLISHED_NAMES[name] for name in table["source"]],
+        label=[style.PUBLISHED_NAMES.get(name, name) for name in table["source"]],
         dataset="imagenet",
         value=table["value"] / 100,
         note=table["source"],
@@ -187,7 +187,10 @@ def draw(points: pd.DataFrame) -> Figure:
     """Return V over the global batch, ours beside what others state (the paper's Fig. 8b)."""
     ours = points[points["source"] == "measured"]
     theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
-    others = {label: _OTHERS | {"marker": style.PUBLISHED_MARKERS[label]} for label in theirs}
+    others = {
+        label: _OTHERS | {"marker": style.PUBLISHED_MARKERS.get(label, style.SPARE_MARKERS[0])}
+        for label in theirs
+    }
     looks = accuracy.looks(points[points["source"] != "published"])
     panels = drawn_panels(points)
     none = ours[["value", "diverged_value"]].isna().all(axis=None)

@@ -8,12 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ddl_core.analysis import turns
 from ddl_core.analysis.arms import ARM, ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.figures.over_workers import stack, with_model
 from ddl_core.analysis.plot import captions, marks, style
 from ddl_core.analysis.plot.canvas import styled
 from ddl_core.analysis.plot.rows import interval, row_frame
 from ddl_core.analysis.plot.scales import three_digits
+from ddl_core.analysis.turns import Turns
 
 REPEATS = {
     "panel": "string",
@@ -38,11 +40,23 @@ BAND: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
 MEAN: dict[str, Any] = {"markersize": 12, "markeredgewidth": 1.8}
 
 
-def points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run that was made, with the mean and interval of its arm beside it."""
+def points(
+    runs: pd.DataFrame, arms: pd.DataFrame, windows: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Return one row per run that was made, with the mean and interval of its arm beside it.
+
+    The value of a run whose windows took turns is their mean, as that of its arm is.
+    """
     summary = arms.rename(columns={"value": "mean"})
     summary = summary[[*KEYS, "n", "windows", "failed", "mean", "low", "high"]]
     table = made_runs(runs).merge(summary, on=KEYS)
+    taken = Turns(windows)
+    table["value"] = [
+        turns.middle(taken.of(study, [run_id]), [value]).ratio if value > 0 else value
+        for study, run_id, value in zip(
+            table["study"], table["run_id"], table["value"], strict=True
+        )
+    ]
     table["panel"] = with_model(table)
     order = [
         "panel",

@@ -46,6 +46,10 @@ _SERIES = ["study", "hardware", "setting", "line"]
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"box_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
 _NO_DELAYS = {"box_straggler": 1.0, "box_jitter": 0.0}
+_NOT_SCALED = (
+    "Horovod lies above PyTorch-DDP only because the small first bucket of a real DDP is missing, "
+    "so that its last message is larger, and because Horovod's negotiation is not scaled."
+)
 _UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 _LINES: list[Any] = [(0, (4, 1.5)), (0, (1, 1.5)), *style.SPARE_LINES]
 
@@ -138,8 +142,18 @@ def draw(points: pd.DataFrame) -> Figure:
         ax.set_ylim(0, 1.1)
         ax.axhline(1, **style.IDEAL)
         beside = scales.side_by_side(ax, part["world_size"], part["line"], list(looks))
-        marks.lines(ax, part.assign(at=beside), "at", "line", looks, markersize=5)
+        part = part.assign(at=beside)
+        marks.lines(ax, part, "at", "line", looks, markersize=5)
+        for row in part[_single(part)].to_dict("records"):
+            look = {name: looks[row["line"]][name] for name in ("color", "marker")}
+            ax.plot(row["at"], row["value"], markersize=5, markerfacecolor="white", zorder=6,
+                    linestyle="none", **look)  # fmt: skip
     return figure
+
+
+def _single(points: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which values rest on a single run; the base is 1 by definition."""
+    return (points["n"] == 1) & (points["world_size"] > 1)
 
 
 def _looks(points: pd.DataFrame) -> style.Looks:
@@ -184,6 +198,8 @@ def _caption(points: pd.DataFrame) -> list[str]:
         f"Each rank computes {steps} ms a step; gradients are ResNet50's, {smaller} times smaller.",
         f"Emulated: {captions.averaged(drawn['n'], 'geometric mean')}, warm epochs only.",
         *(["Bars: 95 % interval of the ratio (t on logs, over runs)."] if known else []),
+        *(["Open marks: one run, no interval."] if _single(drawn).any() else []),
+        *([_NOT_SCALED] if {"ddp", "horovod"} <= set(drawn["strategy"]) else []),
         *([f"Unfaithful, not drawn: {unfaithful} runs."] if unfaithful else []),
         *[f"Without a run of one rank, not drawn: {name}." for name in baseless],
         *captions.lost(points),

@@ -2,7 +2,8 @@
 
 T(real) >= max(T(loader), T(training)), so no throughput exceeds the smaller of the two. Loader
 alone is a run with ``work = "load"``, training alone one on synthetic data. Neither is ever
-estimated.
+estimated. The smaller of two measurements of alike halves is too small: where it is not sure which
+half is smaller, both are the bound.
 """
 
 from typing import Any, NamedTuple
@@ -76,7 +77,8 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 
     loading and training are the means (images/s) of the loader alone and of training on
     synthetic data, from runs that agree in everything these depend on; bound is the smaller one,
-    in_turns what is left if both take turns on the same cores, 1 / (1/loading + 1/training).
+    or the geometric mean of both where the interval of their ratio holds 1; in_turns is what is
+    left if both take turns on the same cores, 1 / (1/loading + 1/training).
     ratio is value / bound with its 95 % interval, from paired windows where these are known. limit
     says what limits, if the interval can tell: the smaller half, ``loader`` or ``training``
     (``either`` if they are alike or it is not sure which is smaller), where all of it lies within
@@ -174,23 +176,31 @@ def _row(
         "commit": made.commits(arm, *references.values()),
     }
     own = made.counted(arm)
-    row |= {"windows": len(own.windows), **_summary(own, "")}
+    windows = sum(number != turns.WHOLE for _, number in own.windows)
+    row |= {"windows": windows, **_summary(own, "")}
     halves = {half: made.counted(places) for half, places in references.items()}
     for half, counted in halves.items():
         row |= _summary(counted, half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
         return row | {"limit": _not_measured(missing, references)}
-    lower = min(_HALVES, key=lambda half: row[half])
+    apart = made.ratio(halves["loading"], halves["training"])
+    bounds = sorted(_HALVES, key=lambda half: row[half])
+    if not apart.low <= 1 <= apart.high:  # surely apart, or of one run each
+        bounds = bounds[:1]
     row |= {
-        "bound": row[lower],
+        "bound": float(np.prod([row[half] for half in bounds]) ** (1 / len(bounds))),
         "in_turns": 1 / (1 / row["loading"] + 1 / row["training"]),
     }
     if not row["n"]:
         return row | {"limit": "no value of its own"}
-    ratio = made.ratio(own, halves[lower])
-    row |= {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
-    return row | {"limit": _limit(row, ratio, made.ratio(halves["loading"], halves["training"]))}
+    ratios = [made.ratio(own, halves[half]) for half in bounds]
+    row |= {
+        "ratio": float(np.prod([one.ratio for one in ratios]) ** (1 / len(ratios))),
+        "ratio_low": min(one.low for one in ratios),
+        "ratio_high": max(one.high for one in ratios),
+    }
+    return row | {"limit": _limit(row, apart)}
 
 
 def _summary(counted: _Counted, half: str) -> dict[str, Any]:
@@ -213,17 +223,18 @@ def _not_measured(missing: list[str], references: dict[str, np.ndarray | None]) 
     return "; ".join(f"{why}: {', '.join(names)}" for why, names in reasons.items() if names)
 
 
-def _limit(row: dict[str, Any], ratio: Estimate, halves: Estimate) -> str:
+def _limit(row: dict[str, Any], halves: Estimate) -> str:
     """Return what limits an arm whose bound is known, as far as the intervals can tell.
 
     Without an interval they cannot. `halves` is the ratio of loading to training.
     """
     least, most = 1 / (1 + MARGIN), 1 + MARGIN
-    if ratio.low > most:
+    low, high = row["ratio_low"], row["ratio_high"]
+    if low > most:
         return "unclear (above it)"
-    if ratio.high < least:
+    if high < least:
         return "both (same cores)" if row["on_cpu"] else "neither alone"
-    if not (least <= ratio.low and ratio.high <= most):
+    if not (least <= low and high <= most):
         return CANNOT_SAY
     alike = least <= halves.low and halves.high <= most
     if not alike and (halves.high < 1 or halves.low > 1):
@@ -327,8 +338,9 @@ def _legend(points: pd.DataFrame, looks: style.Looks) -> list[Artist]:
 
 def _caption(points: pd.DataFrame) -> list[str]:
     sentences = [
-        "Bound: the smaller of loader alone (L) and training on synthetic data (S). Darker: what "
-        "is left if both take turns on the same cores, 1 / (1/L + 1/S).",
+        "Bound: the smaller of loader alone (L) and training on synthetic data (S), the mean of "
+        "both where it is not sure which is smaller. Darker: what is left if both take turns on "
+        "the same cores, 1 / (1/L + 1/S).",
     ]
     if points["on_cpu"].any():
         sentences.append(

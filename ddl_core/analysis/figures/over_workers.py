@@ -39,21 +39,18 @@ POINTS = {
     **ORIGIN_TYPES,
 }
 
-_SIDE_BY_SIDE = (
-    "Where the paper's marks would overlap, they stand side by side, left of their number of "
-    "workers."
-)
+_NESTED = "Of the paper's marks at one place, one is drawn around the other."
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 
 
 def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return throughput (images/s) over workers: a panel per setting, model and loader.
 
-    Formats of one loader share its panel. One that was measured at one number of workers says
+    Formats of one loader share its panel. An arm that was measured at one number of workers says
     nothing here and is left out.
     The paper's panel comes last and is its own, because the hardware is another.
     """
-    ours = _measured(_varied(arms), ["value", "low", "high"])
+    ours = _measured(_scaling(arms), ["value", "low", "high"])
     ours["order"] = ours["loader"].map(style.loaders(ours["loader"]).index)
     ours = ours.sort_values(["setting", "model", "order"], kind="stable")
     ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + with_model(ours)
@@ -136,13 +133,6 @@ def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def _varied(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what is a panel and was measured at two or more world sizes."""
-    reached = table["world_size"].where(table["n"] > 0)
-    panels = [table[name] for name in ("setting", "model", "loader")]
-    return table[reached.groupby(panels).transform("nunique") > 1]
-
-
 def _scaling(table: pd.DataFrame) -> pd.DataFrame:
     """Return the arms that were measured at two or more world sizes."""
     reached = table["world_size"].where(table["n"] > 0)
@@ -216,7 +206,7 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
             *captions.runs(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
-            *([_SIDE_BY_SIDE] if len(theirs) else []),
+            *([_NESTED] if len(theirs) else []),
             *captions.formats(ours, theirs),
             "The paper prints no throughput: shown is 90 epochs x 1,281,167 images / runtime.",
         ],
@@ -280,7 +270,7 @@ def _efficiency(
             captions.base(ours),
             captions.scaling(ours),
             *captions.statements(theirs),
-            *([_SIDE_BY_SIDE] if len(theirs) else []),
+            *([_NESTED] if len(theirs) else []),
             *([f"{curves.NO_FRAMEWORK}: the paper names no framework."] if unnamed else []),
             *captions.formats(ours, theirs),
         ],

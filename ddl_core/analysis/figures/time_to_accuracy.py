@@ -135,7 +135,8 @@ def _caption(points: pd.DataFrame, panels: list[str]) -> list[str]:
     lost = captions.lost(points)
     return [
         f"To the first evaluation with {named} of the test images right, a target of ours: "
-        f"{PAPERS['mahon2020']} name none. Evaluations are not counted. Median of "
+        f"{PAPERS['mahon2020']} name none. Evaluations are not counted; the first "
+        "epoch is, which compiles and warms up. Median of "
         f"{captions.counted('n', known['n'])} runs, bars: the range.",
         *([f"Not every run came so far: {'; '.join(missed)}."] if missed else []),
         *([f"Dashed: {PAPERS['mahon2020']} saw little gain above 56 CPUs; [M5]: see "

@@ -17,8 +17,9 @@ from ddl_core.analysis.plot.scales import compact, octaves_per_point, points_fro
 
 _ARMS_APART_POINTS = 7.0
 _MOST_OCTAVES = 0.6
-_STATED_APART_POINTS = 7.0  # marks side by side
-_STATED_OVER_POINTS = 6.0  # marks one above the other
+_STATED_POINTS = 6.0  # size of a mark
+_HIDDEN_POINTS = 3.0  # closer open marks hide one another
+_STATED_LARGER_POINTS = 3.5  # each one around another
 _TEXT_POINTS = 16.0  # of a column, with a text between two marks
 _ARROW_POINTS = 11.0
 
@@ -150,12 +151,18 @@ def name_or_none(value: object) -> str | None:
 
 
 def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
-    """Draw every statement of a panel once, what overlaps side by side, its text beside it.
+    """Draw every statement of a panel once, at its own place, its text beside it.
+
+    A bound on several frameworks or networks is one mark, in no one's colour.
 
     `whole` and `by`: see `draw_measured`.
     """
     looks = looks_by(whole, by)
     found = [_UNNAMED_LOOK if pd.isna(name) else looks[name] for name in table[by]]
+    hues = pd.Series([look["color"] for look in found], table.index, dtype="string")
+    places = [table["statement"], table["world_size"]]
+    shared = (table["bound"] != "value") & (hues.groupby(places).transform("nunique") > 1)
+    found = [_UNNAMED_LOOK if of else look for of, look in zip(shared, found, strict=True)]
     table = table.assign(look=pd.Series(found, table.index, dtype=object))
     table["text"] = stated_texts(table, by)
     spans = table["world_size_min"] < table["world_size"]
@@ -163,11 +170,11 @@ def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> 
         _span(ax, rows)
     most = table["world_size"].max()
     for workers, column in table[~spans].groupby("world_size"):
-        column = _side_by_side(ax, column.sort_values(["value", "statement", by]))
+        column = _nested(ax, column.sort_values(["value", "statement", by]))
         for row in column.to_dict("records"):
             _mark(ax, row)
-        # A statement about several has one text, at the mark on the right.
-        notes = column.sort_values("x").drop_duplicates("statement", keep="last")
+        # A statement about several has one text.
+        notes = column.drop_duplicates("statement", keep="last")
         _write(ax, notes, last=workers == most)
 
 
@@ -184,37 +191,38 @@ def _span(ax: Axes, rows: pd.DataFrame) -> None:
     labels.write(ax, row["text"], place, (4, -3 if lower else 3), va="top" if lower else "bottom")
 
 
-def _side_by_side(ax: Axes, column: pd.DataFrame) -> pd.DataFrame:
-    """Return the marks at one number of workers, lowest first, with an ``x`` that hides none.
+def _nested(ax: Axes, column: pd.DataFrame) -> pd.DataFrame:
+    """Return the marks at one number of workers, lowest first, with a ``size`` that hides none.
 
-    A mark that would cover another stands left of it: the texts are on the right. The outer ones
-    stand farthest, so that the lines from their texts pass above and below the others.
+    No mark is moved: an open one that would hide another is drawn around it.
     """
+    is_open = (column["bound"] == "value") & (column["source"] != "derived")
+    rings = [place for place, ring in enumerate(is_open) if ring]
     workers = float(column["world_size"].iloc[0])
     heights = [points_from_corner(ax, (workers, value))[1] for value in column["value"]]
-    middle = (len(heights) - 1) / 2
     places: dict[int, int] = {}
-    for mark in sorted(range(len(heights)), key=lambda mark: abs(mark - middle)):
+    for mark in rings:
         over = {
             place
             for other, place in places.items()
-            if abs(heights[mark] - heights[other]) < _STATED_OVER_POINTS
+            if abs(heights[mark] - heights[other]) < _HIDDEN_POINTS
         }
         places[mark] = next(place for place in count() if place not in over)
-    step = _STATED_APART_POINTS * octaves_per_point(ax)
-    return column.assign(x=[workers * 2 ** (-step * places[mark]) for mark in range(len(heights))])
+    larger = [_STATED_LARGER_POINTS * places.get(mark, 0) for mark in range(len(heights))]
+    return column.assign(x=workers, size=[_STATED_POINTS + more for more in larger])
 
 
 def _mark(ax: Axes, row: Any) -> None:
     hue = row["look"]["color"]
-    look: dict[str, Any] = {"marker": "_", "markersize": 8}
+    look: dict[str, Any] = {"marker": "_", "markersize": row["size"] + 2}
     if row["bound"] != "value":
         _arrow(ax, row["x"], row, hue)
     elif row["source"] == "derived":
-        look = {"marker": "x"}
+        look = {"marker": "x", "markersize": row["size"]}
     else:
-        look = {"marker": row["look"]["marker"], "markerfacecolor": "white"}
-    ax.plot(row["x"], row["value"], color=hue, markeredgewidth=1.3, zorder=4, **look)
+        look = {"marker": row["look"]["marker"], "markersize": row["size"]}
+    ax.plot(row["x"], row["value"], color=hue, markerfacecolor="none", markeredgewidth=1.3,
+            zorder=4, **look)  # fmt: skip
 
 
 def _arrow(ax: Axes, x: float, row: Any, hue: str) -> None:

@@ -1,6 +1,7 @@
 """From runs of an accuracy study to points and figures."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -192,3 +193,22 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
     assert ours["label"].nunique() == 6
     looks = accuracy.looks(ours)
     assert len({(look["color"], look["marker"]) for look in looks.values()}) == 6
+
+
+def test_a_network_is_judged_by_its_own_best(tree: Tree, make_run: MakeRun) -> None:
+    for model, best in (("resnet18", 0.4), ("resnet50", 0.8)):
+        for schedule in ("step", "cosine"):
+            make_run(rows=rows([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
+    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    ours = points[points["source"] == "measured"].set_index("model")
+    assert ours.loc["resnet18", "target"].tolist() == pytest.approx([0.36, 0.36])
+    assert set(ours["reached"]) == {1}
+
+
+def test_a_new_source_is_drawn_under_its_own_name(runs: pd.DataFrame) -> None:
+    new = PAPER.published[PAPER.published["evidence"] == "source_read"].head(2)
+    new = new.assign(source="Somebody 2027", global_batch_size=[256, 512])
+    published = pd.concat([PAPER.published, new], ignore_index=True)
+    points = accuracy_vs_batch_size.points(runs, replace(PAPER, published=published))
+    assert "Somebody 2027" in set(points["label"])
+    assert accuracy_vs_batch_size.draw(points).axes

@@ -160,3 +160,24 @@ def test_without_runs_nothing_is_drawn() -> None:
     table = points(empty_table())
     assert table.empty
     assert draw(table).axes
+
+
+def test_a_single_run_is_an_open_mark(tree: Tree, make_run: MakeRun) -> None:
+    for repeat in (0, 1):
+        emulate(make_run, repeat=repeat)
+        emulate(make_run, 0.9, nodes=2, repeat=repeat)
+    assert "Open marks" not in words(draw(table_of(tree)))
+    emulate(make_run, 0.8, nodes=4)
+    figure = draw(table_of(tree))
+    assert "Open marks: one run" in words(figure)
+    marks = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert [float(line.get_ydata()[0]) for line in marks] == pytest.approx([0.8])
+
+
+def test_the_caption_says_why_horovod_lies_above_ddp(tree: Tree, make_run: MakeRun) -> None:
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes)
+    assert "first bucket" not in words(draw(table_of(tree)))
+    for nodes in (1, 2):
+        emulate(make_run, nodes=nodes, strategy="horovod")
+    assert "first bucket" in words(draw(table_of(tree)))

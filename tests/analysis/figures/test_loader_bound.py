@@ -285,3 +285,15 @@ def test_nothing_is_changed(tree: Tree, make_run: MakeRun) -> None:
     table = loader_bound.points(runs)
     pd.testing.assert_frame_equal(runs, before)
     pd.testing.assert_frame_equal(table, loader_bound.points(runs.sample(frac=1, random_state=1)))
+
+
+def test_of_alike_halves_both_are_the_bound(tree: Tree, make_run: MakeRun) -> None:
+    """The smaller of two alike halves is smaller by chance, and a bound that is too low."""
+    for repeat, factor in enumerate((0.9, 1.0, 1 / 0.9)):
+        make_run(IMAGES / 19.0 * factor, repeat=repeat, work="load")
+        make_run(IMAGES / 20.0 * factor, repeat=repeat, loader="synthetic")
+        make_run(IMAGES / 15.0, repeat=repeat)
+    row = only(tree)
+    assert row["bound"] == pytest.approx((19.0 * 20.0) ** 0.5)
+    assert row["ratio"] == pytest.approx(15.0 / row["bound"])
+    assert row["ratio_low"] < 15.0 / 20.0 < 15.0 / 19.0 < row["ratio_high"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
@@ -331,3 +332,14 @@ def test_caption_of_two_machines_says_which_study_ran_where(tree: Tree, make_run
         QUESTIONS["throughput_by_arm"].draw(points("throughput_by_arm", runs_table(tree.runs)))
     )
     assert "Hardware: cluster: Example GPU; laptop: unknown machine (shows method" in caption
+
+
+@pytest.mark.parametrize("name", ["throughput_vs_workers", "efficiency_dali"])
+def test_what_is_stated_stands_at_its_number_of_workers(name: str) -> None:
+    table = points(name, empty_table())
+    figure = QUESTIONS[name].draw(table)
+    known = set(table["world_size"].dropna()) | set(table["world_size_min"].dropna())
+    lines = [line for ax in figure.axes for line in ax.lines]
+    marked = [line for line in lines if len(np.atleast_1d(line.get_xdata())) == 1]
+    assert marked
+    assert {float(np.atleast_1d(line.get_xdata())[0]) for line in marked} <= known

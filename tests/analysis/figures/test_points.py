@@ -10,10 +10,10 @@ from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import by_arm, over_workers
 from ddl_core.analysis.paper import Paper, covers, read_paper
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import empty_table, runs_table
+from ddl_core.analysis.tables import empty_table, runs_table, windows_table
 from ddl_core.errors import DataError
 from ddl_core.records.paths import Tree
-from tests.analysis.conftest import MakeRun
+from tests.analysis.conftest import MakeRun, turned
 
 NATIVE = [("native", "synthetic")]
 
@@ -139,6 +139,14 @@ def test_repeats_are_all_there(tree: Tree, laptop: MakeRun) -> None:
     assert arm["mean"].iloc[0] == pytest.approx(gmean(arm["value"].dropna()))
 
 
+def test_a_run_of_turns_has_the_mean_of_its_arm(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, {"strategy": "ddp"}, [10.0, 20.0, 40.0])
+    turned(make_run, {"strategy": "horovod"}, [30.0, 20.0, 10.0], place=1)
+    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    table = by_arm.points(runs, arm_table(runs, windows), windows)
+    assert table["value"].tolist() == pytest.approx(table["mean"].tolist())
+
+
 @pytest.mark.parametrize("kind", ["throughput", "efficiency", "repeats"])
 def test_columns_and_types_do_not_depend_on_the_data(
     tree: Tree, laptop: MakeRun, paper: Paper, kind: str
@@ -224,3 +232,23 @@ def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, pap
     for nodes in (1, 2):
         make_run(20 / nodes, strategy="ddp", nodes=nodes, model="resnet101")
     assert measured() == 4
+
+
+def test_an_arm_of_one_size_is_no_line_over_workers(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    make_run(strategy="horovod", gpus_per_node=2)
+    for size in (1, 2):
+        make_run(20 / size, strategy="ddp", gpus_per_node=size)
+    table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
+    assert set(table.loc[table["source"] == "measured", "strategy"]) == {"ddp"}
+
+
+def test_synthetic_data_say_nothing_of_the_native_loader(
+    tree: Tree, make_run: MakeRun, paper: Paper
+) -> None:
+    for size in (1, 2):
+        make_run(20 / size, strategy="ddp", gpus_per_node=size, loader="synthetic")
+    runs = runs_table(tree.runs)
+    table = QUESTIONS["efficiency_native"].points(runs, arm_table(runs), paper)
+    assert not (table["source"] == "measured").any()
