@@ -75,12 +75,12 @@ def _shared_memory() -> set[str]:
 def _temporary() -> set[Path]:
     """Return what lies in the temporary directory, which is this process's own; see `directory`."""
     place = Path(tempfile.gettempdir())
-    # Caches of the user, of jobs and of torch; multiprocessing has a folder for each process.
+    # Caches of the user, of jobs and of torch; folders of torchrun and of multiprocessing.
     kept = (f"ddl-{os.geteuid()}", f"ddl-{os.environ.get('USER', '')}")
     return {
         place / name
         for name in _names_in(place)
-        if name not in kept and not name.startswith(("pymp-", "torchinductor_"))
+        if name not in kept and not name.startswith(("pymp-", "torchinductor_", "torchelastic_"))
     }
 
 
