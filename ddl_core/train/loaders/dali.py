@@ -61,9 +61,10 @@ class Dali(FileLoader):
         self._failed = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation."""
+        """Choose order and augmentation; building the pipeline reads no image yet."""
         super().set_epoch(epoch)
         self.rescued_images = 0
+        self._pipeline = self._pipeline or self._build()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
         self._feed.begin()
@@ -87,7 +88,7 @@ class Dali(FileLoader):
             done += 1
             items = self._feed.delivered()
             self.rescued_images += sum(item.rescued for item in items)
-            if done == len(self) and self._spec.persistent_workers and self._split == "train":
+            if done == len(self) and self._spec.persistent_workers:
                 self._pipeline = pipeline
             yield (
                 images,

@@ -171,12 +171,12 @@ class DaliReader(Dali):
             self._source = Records(self._files, spec.classes) if records else Files(self._files)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation; building the pipeline reads no image yet."""
-        super().set_epoch(epoch)
+        """Choose order and augmentation: in training by a new pipeline."""
         if self._split == "train":
             place = (self._spec.seed, self._spec.repeat, epoch, self._rank)
             self.seed = derive_seed("dali reader", *place) % MOST_SEED
-            self._pipeline = self._build()
+            self._pipeline = None
+        super().set_epoch(epoch)
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
         if self._split == "eval":

@@ -91,6 +91,18 @@ def test_a_decoder_that_always_fails_ends_the_run(data, monkeypatch, caplog):
     assert caplog.text.count("DALI failed on images, which Pillow decodes instead") == 1
 
 
+@pytest.mark.parametrize("name", ["dali_cpu", READER])
+def test_an_evaluation_builds_its_pipeline_before_it_is_timed(name, data, monkeypatch):
+    loader = open_loader(name, data, "eval")
+    plain, calls = type(loader)._build, []
+    monkeypatch.setattr(type(loader), "_build", lambda self: calls.append(1) or plain(self))
+    for _ in range(2):
+        loader.set_epoch(0)
+        assert len(calls) == 1
+        assert len(list(loader)) == len(loader)
+    assert len(calls) == 1
+
+
 def test_pillow_is_no_rescue_for_what_dali_is_known_not_to_decode(data, tmp_path):
     folder = Path(shutil.copytree(data, tmp_path / "copy"))
     cats = sorted((folder / "train" / "cat").iterdir())
