@@ -17,7 +17,7 @@ from mxnet import autograd, gluon, nd, sym
 from ddl_core.libraries.meeting import Meeting
 from ddl_core.libraries.mxnet_groups import GROUPS
 from ddl_core.libraries.networks import network
-from ddl_core.libraries.protocol import Floats, Layout, State
+from ddl_core.libraries.protocol import Floats, Layout, State, own_gpu
 from ddl_core.libraries.state import NEW_SHARE, biased, unbiased
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
@@ -39,9 +39,9 @@ class MXNet:
 
     def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
         self._spec, self._rank = spec, meeting.rank
-        gpu = spec.device == "cuda" or (spec.device == "auto" and mx.context.num_gpus() > 0)
-        self.device = "cuda" if gpu else "cpu"
-        self._place = mx.gpu(meeting.local_rank) if gpu else mx.cpu()
+        own = own_gpu(spec.device, "MXNet", mx.context.num_gpus(), meeting.local_rank)
+        self.device = "cpu" if own is None else "cuda"
+        self._place = mx.cpu() if own is None else mx.gpu(own)
         self._build()
         self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
         self._trainer = gluon.Trainer(self._trained, self._optimizer(), kvstore=None)

@@ -6,11 +6,40 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ddl_core.errors import LaunchError
 from ddl_core.rank.rules import Source
 from ddl_core.rank.state import Floats as Floats
 from ddl_core.rank.state import State as State
+from ddl_core.records import gpus
 
 Layout = Literal["NCHW", "NHWC"]
+
+
+def own_gpu(device: str, library: str, found: int, local_rank: int) -> int | None:
+    """Return which of the `found` GPUs that `library` sees is this rank's; None for the CPU.
+
+    Parameters
+    ----------
+    device
+        ``"auto"``, ``"cpu"`` or ``"cuda"``, as the run asks.
+
+    Raises
+    ------
+    LaunchError
+        If CUDA is asked for and not there, or if the library sees no GPU that the driver lists.
+    """
+    if device == "cpu":
+        return None
+    if found:  # some sites show every rank all GPUs of the node, some only its own
+        return local_rank % found
+    remedy = f"use a CUDA build of {library} (docs/libraries.md), or device 'cpu'"
+    if device == "cuda":
+        raise LaunchError(
+            f"device 'cuda' was asked for, but {library} sees no CUDA device; {remedy}"
+        )
+    if listed := gpus.count():
+        raise LaunchError(f"{library} sees no GPU, but nvidia-smi lists {listed}; {remedy}")
+    return None
 
 
 class Batches(Source, Protocol):

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from ddl_core.errors import LaunchError
 from ddl_core.libraries.meeting import Meeting
 from ddl_core.libraries.networks import network
-from ddl_core.libraries.protocol import Floats, Layout, State
+from ddl_core.libraries.protocol import Floats, Layout, State, own_gpu
 from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
 from ddl_core.libraries.tensorflow_groups import GROUPS
 from ddl_core.spec.run import RunSpec
@@ -280,19 +279,14 @@ def _configure(spec: RunSpec, local_rank: int) -> str:
     Raises
     ------
     LaunchError
-        If CUDA is asked for and not there.
+        If CUDA is asked for and not there, or if the driver lists a GPU that TensorFlow cannot use.
     """
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.experimental.enable_tensor_float_32_execution(False)
     found = [] if spec.device == "cpu" else tf.config.list_physical_devices("GPU")
-    if spec.device == "cuda" and not found:
-        raise LaunchError(
-            "device 'cuda' was asked for, but TensorFlow sees no CUDA device; use device 'cpu' or "
-            "'auto', or a CUDA build of TensorFlow (docs/libraries.md) on a machine with a GPU"
-        )
-    # Some sites show every rank all GPUs of the node, some only its own.
-    own = [found[local_rank % len(found)]] if found else []
+    place = own_gpu(spec.device, "TensorFlow", len(found), local_rank)
+    own = [] if place is None else [found[place]]
     tf.config.set_visible_devices(own, "GPU")
     for device in own:
         tf.config.experimental.set_memory_growth(device, True)
