@@ -59,7 +59,7 @@ def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:
     """Replace every running statistic by its mean over ranks. A collective.
 
     During training each rank keeps its own, under every strategy. Averaging once an epoch equals
-    averaging after every step. One collective for all of them.
+    averaging after every step. What is equal on all ranks stays as it is.
     """
     if strategy.world_size == 1:
         return
@@ -67,6 +67,8 @@ def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:
     if not buffers:
         return
     flat = torch.cat([buffer.flatten() for buffer in buffers])
-    strategy.all_reduce(flat).div_(strategy.world_size)
-    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-        buffer.copy_(mean.view_as(buffer))
+    low, high = strategy.all_reduce(flat.clone(), "min"), strategy.all_reduce(flat.clone(), "max")
+    mean = strategy.all_reduce(flat).div_(strategy.world_size)
+    mean = torch.where(low == high, low, mean)  # rounding would let a constant drift
+    for buffer, part in zip(buffers, mean.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))

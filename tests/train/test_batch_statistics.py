@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.train.batch_statistics import VirtualWorkers
+from ddl_core.train.batch_statistics import VirtualWorkers, average_batch_statistics
+from tests.groups import ThreadGroup
 
 STEPS, BATCH = 3, 6
 
@@ -54,3 +55,16 @@ def test_statistics_that_do_not_change_do_not_drift():
 
 def test_layers_without_running_statistics_are_left_alone():
     trained(nn.BatchNorm1d(4, track_running_stats=False), 2)
+
+
+def test_what_is_equal_on_all_ranks_stays_and_the_rest_is_averaged():
+    def averaged(rank) -> nn.Module:
+        layer = nn.BatchNorm1d(4)
+        layer.running_mean.fill_(0.1)
+        layer.running_var.fill_(float(rank.rank))
+        average_batch_statistics(rank, layer)
+        return layer
+
+    for layer in ThreadGroup(3).run(averaged):
+        assert torch.equal(layer.running_mean, torch.full((4,), 0.1))
+        assert torch.equal(layer.running_var, torch.ones(4))
