@@ -8,6 +8,7 @@ from torch import nn
 from benchmarks.turns import Took, in_turns, ratio, say, timed
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
+from ddl_core.train.compiler import check_compiled, compile_network
 from ddl_core.train.device import configure
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.loop import Trainee, train_one_epoch
@@ -37,7 +38,7 @@ def measure(device: str, minutes: float) -> str:
     if spec.channels_last:
         network = network.to(memory_format=torch.channels_last)
     if spec.compile:
-        network.compile()
+        compile_network(network)
     trainee = Trainee.build(spec, group, network, make_optimizer(spec, network))
     loader = Synthetic(spec, None, "train", 0, 1, group.device)
     works = {
@@ -45,6 +46,8 @@ def measure(device: str, minutes: float) -> str:
         "train_one_epoch": lambda: train_one_epoch(trainee, loader, 0, lambda done, steps: None),
     }
     took = in_turns(works, minutes, _until_idle)
+    if spec.compile:
+        check_compiled()
     row = ratio(took, "train_one_epoch", "bare loop", TARGET)
     rate = loader.images * len(took["bare loop"]) / sum(one.wall for one in took["bare loop"])
     return f"{say(row)}; bare loop: {rate:.0f} images/s; target {TARGET}"
