@@ -186,7 +186,8 @@ class EpochRecord(Strict):
     )
     device_waits: int | None = Field(
         None,
-        description="torch.cuda.synchronize calls in the steps, rank 0; null where nobody counted",
+        description="calls of torch's synchronize (device, stream, event) in the steps, rank 0; "
+        "null where nobody counted",
     )
     ids_sha256: str | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"

@@ -75,8 +75,8 @@ class Referee:
         self._depth = 0
         self._statistics = torch.empty(0)
         self.device_waits: int | None = None
-        """Calls of ``torch.cuda.synchronize`` in the steps of the epoch, on this rank; None under
-        `compile`, where nobody counts."""
+        """Calls of torch's ``synchronize`` (device, stream or event) in the steps of the epoch, on
+        this rank; None under `compile`, where nobody counts."""
 
     @contextmanager
     def watching(self, epoch: int, steps: int, images: int) -> Iterator[None]:
@@ -101,7 +101,8 @@ class Referee:
                 stack.enter_context(_guarded(owner, "zero_grad", self._gradients_may_go))
             if not self._spec.compile:  # the compiler times its own choices
                 self.device_waits = 0
-                stack.enter_context(_guarded(torch.cuda, "synchronize", self._count_wait))
+                for waiting in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
+                    stack.enter_context(_guarded(waiting, "synchronize", self._count_wait))
                 if self._close_steps:
                     self._statistics = statistics(self._network)
                     hook = self._network.register_forward_pre_hook(self._before_forward)

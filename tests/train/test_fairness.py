@@ -139,6 +139,21 @@ def test_device_synchronisations_of_a_framework_are_counted(monkeypatch):
     assert [outcome.device_waits for outcome in counts] == [0, counts[1].steps]
 
 
+@pytest.mark.parametrize("owner", [torch.cuda.Stream, torch.cuda.Event])
+def test_a_framework_that_waits_for_a_stream_or_an_event_is_counted(monkeypatch, owner):
+    monkeypatch.setattr(owner, "synchronize", lambda self: None)
+    subject = trainee_of(spec_of())
+    plain = subject.strategy.backward
+
+    def backward(loss) -> None:
+        plain(loss)
+        owner.synchronize(owner)
+
+    monkeypatch.setattr(subject.strategy, "backward", backward)
+    done = train_one_epoch(subject, Images(subject.spec), 0, ignore)
+    assert done.device_waits == done.steps * subject.spec.accumulation
+
+
 def test_synchronisations_that_nobody_counts_are_not_none():
     subject = trainee_of(spec_of(compile=True))  # the compiler's own calls would be among them
     assert train_one_epoch(subject, Images(subject.spec), 0, ignore).device_waits is None
