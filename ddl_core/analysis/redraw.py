@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from tqdm import tqdm
 
 from ddl_core.analysis.arms import arm_table
 from ddl_core.analysis.figures import all_reduce
@@ -76,25 +77,25 @@ class Redrawn:
         """All files that were written."""
         return [path for one in self.drawn for path in one.files]
 
-    def told(self) -> list[str]:
-        """Return lines for the terminal: what there is, what not and why, what was removed."""
-        lines = [line for folder in self.runs for line in self._folder(folder)]
-        full = [one for one in self.drawn if one.left_out]
+    def told(self, reasons: bool = False) -> list[str]:
+        """Return lines for the terminal: one for each study, and one for what was removed.
+
+        With `reasons` also why a figure is not drawn, or something not in it.
+        """
+        lines = [line for folder in self.runs for line in self._folder(folder, reasons)]
+        full = [one for one in self.drawn if one.left_out and reasons]
         lines += [f"{_name(one)}: {' '.join(one.left_out)}" for one in full]
         if gone := [_name(one) for one in self.drawn if one.removed]:
             lines.append(f"removed, nothing to show any more: {', '.join(gone)}")
         return lines
 
-    def _folder(self, folder: str) -> Iterator[str]:
+    def _folder(self, folder: str, reasons: bool) -> Iterator[str]:
         own = [one for one in self.drawn if one.stem.parent.name == folder]
         shown = [one.stem.name for one in own if one.files]
         yield f"{folder} ({self.runs[folder]}): {', '.join(shown) or 'IN NO FIGURE'}"
-        needs = {one.stem.name: QUESTIONS[one.stem.name].needs for one in own if not one.files}
-        lacks = {name: need for name, need in needs.items() if need != OF_NO_RUN}
-        if len(self.runs) > 1:  # of one study alone it is told what each figure needs
-            yield f"  nothing to show in {', '.join(lacks)}"
-        else:
-            yield from (f"  nothing to show in {name}: needs {lacks[name]}" for name in lacks)
+        for name in (one.stem.name for one in own if not one.files and reasons):
+            if (need := QUESTIONS[name].needs) != OF_NO_RUN:
+                yield f"  nothing to show in {name}: needs {need}"
 
 
 def _name(one: Drawn) -> str:
@@ -143,20 +144,25 @@ def redraw(
     folders = _chosen(present, studies, tree) if studies else _all(present, figures)
     names = sorted({name for chosen in folders.values() for name in chosen})
     with _processes(len(folders)) as each:
-        tables = list(each(partial(_tabulate, tree, carbon_g_per_kwh), names))
+        tables = _watched("tables", each(partial(_tabulate, tree, carbon_g_per_kwh), names), names)
         parts = dict(zip(folders, each(partial(_part, tree), folders.values()), strict=True))
         jobs = [
             _Job(part, name, figures / folder / name)
             for folder, part in parts.items()
             for name in QUESTIONS
         ]
-        drawn = list(each(_draw, jobs))
+        drawn = _watched("figures", each(_draw, jobs), jobs)
     damaged = [line for lines in tables for line in lines]
     if not studies:
         drawn += _removed(figures, list(folders))
         drawn += _probes(tree, figures, damaged)
     runs = {name: counts(part.tables.runs) for name, part in parts.items() if part.page.study}
     return Redrawn(drawn, runs, damaged)
+
+
+def _watched(what: str, results: Iterable[Any], jobs: Sequence[object]) -> list[Any]:
+    """Return all results, with a progress bar where standard error is a terminal."""
+    return list(tqdm(results, desc=what, total=len(jobs), disable=None, leave=False))
 
 
 def pictures(redrawn: Redrawn, study: str) -> list[Path]:
