@@ -209,6 +209,15 @@ def make() -> str:
     return f"In a fresh clone, one after the other, on {machine}:\n\n" + table(["", "min"], rows)
 
 
+def durations() -> str:
+    """Return the same as a sentence."""
+    found = result("make_times")
+    if found is None:
+        return "How long they take was not measured yet."
+    told = " and ".join(f"`make {name}` {s / 60:.1f} min" for name, s in found["seconds"].items())
+    return f"On {found['system']['cpu_cores']} cores without a GPU, one after the other: {told}."
+
+
 def where() -> str:
     """Return commit and machine of every result."""
     rows = []
@@ -275,12 +284,19 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "stages": stages,
     "others": others,
     "make": make,
+    "durations": durations,
     "where": where,
     "validation": validation,
     "bands": bands,
     "emulated": emulated,
 }
-TEXTS = ("benchmarks/README.md", "docs/loaders.md", "docs/scaling.md", "docs/emulation.md")
+TEXTS = (
+    "README.md",
+    "benchmarks/README.md",
+    "docs/loaders.md",
+    "docs/scaling.md",
+    "docs/emulation.md",
+)
 
 
 def written(text: str) -> str:

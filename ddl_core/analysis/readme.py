@@ -1,29 +1,49 @@
-"""What the README says of our measurements: written from the records, between markers."""
+"""Generated blocks of the README and of docs/results/: written from records, between markers."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddl_core.analysis import results_table
 from ddl_core.analysis.claims import readme as statements
 from ddl_core.analysis.claims import table
 from ddl_core.analysis.figures import ratios
 from ddl_core.analysis.tables import runs_table, windows_table
 from ddl_core.errors import DataError
-from ddl_core.records.paths import Tree
+from ddl_core.records.paths import README, RESULT_PAGES, Tree
 from ddl_core.records.storage import write_atomically
 
-HEADLINE = "laptop"  # the study whose figure and ratios the README begins with
+HEADLINE = "laptop"  # the study whose figure the README begins with
+PAGES = {
+    "results": README,
+    "ratios": RESULT_PAGES / "ratios.md",
+    "statements": RESULT_PAGES / "statements.md",
+}
 
 
 def texts(tree: Tree) -> dict[str, str]:
-    """Return what records say: ``ratios`` of the study above, and the paper's ``statements``."""
+    """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = [part[part["study"] == HEADLINE] for part in (runs, windows)]
     points = ratios.points(*own)
     told = ratios.sentences(points) or ["no arms have taken turns yet"]
+    judged = table.of_records(tree)
     return {
+        "results": results_table.render(tree, judged),
         "ratios": "\n".join(["```text", *told, "```"]),
-        "statements": statements.render(table.of_records(tree)),
+        "statements": statements.render(judged),
     }
+
+
+def write(tree: Tree) -> None:
+    """Write each block into its page.
+
+    Raises
+    ------
+    DataError
+        As `update`.
+    """
+    for name, text in texts(tree).items():
+        update(PAGES[name], {name: text})
 
 
 def update(readme: Path, told: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ _HEAD = """\
 Every published study: its question, what it was measured on, its figures. Each figure says below
 itself how often, how sure and on which commit; its numbers and a version in vectors lie beside it.
 `make report` executes the notebooks that show them, as a folder of HTML;
-[the README](../README.md) has what follows for the paper.
+what follows for the paper: [statements](../docs/results/statements.md).
 """
 
 

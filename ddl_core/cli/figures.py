@@ -6,7 +6,7 @@ import click
 
 from ddl_core.cli.options import FOLDER, tree_of
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import README, committed
+from ddl_core.records.paths import committed
 from ddl_core.records.run import UNKNOWN
 
 
@@ -36,8 +36,9 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
 
     Each study has a folder of its own, and the paper's statements have one. A figure without
-    anything to show is removed and named. A damaged record is named and not drawn, and the status
-    is then 1. Of the committed records also what the README says of them, and figures/README.md.
+    anything to show is removed and named; with --study, also the reason for each figure that is not
+    drawn. A damaged record is named and not drawn, and the status is then 1. From the committed
+    records also the results in README.md, docs/results/ and figures/README.md.
     """
     from ddl_core.analysis import readme, results_page
     from ddl_core.analysis.metrics import WORLD_G_PER_KWH
@@ -47,7 +48,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         carbon_g_per_kwh = WORLD_G_PER_KWH
     tree = tree_of(root) if root else committed()
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon_g_per_kwh)
-    for line in done.told():
+    for line in done.told(reasons=bool(studies)):
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
     if done.damaged:
@@ -56,5 +57,5 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         said = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
         raise RecordError("\n".join([f"{said}, in no figure:", *done.damaged]))
     if root is None and not studies:
-        readme.update(README, readme.texts(tree))
+        readme.write(tree)
         results_page.write(tree, tree.figures)

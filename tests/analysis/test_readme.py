@@ -1,5 +1,6 @@
 """What the README says of our measurements: what the committed records give, and where."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from ddl_core.analysis.claims import table
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.tables import empty_table
 from ddl_core.errors import DataError
-from ddl_core.records.paths import README, Tree, committed
+from ddl_core.records.paths import Tree, committed
 
 BEGIN = "<!-- statements: written by `ddl figures` from data/, not by hand -->"
 END = "<!-- end of statements -->"
@@ -19,9 +20,25 @@ END = "<!-- end of statements -->"
 @pytest.mark.slow
 def test_it_is_what_the_committed_records_give() -> None:
     told = readme.texts(committed())
-    assert sorted(told) == ["ratios", "statements"]
+    assert told.keys() == readme.PAGES.keys()
     for name, expected in told.items():
-        assert readme.shown(README, name) == expected, "run: ddl figures"
+        assert readme.shown(readme.PAGES[name], name) == expected, "run: ddl figures"
+
+
+def test_the_table_of_results_answers_each_question_with_a_number() -> None:
+    table = readme.shown(readme.PAGES["results"], "results")
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 8
+    for _, result, _, details in rows:
+        assert re.search(r"\d", result)
+        assert "](" in details
+
+
+def test_without_records_only_stored_results_are_in_the_table(tmp_path: Path) -> None:
+    text = readme.texts(Tree(tmp_path))["results"]
+    assert text.startswith("No run is published.")
+    assert "Can few GPUs predict many?" in text
+    assert "DDP, Horovod" not in text
 
 
 def test_there_is_a_line_for_each_statement() -> None:

@@ -1,4 +1,4 @@
-"""The table of statements as Markdown, for the README."""
+"""The table of statements as Markdown, for docs/results/statements.md."""
 
 from collections.abc import Iterable
 
@@ -26,15 +26,11 @@ def render(table: pd.DataFrame) -> str:
         "",
         *(f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}." for row in decided),
         *([""] if decided else []),
-        "<details><summary>Each statement, and what is seen here</summary>",
-        "",
         *_head(["", "the paper says", "verdict on its terms", "seen here"]),
         *(
             _line([row["statement"], row["claim"], f"{row['verdict']}: {row['why']}", row["here"]])
             for row in table.to_dict("records")
         ),
-        "",
-        "</details>",
     ]
     return "\n".join(lines)
 

@@ -1,0 +1,153 @@
+"""The README and the pages of docs/: their commands, links and sample study work."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+
+from ddl_core.cli import main
+from ddl_core.records.paths import PROJECT, README
+
+PAGES = sorted([README, *PROJECT.glob("docs/**/*.md"), *PROJECT.glob("*/README.md")])
+MOST_BYTES = 12_000
+_CODE = re.compile(r"^```.*?^```", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each line of shell in a page, without comments."""
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+def parse(words: list[str]) -> None:
+    """Parse the words of `ddl`, without calling anything.
+
+    Raises
+    ------
+    click.UsageError
+        If there is no such command, option or argument.
+    """
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            raise click.UsageError(f"no such command: {name}")
+        command = found
+    context = click.Context(command)
+    rest = command.make_parser(context).parse_args(list(words))[1]
+    if rest and not isinstance(command, click.Group):
+        raise click.UsageError(f"too many arguments: {rest}")
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.M))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a code-hosting site gives the headings of a page."""
+    text = _CODE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+?)\s*$", text, re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+def test_the_readme_is_short() -> None:
+    assert README.stat().st_size <= MOST_BYTES
+
+
+def test_each_command_of_the_readme_exists() -> None:
+    text = README.read_text(encoding="utf-8")
+    inline = [shlex.split(code) for code in re.findall(r"`((?:ddl|make) [^`]+)`", text)]
+    found = [*commands(text), *inline]
+    assert {words[0] for words in found} == {"ddl", "make", "."}
+    for words in found:
+        if words[0] == "ddl":
+            parse(words[1:])
+        if words[0] == "make":
+            assert set(words[1:]) <= targets(), words
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    for words in (
+        ["studdy"],
+        ["study", "sumbit"],
+        ["study", "run", "--dta", "x"],
+        ["figures", "x"],
+    ):
+        with pytest.raises(click.UsageError):
+            parse(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _CODE.sub("", page.read_text(encoding="utf-8"))
+    for link in _LINK.findall(text):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_all_published_runs_are_of_two_cores_without_a_gpu() -> None:
+    """So says the README's status."""
+    tables = pd.concat(pd.read_csv(one) for one in (PROJECT / "data" / "tables").glob("*.csv"))
+    assert set(tables["cpu_cores"]) == {2}
+    assert tables["accelerator"].isna().all()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.notebook
+def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
+    """As it stands in the README, but for the size of images and of training."""
+    text = README.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    study = yaml.safe_load(block)
+    small = {"image_size": 32, "local_batch_size": 8, "loader_workers": 1, "epochs": 4}
+    study["repeats"] = 2
+    study["base"] |= small | {"device": "cpu", "model": "resnet8"}
+    (tmp_path / "my_study.yaml").write_text(yaml.safe_dump(study))
+    for split, many in (("train", 2), ("val", 1)):
+        for label in range(study["base"]["classes"]):
+            folder = tmp_path / "DIR" / split / f"class{label:03}"
+            folder.mkdir(parents=True)
+            for number in range(many):
+                picture = Image.new("RGB", (40, 40), (2 * label, 50 * number, 100))
+                picture.save(folder / f"{number}.jpg")
+    section = text.partition("## Answer your own question")[2].partition("\n## ")[0]
+    said = [_ddl(tmp_path, words[1:]) for words in commands(section)]
+    verified, planned, ran, compared = said
+    assert "200" in verified
+    assert planned.count("missing ") == 4
+    assert "4 completed" in ran
+    assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
+
+
+def _ddl(folder: Path, words: list[str]) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ddl_core.cli", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(PROJECT), "DDL_RESULTS": str(folder / "results")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
