@@ -17,6 +17,7 @@ from ddl_core.records.run import read_epochs, read_record
 @pytest.mark.timeout(900)  # all figures of all studies
 def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
     shutil.copytree(committed().runs, tmp_path / "runs")
+    shutil.copy(committed().notes, tmp_path)
     done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
     assert done.damaged == []
     drawn = [path.relative_to(tmp_path / "figures") for path in done.files]
