@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.utils import _sync_module_states
 from torch.optim import Optimizer
@@ -19,7 +20,14 @@ from ddl_core.train.strategies.group import ProcessGroup
 UNIT = 1_000_000
 """Weights that are gathered together, at least; torch leaves the cut to its user."""
 
+BF16 = MixedPrecisionPolicy(
+    param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+)
+"""Weights are gathered in the type that autocast computes in. Of weights gathered in single
+precision, autocast would make a copy that lives until backward."""
+
 _AT_ONCE = 250 * 2**20
+_MATRICES = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -44,8 +52,14 @@ class FSDP(ProcessGroup):
         names = {parameter: name for name, parameter in model.named_parameters()}
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         self._units = units(model)
+        half = self._spec.precision == "bf16"
+        cast = cast_by_autocast(model)
+        if half and (kept := normalisations(model)):
+            fully_shard(kept, mesh=mesh, reshard_after_forward=False)
         for module in self._units:
-            fully_shard(module, mesh=mesh)
+            rest = {one for one in module.parameters() if not isinstance(one, DTensor)}
+            policy = BF16 if half and rest <= cast else MixedPrecisionPolicy()
+            fully_shard(module, mesh=mesh, mp_policy=policy)
         own = dict(model.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [own[names[parameter]] for parameter in group["params"]]
@@ -120,6 +134,25 @@ def _refuse_unequal(spec: RunSpec) -> None:
             f"optimizer = {spec.optimizer!r} with strategy 'fsdp': it needs the norm of each "
             "layer, of which a rank has a part; use optimizer = 'sgd'"
         )
+
+
+def normalisations(model: nn.Module) -> list[nn.Module]:
+    """Return the layers whose weights are vectors only: autocast takes them in single precision."""
+    return [
+        one
+        for one in model.modules()
+        if [*one.parameters(recurse=False)] and all(own.ndim < 2 for own in one.parameters())
+    ]
+
+
+def cast_by_autocast(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights that autocast computes with in bf16, whatever type they come in.
+
+    Others, such as position embeddings or the scale of a layer, decide in which type a network goes
+    on: a unit that has one is gathered in single precision.
+    """
+    layers = [one for one in model.modules() if isinstance(one, _MATRICES)]
+    return {own for one in layers for own in one.parameters()}
 
 
 def _refuse_tied(model: nn.Module) -> None:

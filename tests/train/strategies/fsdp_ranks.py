@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ddl_core.train.checkpoint import load, save
@@ -29,12 +30,49 @@ def batches(group: FSDP, subject: Trainee) -> Batches:
     return Batches(group.rank, subject.spec.virtual_workers, subject.spec.accumulation)
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.linear(rows)
+
+
+def goes_on_in(group: FSDP, fields: dict) -> list[str]:
+    """Return the type in which a network with a weight of its own goes on: one rank, sharded."""
+    group._spec = spec("fsdp", gpus_per_node=2, **fields)
+    model, half = Scaled(), group._spec.precision == "bf16"
+    types = []
+    for sharded in (False, True):
+        if sharded:
+            group.setup(model, torch.optim.SGD(model.parameters(), 0.1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            types.append(str(model(torch.zeros(2, 4)).dtype))
+    return types
+
+
 def undisturbed(group: FSDP, fields: dict) -> dict:
+    types = goes_on_in(group, fields)
     subject = make(group, fields)
+    computed: dict[str, set[str]] = {}
+    hooks = [
+        one.register_forward_pre_hook(
+            lambda module, _: computed.setdefault(
+                type(module).__name__.removeprefix("FSDP"), set()
+            ).add(str(module.weight.dtype))
+        )
+        for one in subject.network.modules()
+        if hasattr(one, "weight")
+    ]
     losses = train(subject, batches(group, subject))
+    for hook in hooks:
+        hook.remove()
     parts = [one for one in subject.network.parameters() if isinstance(one, DTensor)]
     return {
         **result(subject, losses),
+        "computed": {kind: sorted(types) for kind, types in computed.items()},
+        "goes_on_in": types,
         "units": group.describe()["units"],
         "whole": sum(one.numel() for one in parts),
         "kept": sum(one.to_local().numel() for one in parts),

@@ -101,6 +101,7 @@ CASES = [
     {"accumulation": 2},
     {"momentum": 0.0},
     {"precision": "bf16"},
+    {"precision": "bf16", "accumulation": 2},
     {"decay_norm_bias": False},
 ]
 
@@ -150,6 +151,28 @@ def test_each_rank_keeps_its_part(trained) -> None:
     assert first["units"] > 2
     assert first["kept"] + second["kept"] == first["whole"] == second["whole"]
     assert max(first["kept"], second["kept"]) < 0.7 * first["whole"]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
+    """Autocast makes no copy of weights that come in its type, and takes normalisation in fp32."""
+    half = CASES[case].get("precision") == "bf16"
+    for rank in trained[case]:
+        computed = rank["undisturbed"]["computed"]
+        assert computed["BatchNorm2d"] == ["torch.float32"]
+        want = ["torch.bfloat16" if half else "torch.float32"]
+        assert computed["Conv2d"] == computed["Linear"] == want
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_a_network_goes_on_in_the_type_that_one_process_has(trained, case) -> None:
+    for rank in trained[case]:
+        alone, sharded = rank["undisturbed"]["goes_on_in"]
+        assert sharded == alone
 
 
 @pytest.mark.multiprocess
