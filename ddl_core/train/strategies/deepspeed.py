@@ -24,6 +24,9 @@ from ddl_core.train.strategies.group import ProcessGroup
 if find_spec("deepspeed") is None:
     raise ModuleNotFoundError("No module named 'deepspeed'", name="deepspeed")
 
+# Stage 3 updates sub-groups of parameters one by one; in one group, a step is one update.
+ONE_GROUP = 10**12
+
 AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -76,6 +79,7 @@ def _buckets(stage: int, elements: int) -> dict[str, int]:
         "stage3_max_live_parameters": 2 * elements,
         "stage3_max_reuse_distance": 2 * elements,
         "stage3_param_persistence_threshold": elements // 5000,
+        "sub_group_size": ONE_GROUP,
     }
 
 

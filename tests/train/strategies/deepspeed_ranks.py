@@ -122,6 +122,8 @@ class Waits:
 def make(group: DeepSpeed, fields: dict) -> Trainee:
     run = spec("deepspeed", gpus_per_node=2, **fields)
     group._spec, group._configuration = run, configuration(run)
+    # What DeepSpeed's default is for a network of more than a billion weights: many sub-groups.
+    group._configuration["zero_optimization"].setdefault("sub_group_size", 10)
     group.shares_weights = run.deepspeed_zero_stage == 3
     model = network()
     if group.rank == 1:
