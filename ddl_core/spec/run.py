@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec import box
+from ddl_core.spec import box, combinations
 from ddl_core.spec.gate import LARGEST, shown
 from ddl_core.spec.registry import REGISTRIES, check_name, known, owner
 
@@ -413,9 +413,11 @@ class RunSpec(BaseModel):
                     "and off; write a number, or a text in quotes"
                 )
         try:
-            return cls.model_validate(fields)
+            run = cls.model_validate(fields)
         except ValidationError as error:
             raise SpecError(describe(error, cls)) from None
+        combinations.check(run, run.device)
+        return run
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:

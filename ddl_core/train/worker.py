@@ -19,6 +19,7 @@ from ddl_core.rank.rules import check_agreement
 from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.records.progress import Publish
+from ddl_core.spec import combinations
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint, device
@@ -63,6 +64,7 @@ class Run:
         self.update: dict[str, bool] = {}  # how the optimiser's is made; nothing without one
         self.network: dict[str, Any] | None = None  # what it is, where one is trained
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
+        combinations.check(self.spec, self.strategy.device.type)
         self.group = Reducing(self.strategy)
 
     def execute(self, leaving: ExitStack) -> None:

@@ -12,7 +12,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.group import ProcessGroup
 
@@ -71,10 +70,6 @@ class DDP(ProcessGroup):
 
     def _compress(self) -> None:
         spec = self._spec
-        if spec.ddp_compression == "bf16" and self.device.type == "cpu":
-            raise SpecError(
-                "ddp_compression = 'bf16' needs NCCL on GPUs; on the CPU use 'fp16' or 'none'"
-            )
         if spec.ddp_compression == "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 None, spec.ddp_powersgd_rank, start_powerSGD_iter=spec.ddp_powersgd_start

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.group import ProcessGroup
 
@@ -36,14 +35,8 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
     Loss, learning rate, clipping and timing belong to `loop.py` and `clock.py`, for all
     strategies. Two defaults would wait for the device in every step and are switched off: the
     throughput timer and the norm of the gradients (stage 3: `_without_norm`).
-
-    Raises
-    ------
-    SpecError
-        For a combination that DeepSpeed cannot do as the other strategies do it.
     """
     stage = spec.deepspeed_zero_stage
-    _refuse_unequal(spec)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": spec.local_batch_size,
@@ -81,50 +74,6 @@ def _buckets(stage: int, elements: int) -> dict[str, int]:
         "stage3_param_persistence_threshold": elements // 5000,
         "sub_group_size": ONE_GROUP,
     }
-
-
-def _refuse_unequal(spec: RunSpec) -> None:
-    stage = spec.deepspeed_zero_stage
-    default = RunSpec.model_fields["deepspeed_bucket_elements"].default
-    if spec.deepspeed_bucket_elements != default and stage == 0:
-        raise SpecError(
-            f"deepspeed_bucket_elements = {spec.deepspeed_bucket_elements} has no effect at "
-            "deepspeed_zero_stage = 0, whose buckets have a size of their own; use stage 1, 2 or "
-            "3, or leave it out"
-        )
-    if spec.deepspeed_overlap_comm and stage == 0:
-        raise SpecError(
-            "deepspeed_overlap_comm = true has no effect at deepspeed_zero_stage = 0, which "
-            "reduces gradients after backward; use stage 1, 2 or 3, or leave it out"
-        )
-    if spec.optimizer != "sgd" and stage > 0:
-        raise SpecError(
-            f"optimizer = {spec.optimizer!r} with deepspeed_zero_stage = {stage}: it needs the "
-            "norm of each layer, but ZeRO keeps the weights in one flat buffer; use stage 0, or "
-            "optimizer = 'sgd'"
-        )
-    if spec.compile and stage == 3:
-        raise SpecError(
-            "compile = true with deepspeed_zero_stage = 3: its hooks make the compiler begin anew "
-            "at each layer; use compile = false, or a lower stage"
-        )
-    if not spec.decay_norm_bias and stage > 0:
-        raise SpecError(
-            f"decay_norm_bias = false with deepspeed_zero_stage = {stage}: the checkpoint of a "
-            "sharded optimiser holds one group of parameters only; use stage 0, or "
-            "decay_norm_bias = true"
-        )
-    if spec.precision == "fp16" and stage > 0:
-        raise SpecError(
-            f"precision = 'fp16' with deepspeed_zero_stage = {stage}: ZeRO scales the loss by its "
-            "own rule, so its steps would not be those of the other strategies; "
-            "use 'bf16', or stage 0"
-        )
-    if spec.channels_last and stage > 0:
-        raise SpecError(
-            f"channels_last = true with deepspeed_zero_stage = {stage}: ZeRO keeps the weights in "
-            "one flat buffer and lays them out NCHW; use stage 0, or channels_last = false"
-        )
 
 
 class DeepSpeed(ProcessGroup):

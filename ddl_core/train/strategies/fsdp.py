@@ -14,7 +14,6 @@ from torch.distributed.utils import _sync_module_states
 from torch.optim import Optimizer
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.group import ProcessGroup
 
 UNIT = 1_000_000
@@ -39,10 +38,6 @@ class FSDP(ProcessGroup):
     """
 
     shares_weights = True
-
-    def __init__(self, spec: RunSpec) -> None:
-        _refuse_unequal(spec)
-        super().__init__(spec)
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Send rank 0's weights to all, then keep a part; `optimizer` updates that part."""
@@ -111,29 +106,6 @@ def units(model: nn.Module) -> list[nn.Module]:
             found.append(module)
             taken |= own
     return [*found, model]
-
-
-def _refuse_unequal(spec: RunSpec) -> None:
-    if spec.precision == "fp16":
-        raise SpecError(
-            "precision = 'fp16' with strategy 'fsdp': whether an update is skipped was never "
-            "compared with the other strategies; use 'bf16' or 'fp32'"
-        )
-    if spec.channels_last:
-        raise SpecError(
-            "channels_last = true with strategy 'fsdp': it shares out weights that lie in memory "
-            "as NCHW only; use channels_last = false"
-        )
-    if spec.compile:
-        raise SpecError(
-            "compile = true with strategy 'fsdp' was never compared with the other strategies; "
-            "use compile = false"
-        )
-    if spec.optimizer != "sgd":
-        raise SpecError(
-            f"optimizer = {spec.optimizer!r} with strategy 'fsdp': it needs the norm of each "
-            "layer, of which a rank has a part; use optimizer = 'sgd'"
-        )
 
 
 def normalisations(model: nn.Module) -> list[nn.Module]:

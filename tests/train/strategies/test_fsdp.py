@@ -9,7 +9,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.train.initial import drawn
 from ddl_core.train.models import resnet18
 from ddl_core.train.strategies import fsdp
-from ddl_core.train.strategies.fsdp import FSDP, units
+from ddl_core.train.strategies.fsdp import units
 from tests.closeness import assert_far, assert_near, falls
 from tests.train.strategies.deepspeed_ranks import BASE_LR
 from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
@@ -68,20 +68,6 @@ def test_every_unit_is_called(monkeypatch, name) -> None:
     model.eval()(torch.zeros(2, 4) if name == "own" else torch.zeros(1, 3, 160, 160))
     assert called == set(found)
     assert len(found) > 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"precision": "fp16"}, "use 'bf16' or 'fp32'"),
-        ({"channels_last": True}, "use channels_last = false"),
-        ({"compile": True}, "use compile = false"),
-        ({"optimizer": "lars"}, "use optimizer = 'sgd'"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(fields, why) -> None:
-    with pytest.raises(SpecError, match=why):
-        FSDP(RunSpec(strategy="fsdp", **fields))
 
 
 class Tied(nn.Module):

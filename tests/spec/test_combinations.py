@@ -1,0 +1,53 @@
+"""What a strategy cannot combine is refused when a run is planned; its record can be read."""
+
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.records.paths import Tree
+from ddl_core.records.run import RunRecord, read_record, write_record
+from ddl_core.spec.combinations import check
+from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import Study
+
+REFUSED = [
+    ("ddp", {"ddp_static_graph": True, "accumulation": 2}, "accumulation = 1"),
+    ("ddp", {"ddp_compression": "bf16", "device": "cpu"}, "'fp16' or 'none'"),
+    ("fsdp", {"precision": "fp16"}, "'bf16' or 'fp32'"),
+    ("fsdp", {"channels_last": True}, "channels_last = false"),
+    ("fsdp", {"compile": True}, "compile = false"),
+    ("fsdp", {"optimizer": "lars"}, "optimizer = 'sgd'"),
+    ("deepspeed", {"deepspeed_overlap_comm": True}, "stage 1, 2 or 3"),
+    ("deepspeed", {"deepspeed_bucket_elements": 9000}, "stage 1, 2 or 3"),
+    ("deepspeed", {"deepspeed_zero_stage": 3, "compile": True}, "a lower stage"),
+    ("deepspeed", {"deepspeed_zero_stage": 1, "precision": "fp16"}, "'bf16', or stage 0"),
+    ("deepspeed", {"deepspeed_zero_stage": 2, "channels_last": True}, "channels_last = false"),
+    ("deepspeed", {"deepspeed_zero_stage": 1, "optimizer": "lars"}, "optimizer = 'sgd'"),
+    ("deepspeed", {"deepspeed_zero_stage": 2, "decay_norm_bias": False}, "decay_norm_bias = true"),
+]
+every_one = pytest.mark.parametrize(("strategy", "fields", "remedy"), REFUSED)
+
+
+@every_one
+def test_a_study_is_refused_when_it_is_planned(strategy, fields, remedy) -> None:
+    axes = {"strategy": [strategy], **{name: [value] for name, value in fields.items()}}
+    study = Study(name="refused", question="What is refused?", axes=[axes])
+    with pytest.raises(SpecError) as caught:
+        study.expand()
+    for word in (next(iter(fields)), remedy):
+        assert word in str(caught.value)
+
+
+@every_one
+def test_a_record_of_such_a_run_can_be_read(tmp_path, strategy, fields, remedy) -> None:
+    record = RunRecord.plan("older", RunSpec(strategy=strategy, **fields))
+    folder = Tree(tmp_path).runs
+    folder.mkdir(parents=True)
+    write_record(folder, record)
+    assert read_record(folder).spec == record.spec
+
+
+def test_a_device_that_is_not_known_yet_refuses_nothing() -> None:
+    run = RunSpec.parse({"strategy": "ddp", "ddp_compression": "bf16"})
+    check(run, "cuda")
+    with pytest.raises(SpecError, match="NCCL"):
+        check(run, "cpu")
