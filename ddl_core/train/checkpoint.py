@@ -11,6 +11,7 @@ from torch import nn
 from ddl_core.errors import RecordError
 from ddl_core.records.storage import cannot_write
 from ddl_core.train.loop import Trainee
+from ddl_core.train.protocols import Strategy
 
 
 def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
@@ -78,14 +79,18 @@ def load(path: Path, trainee: Trainee) -> int:
     return int(state["epochs_done"])
 
 
-def weights_sha256(network: nn.Module) -> str:
+def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
     """Return a hash over all parameters and statistics, by name and bytes.
 
-    A collective where ranks share the weights.
+    With a `strategy` under which a rank keeps a part of the weights, a collective: all ranks get
+    the hash of what rank 0 has gathered.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())
         flat = tensor.detach().contiguous().cpu().flatten()
         digest.update(flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    if strategy is None or not strategy.shares_weights:
+        return digest.hexdigest()
+    own = torch.tensor(list(digest.digest()), device=strategy.device)
+    return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()

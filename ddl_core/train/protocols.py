@@ -26,7 +26,7 @@ class Strategy(Protocol):
     device: torch.device
     shares_weights: bool
     """Whether a rank keeps a part of the weights only. Then forward, and `state_dict` of network
-    and optimiser, are collectives."""
+    and optimiser, are collectives, and rank 0 alone gets the whole state."""
 
     @property
     def waits_in_backward(self) -> bool:

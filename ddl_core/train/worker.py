@@ -89,8 +89,9 @@ class Run:
         profiler = self._profiler(steps)
         self.entry.record.initial_sha256 = state_sha256(values(trainee.network))
         first_epoch = checkpoint.load(self.files.checkpoint, trainee)
-        start = weights_sha256(trainee.network)
+        start = weights_sha256(trainee.network, trainee.strategy)
         check_agreement(self.group, start, "same initial weights")
+        check_agreement(self.group, f"{first_epoch:x}", "same first epoch")
         eval_images = eval_loader.images if eval_loader else None
         self._describe(train_loader, eval_images, self.strategy.describe())
         warm_from = first_epoch + self._cold_epochs(train_loader)
@@ -103,7 +104,7 @@ class Run:
             if self.spec.compile:
                 check_compiled()
             self._evaluate_and_save(trainee, eval_loader, epoch, epoch < warm_from)
-        self._complete(weights_sha256(trainee.network))
+        self._complete(weights_sha256(trainee.network, trainee.strategy))
 
     def _load(self) -> None:
         """Only fetch the batches of each epoch, from the first one again after a stop."""
@@ -146,7 +147,7 @@ class Run:
             compile_network(network)
         seeded = weights_sha256(network)
         trainee = Trainee.build(spec, self.strategy, network, optimizer, self.meter)
-        check_setup(seeded, weights_sha256(trainee.network))
+        check_setup(seeded, weights_sha256(trainee.network, trainee.strategy))
         return trainee
 
     def _cold_epochs(self, loader: Loader) -> int:

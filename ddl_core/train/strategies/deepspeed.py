@@ -185,13 +185,13 @@ class EngineOptimizer:
         self._engine.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state. Under ZeRO a collective: all ranks must call it."""
+        """Return the whole state. Under ZeRO a collective, of which rank 0 keeps the result."""
         if not self._sharded:
             return self._engine.optimizer.state_dict()
         from deepspeed.utils import safe_get_full_optimizer_state as whole
 
         state = {
-            index: {key: whole(parameter, key).cpu() for key in self._state_names()}
+            index: {key: _kept(whole(parameter, key)) for key in self._state_names()}
             for index, parameter in enumerate(self._parameters())
         }
         options = [
@@ -249,6 +249,11 @@ def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
     safe_set_local_optimizer_state(parameter, part, name)
 
 
+def _kept(value: Tensor) -> Tensor:
+    """Return a gathered tensor in rank 0's main memory; an empty one elsewhere."""
+    return value.cpu() if dist.get_rank() == 0 else value.new_empty(0, device="cpu")
+
+
 def _without_norm(zero: Any) -> None:
     """Say that the norm of the gradients is 0; at stage 3 no setting switches it off.
 
@@ -259,13 +264,13 @@ def _without_norm(zero: Any) -> None:
 
 
 def _keep_whole_states(model: nn.Module) -> None:
-    """Make `state_dict` and `load_state_dict` those of a single process, weight by weight."""
+    """Let rank 0 save what a single process would, weight by weight, and all ranks load it."""
     from deepspeed import zero
 
     def gather(module: nn.Module, state: dict[str, Any], prefix: str, _about: Any) -> None:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             with zero.GatheredParameters([parameter]):
-                state[prefix + name] = parameter.detach().cpu().clone()
+                state[prefix + name] = _kept(parameter.detach()).clone()
 
     def share_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         for name, parameter in module.named_parameters(remove_duplicate=False):

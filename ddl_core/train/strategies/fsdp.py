@@ -33,8 +33,8 @@ _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class FSDP(ProcessGroup):
     """A torch.distributed group; the network's weights are gathered unit by unit when needed.
 
-    `state_dict` and `load_state_dict` of network and optimiser are those of a single process: whole
-    tensors, in main memory. To save is a collective.
+    `state_dict` of network and optimiser is a collective: rank 0 gets that of a single process, in
+    main memory, the others empty tensors. All load the whole state.
     """
 
     shares_weights = True
@@ -138,7 +138,7 @@ def _refuse_tied(model: nn.Module) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a tensor that ranks share, in main memory.
+    """Return a tensor that ranks share, in rank 0's main memory; an empty one elsewhere.
 
     Not by `full_tensor`: two of some 300 runs were ended by a segmentation fault in Gloo's thread
     before their first step, where runs of other strategies never were. They do all that is done
@@ -152,7 +152,7 @@ def _whole(value: Any) -> Any:
     padded[: len(own)] = own
     whole = own.new_empty(most * dist.get_world_size(), *value.shape[1:])
     dist.all_gather_into_tensor(whole, padded)
-    return whole[:rows].cpu()
+    return whole[:rows].cpu() if dist.get_rank() == 0 else whole.new_empty(0, device="cpu")
 
 
 def _part(value: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.train.strategies.deepspeed import _import_deepspeed, configuration
 from tests.closeness import assert_far, assert_near, falls
 from tests.train.strategies.deepspeed_ranks import BASE_LR, SLEPT_S, STEPS
-from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
+from tests.train.strategies.two_ranks import held, left, numbers, single, start, tolerances
 
 
 def settings(**fields) -> dict:
@@ -174,9 +174,22 @@ def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
     for rank in trained[case]:
         got = rank["undisturbed"]
         assert_near(got["losses"], want["losses"], of_losses)
-        assert_near(numbers(got), numbers(want), of_state)
+        assert_near(held(got), {name: numbers(want)[name] for name in held(got)}, of_state)
         rate = got["optimizer"]["param_groups"][0]["lr"]
         assert rate == want["optimizer"]["param_groups"][0]["lr"]
+    assert held(trained[case][0]["undisturbed"]).keys() == numbers(want).keys()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@every_case
+def test_rank_0_alone_keeps_what_was_gathered(trained, case):
+    stage = CASES[case]["deepspeed_zero_stage"]
+    kept = trained[case][1]["undisturbed"]
+    assert (kept["weights"]["0.weight"].numel() == 0) == (stage == 3)
+    momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
+    gathered = [one for one in momenta if one is not None and stage]
+    assert all(one.numel() == 0 for one in gathered)
 
 
 @pytest.mark.multiprocess

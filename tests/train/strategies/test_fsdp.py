@@ -12,7 +12,7 @@ from ddl_core.train.strategies import fsdp
 from ddl_core.train.strategies.fsdp import units
 from tests.closeness import assert_far, assert_near, falls
 from tests.train.strategies.deepspeed_ranks import BASE_LR
-from tests.train.strategies.two_ranks import left, numbers, single, start, tolerances
+from tests.train.strategies.two_ranks import held, left, numbers, single, start, tolerances
 
 
 def sizes(model: nn.Module) -> list[int]:
@@ -116,8 +116,8 @@ def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> Non
     for rank in trained[case]:
         got = rank["undisturbed"]
         assert_near(got["losses"], want["losses"], of[0])
-        assert numbers(got).keys() == numbers(want).keys()
-        assert_near(numbers(got), numbers(want), of[1])
+        assert_near(held(got), {name: numbers(want)[name] for name in held(got)}, of[1])
+    assert held(trained[case][0]["undisturbed"]).keys() == numbers(want).keys()
 
 
 @pytest.mark.multiprocess
@@ -128,6 +128,14 @@ def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
     got = trained[case][0]["undisturbed"]
     assert_far(unfair["losses"], got["losses"], of[0])
     assert_far(numbers(unfair), numbers(got), of[1])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_rank_0_alone_keeps_what_was_gathered(trained) -> None:
+    kept = trained[0][1]["undisturbed"]
+    assert {kept["weights"][name].numel() for name in ("0.weight", "8.bias")} == {0}
+    assert {one["momentum_buffer"].numel() for one in kept["optimizer"]["state"].values()} == {0}
 
 
 @pytest.mark.multiprocess

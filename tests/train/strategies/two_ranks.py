@@ -49,6 +49,11 @@ def single(fields: Fields, **unfair: Any) -> dict:
     return result(subject, train(subject, Batches(0, accumulation, accumulation)))
 
 
+def held(of: dict) -> dict[str, torch.Tensor]:
+    """Return those of `numbers` that a rank holds: rank 0 alone keeps what was gathered."""
+    return {name: value for name, value in numbers(of).items() if value.numel()}
+
+
 def numbers(of: dict) -> dict[str, torch.Tensor]:
     """Return parameters, statistics and momenta."""
     # num_batches_tracked counts the forward passes of one rank.
