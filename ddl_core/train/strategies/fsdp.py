@@ -140,9 +140,9 @@ def _refuse_tied(model: nn.Module) -> None:
 def _whole(value: Any) -> Any:
     """Return a tensor that ranks share, in rank 0's main memory; an empty one elsewhere.
 
-    Not by `full_tensor`: two of some 300 runs were ended by a segmentation fault in Gloo's thread
-    before their first step, where runs of other strategies never were. They do all that is done
-    there, but for that and for sending the weights one by one, so that neither is done any more.
+    Not by `full_tensor`. Gloo's threads in torch 2.13 write the name of the last collective without
+    a lock. A name of more than 15 characters, as that of `full_tensor`'s collective, is then on the
+    heap and may be freed twice.
     """
     if not isinstance(value, DTensor):
         return value

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddl_core.train.checkpoint import load, save
 from ddl_core.train.loop import Trainee
@@ -52,6 +53,19 @@ def goes_on_in(group: FSDP, fields: dict) -> list[str]:
     return types
 
 
+class Collectives(TorchDispatchMode):
+    """Notes the functional collectives that tensors ask for, which `full_tensor` is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "_c10d_functional":
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
 def undisturbed(group: FSDP, fields: dict) -> dict:
     types = goes_on_in(group, fields)
     subject = make(group, fields)
@@ -69,10 +83,14 @@ def undisturbed(group: FSDP, fields: dict) -> dict:
     for hook in hooks:
         hook.remove()
     parts = [one for one in subject.network.parameters() if isinstance(one, DTensor)]
+    with Collectives() as gathers:
+        subject.network.state_dict()
+        subject.optimizer.state_dict()
     return {
         **result(subject, losses),
         "computed": {kind: sorted(types) for kind, types in computed.items()},
         "goes_on_in": types,
+        "gathers": gathers.names,
         "units": group.describe()["units"],
         "whole": sum(one.numel() for one in parts),
         "kept": sum(one.to_local().numel() for one in parts),

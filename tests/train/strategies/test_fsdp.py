@@ -149,6 +149,13 @@ def test_each_rank_keeps_its_part(trained) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
+def test_no_state_is_gathered_by_the_collective_that_crashed(trained) -> None:
+    """See `fsdp._whole`."""
+    assert all(not rank["undisturbed"]["gathers"] for case in trained.values() for rank in case)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
 @every_case
 def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
     """Autocast makes no copy of weights that come in its type, and takes normalisation in fp32."""
