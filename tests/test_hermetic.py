@@ -48,7 +48,7 @@ LEFT: dict[str, Callable[[], object]] = {
     "thread": lambda: threading.Thread(target=ended.wait, daemon=True).start(),
     "open files": leave_open_files,
     "temporary file": lambda: tempfile.mkdtemp(),
-    str(SHARED): lambda: SHARED.touch(),
+    "/dev/shm/psm_left": lambda: SHARED.touch(),
 }
 
 
