@@ -120,14 +120,18 @@ def planted_names() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _a_module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     # Of the session, SLURM is there from the first test that asks for it.
-    with nullcontext() if _marks(request.node) & {"slurm"} else hermetic(request.node.nodeid):
+    own = [item for item in request.session.items if item.path == request.node.path]
+    on_slurm = any("slurm" in _marks(item) for item in own)
+    with nullcontext() if on_slurm else hermetic(request.node.nodeid):
         yield
 
 
 @pytest.fixture(autouse=True)
 def _a_test_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Come before all others of a test, and so end after them."""
-    with hermetic(request.node.nodeid):
+    # A test may replace the engines of its module, which are closed at the module's end.
+    of_module = "engines" in request.fixturenames
+    with nullcontext() if of_module else hermetic(request.node.nodeid):
         yield
 
 

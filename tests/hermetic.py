@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pwd
 import shutil
 import signal
 import tempfile
@@ -77,7 +78,7 @@ def _temporary() -> set[Path]:
     """Return what lies in the temporary directory, which is this process's own; see `directory`."""
     place = Path(tempfile.gettempdir())
     # Caches of the user, of jobs and of torch; folders of torchrun and of multiprocessing.
-    kept = (f"ddl-{os.geteuid()}", f"ddl-{os.environ.get('USER', '')}")
+    kept = (f"ddl-{os.geteuid()}", f"ddl-{pwd.getpwuid(os.geteuid()).pw_name}")
     return {
         place / name
         for name in _names_in(place)

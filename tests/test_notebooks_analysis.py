@@ -102,7 +102,6 @@ def test_verdicts_and_numbers_are_not_typed_in(path: Path) -> None:
             0,
             [
                 "19 runs: 18 completed, 1 failed",
-                "laptop, 2 workers, 2 CPU cores, ResNet50, base 1: E of PyTorch-DDP (native",
                 "not measured on its terms; planned in studies/juwels_booster.yaml",
                 "another's number, not tested here",
                 "no such GPU was measured here",

@@ -109,8 +109,10 @@ def caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     # With a variable that is not set, the folder would be another one: e.g. in the system's root.
+    # A job always has USER, a shell here not always.
+    user = ': "${USER:=$(id -un)}"'
     done = _shell(
-        f'set -u; d="{site.caches}" && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"'
+        f'set -u; {user}; d="{site.caches}" && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"'
     )
     if done.returncode == LATE:
         return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)

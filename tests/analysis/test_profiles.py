@@ -177,6 +177,7 @@ def test_there_is_no_figure_without_profiles(
         return {path.stem for path in redraw(tree, figures=tree.figures).files}
 
     tree = Tree(tmp_path)
+    tree.runs.mkdir()
     assert "time_shares" not in drawn(tree)
     profiled(tree, on_gpu=False)
     assert "time_shares" in drawn(tree)

@@ -59,6 +59,7 @@ def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
     assert [list(images_of(loader, 1)) for loader in resumed] == orders[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADERS)
 def test_an_image_does_not_depend_on_rank_history_or_threads(name, data):
     def shown(epoch: int, **fields) -> dict[int, torch.Tensor]:

@@ -97,6 +97,7 @@ def replace_records(shard: Path, contents: dict[str, bytes]) -> None:
 ALL = {"train_images": None, "local_batch_size": 16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_an_unreadable_file_is_replaced_and_counted_by_all_paths(kind, changed, data):
     folder = changed({CAT: UNREADABLE[kind](photo(data))})
@@ -113,6 +114,7 @@ def test_an_unreadable_file_is_replaced_and_counted_by_all_paths(kind, changed, 
             assert flat[0].abs().max() < 0.02  # the mean colour
 
 
+@pytest.mark.slow
 def test_unusual_files_are_shown_alike_by_all_paths(changed, data):
     """One of each kind in one set: opening a data path takes longer than reading it."""
     classes = sorted(one.name for one in (data / "train").iterdir())
