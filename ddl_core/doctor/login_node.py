@@ -110,10 +110,8 @@ def caches(site: Site) -> Finding:
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     # With a variable that is not set, the folder would be another one: e.g. in the system's root.
     # A job always has USER, a shell here not always.
-    user = ': "${USER:=$(id -un)}"'
-    done = _shell(
-        f'set -u; {user}; d="{site.caches}" && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"'
-    )
+    name = f'set -u; : "${{USER:=$(id -un)}}"; d="{site.caches}"'
+    done = _shell(f'{name} && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
     if done.returncode == LATE:
         return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)
     folder = Path(done.stdout or site.caches)
