@@ -78,9 +78,7 @@ def _temporary() -> set[Path]:
     """Return what lies in the temporary directory, which is this process's own; see `directory`."""
     place = Path(tempfile.gettempdir())
     # Caches of the user, of jobs and of torch; folders of torchrun and of multiprocessing.
-    # A job's shell names them after USER, which need not be set.
-    users = (str(os.geteuid()), pwd.getpwuid(os.geteuid()).pw_name, os.environ.get("USER", ""))
-    kept = [f"ddl-{user}" for user in users]
+    kept = (f"ddl-{os.geteuid()}", f"ddl-{pwd.getpwuid(os.geteuid()).pw_name}")
     return {
         place / name
         for name in _names_in(place)

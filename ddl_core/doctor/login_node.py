@@ -109,7 +109,7 @@ def caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     # With a variable that is not set, the folder would be another one: e.g. in the system's root.
-    # USER comes with a login; where it is not set, it is no fault of the site.
+    # USER comes with a login; a job sets it where it is missing (slurm/environment.sh.j2).
     name = f'set -u; : "${{USER:=$(id -un)}}"; d="{site.caches}"'
     done = _shell(f'{name} && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
     if done.returncode == LATE:
