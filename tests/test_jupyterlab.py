@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,7 +22,7 @@ from ddl_core.launch.plan import find_study
 from ddl_core.processes import import_path
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import NOTEBOOKS, Tree
-from tests.launch.running import study_file, wait_for
+from tests.launch.running import free_port, study_file, wait_for
 
 pytestmark = [
     pytest.mark.browser,
@@ -58,9 +57,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("DDL_RESULTS", str(root / "results"))
     study = study_file(root, local_batch_size=[4, 8], epochs=2)
     choose_study(root / "notebooks" / "02_study.ipynb", study)
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     token = secrets.token_hex(16)
     settings = {
         "ServerApp.base_url": PREFIX,

@@ -1,8 +1,11 @@
 """What the tests of running things share: small runs, and a look at their processes."""
 
+import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +43,19 @@ def planned(**fields: Any) -> Path:
     return plan_run(RunSpec(**{**TINY, "strategy": strategy, **fields}), "test", results())
 
 
+PORTS = count(10_000 + os.getpid() % 900 * 10)
+
+
 def free_port() -> int:
-    """Return a port for ranks to meet at; another test may run a job script, with its job's own."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
+    """Return a port for ranks to meet at, which nothing takes before them.
+
+    The system gives none of these to connections (they get 32768 and above), nor a job script to
+    its ranks (20000 and above); other test processes begin elsewhere.
+    """
+    for port in PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:

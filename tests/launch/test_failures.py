@@ -6,7 +6,6 @@ last test, is that of the libraries' and SLURM's sources.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -26,7 +25,7 @@ from ddl_core.records.failures import REMEDIES, Category, classify, remedy
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, read_record, write_record
 from tests.launch.fixtures import Start
-from tests.launch.running import planned
+from tests.launch.running import free_port, planned
 
 MEETING = Path(__file__).with_name("meeting.py")
 
@@ -35,12 +34,6 @@ def test_every_class_has_a_remedy_of_one_line() -> None:
     assert set(REMEDIES) == set(get_args(Category))
     for category in REMEDIES:
         assert "\n" not in remedy(category)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.multiprocess

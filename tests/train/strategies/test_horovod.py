@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from ddl_core.records.storage import now
 from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 from tests.closeness import assert_far, assert_near, falls
-from tests.launch.running import processes_of
+from tests.launch.running import free_port, processes_of
 from tests.pictures import write_pictures
 from tests.train.strategies.horovod_worker import PLANTED
 
@@ -245,12 +244,6 @@ def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
     monkeypatch.setattr(strategy.hvd, "mpi_built", lambda: False)
     with pytest.raises(LaunchError, match=r"built without MPI; `make horovod HOROVOD_WITH_MPI=1`"):
         join(strategy, monkeypatch, device="cpu", nodes=2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @with_horovod
