@@ -173,7 +173,9 @@ RANK = (
 @pytest.mark.parametrize("code", [RAISE, pytest.param(RANK, marks=pytest.mark.slow)])
 def test_a_rank_may_open_as_many_files_as_the_system_lets_it(limits, after, code) -> None:
     soft, hard = re.findall(r"-[SH]n \d+", limits)
-    command = f"ulimit {soft}; ulimit {hard}; exec {sys.executable} -c {shlex.quote(code)}"
+    command = (
+        f"ulimit {soft}; ulimit {hard}; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(after)
 

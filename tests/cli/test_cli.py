@@ -1,4 +1,5 @@
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -135,7 +136,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")  # a dry run refuses what the run would refuse
     shown = ddl("run", "--dry-run", "--strategy", "ddp", "--gpus-per-node", 2)
     assert shown.exit_code == 0
-    assert f"2 x {sys.executable} -m ddl_core.train.worker" in shown.output
+    assert f"2 x {shlex.quote(sys.executable)} -m ddl_core.train.worker" in shown.output
     path = study_file(tmp_path, classes=[5, 7])
     for command in ("run", "resume"):
         shown = ddl("study", command, path, "--dry-run")

@@ -5,6 +5,7 @@ at that boundary, and nothing about SLURM.
 """
 
 import shlex
+import sys
 from pathlib import Path
 
 # Starts all tasks here, with the variables of their nodes; ends all when one ends badly, or when it
@@ -56,6 +57,13 @@ class StandIns:
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
+
+    def python(self, name: str, code: str) -> None:
+        """Add a program in Python; its interpreter's path may contain a space."""
+        body = self.folder / f"{name}.py"
+        body.write_text(code)
+        command = shlex.join([sys.executable, str(body)])
+        self.script(name, f'#!/bin/sh\nexec {command} "$@"\n')
 
     def calls(self, name: str) -> list[str]:
         """Return the arguments of each call."""

@@ -29,7 +29,7 @@ CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys
 @pytest.fixture
 def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     """What the script of a job on two nodes sets, and a stand-in for srun."""
-    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    stand_ins.python("srun", SRUN)
     values = {
         "SLURM_JOB_ID": "17",
         "SLURM_JOB_NUM_NODES": "2",
@@ -106,7 +106,7 @@ def test_tasks_complete_a_run(
 def test_stopping_a_run_ends_the_step_first(job: StandIns, start: Start, tmp_path: Path) -> None:
     mark = tmp_path / "told"
     told = SRUN.replace("def stop(*_):", f"def stop(*_):\n    open({str(mark)!r}, 'w').close()")
-    job.script("srun", f"#!{sys.executable}\n{told}")
+    job.python("srun", told)
     run_dir = planned(**ENDLESS, gpus_per_node=2)
     caller = start("-c", CALLER, str(run_dir))
     wait_for(lambda: is_training(run_dir), "the first step")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -200,7 +199,7 @@ def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> N
 def test_inside_a_job_engines_are_tasks_of_one_step(
     stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    stand_ins.python("srun", SRUN)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     monkeypatch.setenv("DDL_SRUN", "srun --kill-on-bad-exit=1")

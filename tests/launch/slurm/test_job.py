@@ -34,7 +34,7 @@ JOB = str(os.getpid())  # a job's ranks meet at a port that follows from it
 
 @pytest.fixture
 def slurm(stand_ins: StandIns) -> StandIns:
-    stand_ins.script("srun", f"#!{sys.executable}\n{SRUN}")
+    stand_ins.python("srun", SRUN)
     stand_ins.add("scontrol", "127.0.0.1\n")
     return stand_ins
 
