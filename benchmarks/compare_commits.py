@@ -39,7 +39,7 @@ from {module} import {function} as group
 def walk(command, name):
     for option in command.params:
         default = "" if callable(option.default) else repr(option.default)
-        print("|".join([name, *option.opts, repr(option.type), default, str(option.required)]))
+        print("|".join([name, *option.opts, option.type.name, default, str(option.required)]))
     for key, child in sorted(getattr(command, "commands", {{}}).items()):
         walk(child, name + " " + key)
 walk(group, "ddl")
