@@ -136,7 +136,8 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     assert "200" in verified
     assert planned.count("missing ") == 4
     assert "4 completed" in ran
-    assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
+    # Whether an interval follows depends on how many rounds other processes disturb.
+    assert re.search(r"DALI \(CPU\).*: \d\.\d\d", compared), compared
 
 
 def _ddl(folder: Path, words: list[str]) -> str:
