@@ -114,6 +114,7 @@ def test_all_published_runs_are_of_two_cores_without_a_gpu() -> None:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.notebook
+@pytest.mark.alone
 def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     """As it stands in the README, but for the size of images and of training."""
     text = README.read_text(encoding="utf-8")
@@ -136,8 +137,7 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     assert "200" in verified
     assert planned.count("missing ") == 4
     assert "4 completed" in ran
-    # Whether an interval follows depends on how many rounds other processes disturb.
-    assert re.search(r"DALI \(CPU\).*: \d\.\d\d", compared), compared
+    assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
 
 
 def _ddl(folder: Path, words: list[str]) -> str:
