@@ -16,7 +16,7 @@ from ddl_core import private
 from ddl_core.doctor.finding import Finding, State
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.script import Options
+from ddl_core.launch.slurm.script import USER, Options
 from ddl_core.launch.slurm.site import Site
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.records.provenance import file_system
@@ -109,8 +109,7 @@ def caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     # With a variable that is not set, the folder would be another one: e.g. in the system's root.
-    # USER comes with a login; a job sets it where it is missing (slurm/environment.sh.j2).
-    name = f'set -u; : "${{USER:=$(id -un)}}"; d="{site.caches}"'
+    name = f'set -u; USER="{USER}"; d="{site.caches}"'
     done = _shell(f'{name} && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
     if done.returncode == LATE:
         return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)

@@ -18,6 +18,7 @@ from ddl_core.private import CACHES
 from ddl_core.records.paths import SITES, RunFiles
 from ddl_core.spec.run import RunSpec
 
+USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
 TEMPLATE = "job.sh.j2"
 NAME = re.compile(r"[\w.,@/-]+")
 # A line break ends an #SBATCH line, and what follows would be a line of its own.
@@ -239,6 +240,7 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     """Return what the job exports: what the site says may be more, and has the last word."""
     caches = site.caches
     found = {
+        "USER": USER,
         "PYTHONPATH": f"{_in_quotes(project)}${{PYTHONPATH:+:$PYTHONPATH}}",
         CACHES: caches,
         "XDG_CACHE_HOME": caches,

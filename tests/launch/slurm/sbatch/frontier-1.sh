@@ -18,7 +18,6 @@
 set -e
 module purge
 module load miniforge3 rocm rccl-net-plugin
-# A batch shell need not set it; folders below are named after it.
 export USER="${USER:-$(id -un)}"
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"

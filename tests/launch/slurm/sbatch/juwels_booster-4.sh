@@ -18,7 +18,6 @@
 set -e
 module purge
 module load Stages/2025 GCC OpenMPI Python
-# A batch shell need not set it; folders below are named after it.
 export USER="${USER:-$(id -un)}"
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${SCRATCH:?}/$USER/ddl-caches"

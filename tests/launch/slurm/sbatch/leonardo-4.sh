@@ -20,7 +20,6 @@
 set -e
 module purge
 module load profile/deeplrn cineca-ai
-# A batch shell need not set it; folders below are named after it.
 export USER="${USER:-$(id -un)}"
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"

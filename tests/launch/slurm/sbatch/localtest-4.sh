@@ -13,7 +13,6 @@
 # One run, made by `ddl study submit` from slurm/job.sh.j2. The notebook runs here, on the first
 # node; the ranks that it starts are one step of this job.
 set -e
-# A batch shell need not set it; folders below are named after it.
 export USER="${USER:-$(id -un)}"
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"

@@ -18,7 +18,6 @@
 # A block of 2 runs, one after the other, made by `ddl study submit --by block` from
 # slurm/job.sh.j2. Each notebook runs here, on the first node; its ranks are one step of this job.
 set -e
-# A batch shell need not set it; folders below are named after it.
 export USER="${USER:-$(id -un)}"
 export PYTHONPATH="/shared/ddl${PYTHONPATH:+:$PYTHONPATH}"
 export DDL_CACHES="${TMPDIR:-/tmp}/ddl-$USER"
