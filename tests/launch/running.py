@@ -52,10 +52,9 @@ def free_port() -> int:
     The system gives none of these to connections (they get 32768 and above), nor a job script to
     its ranks (20000 and above); other test processes begin elsewhere.
     """
-    for port in PORTS:
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", next(PORTS))) as one:
+            return one.getsockname()[1]
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:

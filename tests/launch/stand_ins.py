@@ -60,9 +60,7 @@ class StandIns:
 
     def python(self, name: str, code: str) -> None:
         """Add a program in Python; its interpreter's path may contain a space."""
-        body = self.folder / f"{name}.py"
-        body.write_text(code)
-        command = shlex.join([sys.executable, str(body)])
+        command = shlex.join([sys.executable, "-c", code])
         self.script(name, f'#!/bin/sh\nexec {command} "$@"\n')
 
     def calls(self, name: str) -> list[str]:
