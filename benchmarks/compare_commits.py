@@ -1,17 +1,17 @@
 """Compare what two commits do: the guard of a refactoring, which should change nothing.
 
-    python -m benchmarks.compare_commits BASE [HEAD] [--weights] [--keep FOLDER]
+    python -m benchmarks.compare_commits BASE [HEAD] [--weights]
 
 Each commit is checked out into a folder of its own and asked, with this environment's Python, for
 
 - the tree of commands: each option with its type, default and whether it is required;
 - the runs that each study plans (their names contain a hash of the settings);
-- the job scripts of each study at each site;
+- the job scripts of the laptop study at each site;
 - the figures and tables from the committed records: cells of CSV files, no pixels;
 - what common mistakes print, and the exit status;
 - with ``--weights``: hashes of the sample images and of the weights of short runs (minutes).
 
-Prints which of these files differ and the lines of them; ends with 1 if any does. Nothing is
+Prints which of these differ, and in which lines; ends with 1 if any does. Nothing is
 stored: hashes of weights are comparable on one processor only.
 """
 
@@ -20,7 +20,6 @@ import difflib
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,7 +52,6 @@ MISTAKES = [
     "run --strategy horovd",
     "run --local-batch-size 0",
     "run --local-batch-size many",
-    "run --world-size 3 --no-such",
     "run --model resnet5",
     "figures --results /no/such/folder",
     "data convert /no/such/folder /tmp/to",
@@ -78,102 +76,90 @@ SHORT = (
 
 
 class Commit:
-    """A commit in a folder of its own.
+    """A commit in a folder of its own, and its answers: texts by name.
 
     Parameters
     ----------
     name : str
         Anything that git resolves.
     folder : Path
-        Where its files and its answers go.
+        Where its files, its data and its results go.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.tree, self.answers = folder / "tree", folder / "answers"
-        self.answers.mkdir(parents=True)
+        self.folder, self.tree = folder, folder / "tree"
+        self.answers: dict[str, str] = {}
         _git("worktree", "add", "--detach", str(self.tree), name)
         scripts = tomllib.loads((self.tree / "pyproject.toml").read_text())["project"]["scripts"]
         self.module, self.function = scripts["ddl"].split(":")
 
-    def python(
-        self, *words: str, results: Path | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run this environment's Python in the commit's folder."""
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "COLUMNS": "100"}
-        environment["DDL_DATA"] = str(self.answers.parent / "datasets")
-        environment["DDL_RESULTS"] = str(results or self.answers.parent / "results")
-        return subprocess.run(
+    def python(self, *words: str, results: str = "results") -> str:
+        """Return what this environment's Python prints in the commit's folder, and its status."""
+        done = subprocess.run(
             [sys.executable, *words],
             cwd=self.tree,
-            env=environment,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(self.tree),
+                "COLUMNS": "100",
+                "DDL_DATA": str(self.folder / "datasets"),
+                "DDL_RESULTS": str(self.folder / results),
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
             check=False,
         )
-
-    def ddl(self, line: str, results: Path | None = None) -> str:
-        """Return what a command prints and its exit status, without the names of folders."""
-        done = self.python("-m", self.module, *line.split(), results=results)
         text = f"{done.stdout}{done.stderr}exit status {done.returncode}\n"
-        return text.replace(str(self.tree), "TREE").replace(str(self.answers.parent), "FOLDER")
+        return text.replace(str(self.folder), "FOLDER")
 
-    def write(self, name: str, text: str) -> None:
-        """Keep one answer."""
-        path = self.answers / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    def ddl(self, line: str, results: str = "results") -> str:
+        """Return what a command prints, and its exit status."""
+        return self.python("-m", self.module, *line.split(), results=results)
 
     def ask(self) -> None:
-        """Write all answers but those about weights."""
+        """Collect all answers but those about weights."""
         tree = COMMAND_TREE.format(module=self.module, function=self.function)
-        self.write("commands.txt", self.python("-c", tree).stdout)
-        sites = sorted(path.stem for path in (self.tree / "slurm").glob("*.toml"))
+        self.answers["commands"] = self.python("-c", tree)
         for study in sorted((self.tree / "studies").glob("*.yaml")):
-            self.write(f"plans/{study.stem}.txt", self.ddl(f"study plan {study} --dry-run"))
-        for site in sites:
-            options = f"studies/laptop.yaml --site {site} --account project1 --dry-run"
-            self.write(f"scripts/{site}.txt", self.ddl(f"study submit {options}"))
-        self.write("mistakes.txt", "".join(f"$ ddl {each}\n{self.ddl(each)}" for each in MISTAKES))
-        self.write("figures.txt", self.ddl("figures"))
+            self.answers[f"plan {study.stem}"] = self.ddl(f"study plan {study} --dry-run")
+        for site in sorted((self.tree / "slurm").glob("*.toml")):
+            options = f"studies/laptop.yaml --site {site.stem} --account project1 --dry-run"
+            self.answers[f"scripts {site.stem}"] = self.ddl(f"study submit {options}")
+        for mistake in MISTAKES:
+            self.answers[f"ddl {mistake}"] = self.ddl(mistake)
+        self.answers["ddl figures"] = self.ddl("figures")
         for folder in ("figures", "data"):
             for table in (self.tree / folder).rglob("*.csv"):
-                self.write(f"tables/{table.relative_to(self.tree)}", table.read_text())
+                self.answers[str(table.relative_to(self.tree))] = table.read_text()
 
     def train(self) -> None:
-        """Write the hashes of the sample images and of the weights of short runs."""
-        self.ddl("data sample")
-        images = sorted((self.answers.parent / "datasets").rglob("*.jpg"))
-        hashes = [hashlib.sha256(each.read_bytes()).hexdigest() for each in images]
-        names = [each.relative_to(self.answers.parent) for each in images]
-        lines = [f"{name} {sha256}\n" for name, sha256 in zip(names, hashes, strict=True)]
-        self.write("sample.txt", "".join(lines))
+        """Collect the hashes of the sample images and of the weights of short runs."""
+        made = self.ddl("data sample")
+        for image in (self.folder / "datasets").rglob("*.jpg"):
+            made += f"{image.relative_to(self.folder)} {hashlib.sha256(image.read_bytes()).hexdigest()}\n"
+        self.answers["sample"] = "\n".join(sorted(made.splitlines()))
         for number, options in enumerate(WEIGHTS):
-            results = self.answers.parent / f"run{number}"
+            results = f"run{number}"
             said = self.ddl(f"run {SHORT} {options}", results)
-            records = [json.loads(one.read_text()) for one in results.rglob("run.json")]
-            text = json.dumps([record.get("weights_sha256") for record in records]) + "\n"
-            self.write(f"weights/{options.replace(' ', '_')}.txt", text if records else said)
+            records = (self.folder / results).rglob("run.json")
+            found = [json.loads(record.read_text())["weights_sha256"] for record in records]
+            self.answers[f"weights {options}"] = str(found) if any(found) else said
 
 
 def _git(*words: str) -> None:
     subprocess.run(["git", "-C", str(PROJECT), *words], check=True, capture_output=True)
 
 
-def differences(base: Path, head: Path) -> Iterator[str]:
-    """Yield, for each file that two folders do not share to the letter, its differing lines."""
-    names = {path.relative_to(each) for each in (base, head) for path in each.rglob("*")}
-    for name in sorted(names):
-        paths = [each / name for each in (base, head)]
-        texts = [path.read_text() if path.is_file() else "" for path in paths]
-        if texts[0] != texts[1]:
-            lines = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
-            changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-            more = len(changed) - SHOWN_LINES
-            yield "\n  ".join([f"{name}: {len(changed)} lines", *changed[:SHOWN_LINES]]) + (
-                f"\n  and {more} more" if more > 0 else ""
-            )
+def differences(base: dict[str, str], head: dict[str, str]) -> Iterator[str]:
+    """Yield, for each answer that differs, its name and the lines that differ."""
+    for name in sorted(base | head):
+        texts = [each.get(name, "").splitlines() for each in (base, head)]
+        lines = list(difflib.unified_diff(*texts, lineterm="", n=0))[2:]
+        changed = [line for line in lines if not line.startswith("@@")]
+        if changed:
+            yield "\n  ".join([f"{name}: {len(changed)} lines", *changed[:SHOWN_LINES]])
 
 
 def main() -> int:
@@ -182,23 +168,17 @@ def main() -> int:
     parser.add_argument("base")
     parser.add_argument("head", nargs="?", default="HEAD")
     parser.add_argument("--weights", action="store_true", help="also train, some minutes")
-    parser.add_argument("--keep", type=Path, help="leave the answers in this folder")
     asked = parser.parse_args()
-    place = Path(tempfile.mkdtemp(prefix="ddl-compare-"))
     try:
-        commits = []
-        for name, side in ((asked.base, "base"), (asked.head, "head")):
-            commits.append(Commit(name, place / side))
-            commits[-1].ask()
-            if asked.weights:
-                commits[-1].train()
-        found = list(differences(*(each.answers for each in commits)))
-        if asked.keep:
-            for each, side in zip(commits, ("base", "head"), strict=True):
-                shutil.copytree(each.answers, asked.keep / side, dirs_exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ddl-compare-") as folder:
+            commits = [Commit(asked.base, Path(folder, "1")), Commit(asked.head, Path(folder, "2"))]
+            for commit in commits:
+                commit.ask()
+                if asked.weights:
+                    commit.train()
     finally:
-        shutil.rmtree(place, ignore_errors=True)
         _git("worktree", "prune")
+    found = list(differences(*(commit.answers for commit in commits)))
     print("\n".join(found) or "no difference")
     return 1 if found else 0
 
