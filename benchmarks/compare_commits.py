@@ -138,7 +138,8 @@ class Commit:
         """Collect the hashes of the sample images and of the weights of short runs."""
         made = self.ddl("data sample")
         for image in (self.folder / "datasets").rglob("*.jpg"):
-            made += f"{image.relative_to(self.folder)} {hashlib.sha256(image.read_bytes()).hexdigest()}\n"
+            sha256 = hashlib.sha256(image.read_bytes()).hexdigest()
+            made += f"{image.relative_to(self.folder)} {sha256}\n"
         self.answers["sample"] = "\n".join(sorted(made.splitlines()))
         for number, options in enumerate(WEIGHTS):
             results = f"run{number}"
