@@ -72,10 +72,14 @@ def _groups(spec: RunSpec, model: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 def _timm_optimizer(name: str) -> Callable[..., Optimizer]:
+    import torch._dynamo  # timm imports it as well
+
     import ddl_core.train.vision  # noqa: F401 (timm imports torchvision, which may need this)
 
     try:
-        module = import_module("timm.optim")
+        # timm sets a limit of a million; with it a network would be compiled again without end.
+        with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):
+            module = import_module("timm.optim")
     except ModuleNotFoundError as error:
         raise NotInstalledError(
             f"optimizer {name!r} needs the package {error.name!r}, which is not installed; "

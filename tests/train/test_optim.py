@@ -1,6 +1,7 @@
 """The learning rate against values computed by hand."""
 
 import os
+import subprocess
 import sys
 from functools import partial
 
@@ -166,6 +167,18 @@ def test_lamb_moves_each_layer_by_the_rate_times_its_norm():
         if parameter.ndim > 1:
             moved = (parameter.detach() - old).norm()
             torch.testing.assert_close(moved, 0.1 * old.norm(), rtol=1e-4, atol=0)
+
+
+def test_an_optimizer_of_timm_does_not_lift_the_limit_of_compiling():
+    """In a new process, since it is the import of timm that lifts it."""
+    code = """
+import torch._dynamo
+from tests.train.test_optim import RunSpec, make_optimizer, network
+before = torch._dynamo.config.recompile_limit
+make_optimizer(RunSpec(optimizer="lars"), network())
+assert torch._dynamo.config.recompile_limit == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_timm_the_error_says_what_to_do(monkeypatch):
