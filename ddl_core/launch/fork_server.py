@@ -72,8 +72,13 @@ class ForkServer:
         deadline = time.monotonic() + START_S
         while not Path(self.address).exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise OSError(f"the process that is to fork the ranks{diagnose.tail(self._log)}")
+                raise self.error()
             time.sleep(POLL_S)
+
+    def error(self) -> OSError:
+        """Return that it cannot be asked, with what it printed."""
+        told = diagnose.tail(self._log)
+        return OSError(f"the process that is to fork the ranks does not answer{told}")
 
     def close(self) -> None:
         """End it, and with it the ranks that are left."""
@@ -146,7 +151,7 @@ class Ranks:
             self._own.wait()
             if found := _ask(self._own.address, request):
                 return found
-            raise OSError("the process that is to fork the ranks has ended")
+            raise self._own.error()
         except BaseException:
             self._own.close()
             raise

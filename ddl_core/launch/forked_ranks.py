@@ -71,8 +71,10 @@ def main(address: str) -> NoReturn:
     # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    # Whoever waits for the address may connect at once: it appears when the socket listens.
+    listener.bind(f"{address}.new")
     listener.listen(16)
+    Path(f"{address}.new").rename(address)
     for name in PRELOADED:
         with suppress(ImportError):  # a rank that needs it says so in its own log
             import_module(name)

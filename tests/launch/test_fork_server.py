@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from ddl_core import processes
 from ddl_core.errors import LaunchError
-from ddl_core.launch import fork_server, lab_book, supervise
+from ddl_core.launch import fork_server, forked_ranks, lab_book, supervise
 from ddl_core.launch.commands import Command
 from ddl_core.launch.fork_server import ForkServer, Ranks
 from ddl_core.launch.forked_ranks import read_early
@@ -46,6 +47,28 @@ def ask(tmp_path: Path) -> Ask:
 
 def told(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_the_address_appears_no_sooner_than_it_can_be_connected_to(tmp_path, monkeypatch) -> None:
+    address = tmp_path / "socket"
+
+    class ListeningError(Exception):
+        pass
+
+    class Socket(socket.socket):
+        def listen(self, *_: int) -> None:
+            self.close()
+            assert not address.exists()
+            raise ListeningError
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    monkeypatch.setattr(forked_ranks, "_shown", lambda name: 0)  # no variables to write into
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(ListeningError):
+            forked_ranks.main(str(address))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_each_rank_is_at_its_place_with_the_variables_of_its_run(ask, tmp_path) -> None:
