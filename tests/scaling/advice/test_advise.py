@@ -150,6 +150,7 @@ def test_own_records_are_evidence_of_their_machine_alone(tree: Tree, make_run: M
         asked(tree, Place("", "B", 2), deadline=10.0, **of)
 
 
+@pytest.mark.slow
 def test_what_others_have_published_is_evidence_by_the_name_of_the_machine(tree: Tree) -> None:  # noqa: F811
     place = Place("mahti", "Mahti, 4 A100 a node", 4)
     found = asked(tree, place, deadline=40.0, as_if=PUBLISHED)
