@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # left at the end, when the other cores have nothing to do any more.
 PLAIN_FIRST = ("browser", "slurm", "notebook", "multiprocess", "slow")
 # A test without any of these marks may take SLOW_S. In CI it fails if it takes ENFORCED_S of the
-# processor: by the wall a test of 4 s took 30 on a machine that did six other things.
+# processor: by the wall, 20 such tests took over 30 s on a machine that did six other things.
 MARKED = {*PLAIN_FIRST, "alone", "extended"}
 SLOW_S, ENFORCED_S = 5.0, 15.0
 _SPENT = pytest.StashKey[float]()
