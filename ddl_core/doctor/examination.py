@@ -75,7 +75,10 @@ def examine(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Repo
     """
     site = find_site(asked.site_name) if asked.site_name else None
     on_state("packages, folders, scheduler")
-    return _site(asked, site, tree, on_state) if site else _here(asked, tree, on_state)
+    place, scheduler = login_node.where()
+    if site is None:
+        return _here(asked, place, tree, on_state)
+    return _site(asked, site, (place, scheduler), tree, on_state)
 
 
 def show(directory: Path) -> Report:
@@ -89,7 +92,9 @@ def show(directory: Path) -> Report:
     return Report(judge(read_probe(directory), directory), directory=directory)
 
 
-def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
+def _here(
+    asked: Request, where: login_node.Place, tree: Tree, on_state: Callable[[str], None]
+) -> Report:
     runs = Study.load(STUDIES / "laptop.yaml").expand()
     folder = asked.data_dir or tree.dataset("sample")
     data = machine.data(folder, asked.data_format)
@@ -105,7 +110,7 @@ def _here(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report
     )
     if record is None:
         return report
-    if login_node.where() == "login node":
+    if where == "login node":
         report.findings.append(LOGIN_NODE)
         return report
     _probe_here(asked, record, tree, on_state, report)
@@ -116,7 +121,7 @@ def _planned_here(asked: Request, data_dir: Path | None) -> ProbeRecord | None:
     """Return the record of a probe of this machine, before time is spent on packages."""
     if asked.ranks is None:
         return None
-    record = _planned(asked, None, data_dir)
+    record = _planned(asked, None, asked.nodes or 1, data_dir)
     if record.spec.nodes > 1 and Allocation.current() is None:
         raise SpecError(
             f"nodes = {record.spec.nodes}: this is one machine; name a --site, or start this in "
@@ -125,30 +130,37 @@ def _planned_here(asked: Request, data_dir: Path | None) -> ProbeRecord | None:
     return record
 
 
-def _site(asked: Request, site: Site, tree: Tree, on_state: Callable[[str], None]) -> Report:
+def _site(
+    asked: Request,
+    site: Site,
+    found: tuple[login_node.Place, Finding],
+    tree: Tree,
+    on_state: Callable[[str], None],
+) -> Report:
+    where, scheduler = found
     folder = asked.data_dir or tree.dataset("sample")
-    record = _planned(asked, site, folder if asked.data_dir or folder.exists() else None)
+    nodes = asked.nodes or (1 if where == "job" else NODES)
+    record = _planned(asked, site, nodes, folder if asked.data_dir or folder.exists() else None)
     spec = record.spec
     report = Report([*machine.examine_packages(()), machine.results(tree)])
     if record.data_dir is None:
         report.findings.append(Finding("data", "warn", "none named, so not read", "--data DIR"))
     else:
         report.findings.append(machine.data(folder, spec.data_format))
-    report.findings += login_node.examine(site, asked.options, spec, tree)
-    if login_node.where() == "job":
+    report.findings += [scheduler, *login_node.examine(site, spec, tree)]
+    if where == "job":
         _probe_here(asked, record, tree, on_state, report)
     else:
         _probe_in_job(asked, site, record, tree, on_state, report)
     return report
 
 
-def _planned(asked: Request, site: Site | None, data_dir: Path | None) -> ProbeRecord:
+def _planned(asked: Request, site: Site | None, nodes: int, data_dir: Path | None) -> ProbeRecord:
     """Return the record of the probe: its ranks are those that a run would have."""
-    inside = login_node.where() == "job"
     spec = RunSpec.parse(
         {
             "strategy": "ddp",
-            "nodes": asked.nodes or (NODES if site and not inside else 1),
+            "nodes": nodes,
             "gpus_per_node": asked.ranks or (site.gpus_per_node if site else 0) or 1,
             "loader_workers": asked.loader_workers,
             "data_format": asked.data_format,
@@ -190,9 +202,11 @@ def _probe_in_job(
     place = Place((directory.resolve(),), PROJECT, sys.executable, PROGRAM)
     try:
         script = render([record.spec], site, asked.options, place)
-    except SpecError:  # it is a finding already
+    except SpecError as error:
+        remedy = "see the site's file, and ddl doctor --help"
+        report.findings.append(Finding("request", "bad", str(error), remedy))
         return
-    if login_node.where() == "login node":
+    if "scheduler" not in subjects(report.findings, "bad"):
         report.findings.append(login_node.verdict(script))
     if asked.dry_run:
         report.would_start = script

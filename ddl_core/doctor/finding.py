@@ -31,12 +31,13 @@ def subjects(findings: list[Finding], state: State) -> list[str]:
 
 
 def text(findings: list[Finding]) -> str:
-    """Return the report for people: aligned, one finding a line, its remedy below."""
+    """Return the report for people: aligned, each finding's further lines and remedy below it."""
     subject = max(len(one.subject) for one in findings)
     state = max(len(one.state) for one in findings)
     lines = []
     for one in findings:
-        lines.append(f"{one.subject:<{subject}}  {one.state:<{state}}  {one.detail}".rstrip())
-        if one.remedy and one.state != "ok":
-            lines.append(f"{'':<{subject}}  {'':<{state}}  remedy: {one.remedy}")
+        remedy = [f"remedy: {one.remedy}"] if one.remedy and one.state != "ok" else []
+        first, *others = one.detail.splitlines() or [""]
+        lines.append(f"{one.subject:<{subject}}  {one.state:<{state}}  {first}".rstrip())
+        lines += [f"{'':<{subject}}  {'':<{state}}  {line}" for line in (*others, *remedy)]
     return "\n".join(lines)

@@ -10,7 +10,10 @@ from ddl_core.doctor import machine
 from ddl_core.doctor.finding import Finding
 from tests.launch.stand_ins import StandIns
 
-NODES = "main*|up|infinite|4|2|4000|gpu:2|(null)\n"
+NODES = """\
+PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST
+main*        up   infinite      4   idle node[1-4]
+"""
 
 Doctor = Callable[..., Result]
 

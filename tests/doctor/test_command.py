@@ -13,7 +13,7 @@ from ddl_core.launch.box import possible
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
 from ddl_core.records.run import Failure
-from tests.doctor.conftest import Doctor, findings
+from tests.doctor.conftest import NODES, Doctor, findings
 from tests.doctor.made import answer, record
 from tests.launch.stand_ins import StandIns
 
@@ -133,6 +133,33 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
     assert "2 x " in shown.output
     assert "-m ddl_core.doctor.probe" in shown.output
     assert not results().probes.exists()
+
+
+def test_the_table_of_nodes_is_shown_as_slurm_prints_it_and_asked_for_once(
+    doctor, login_node: StandIns, images
+) -> None:
+    shown = doctor("--site", "localtest", "--dry-run", "--data", images)
+    lines = [line.strip() for line in shown.output.splitlines()]
+    assert [line for line in NODES.splitlines() if line not in lines] == []
+    assert len(login_node.calls("sinfo")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--site", "leonardo"), "--account PROJECT"),
+        (("--site", "localtest", "--time", "soon"), "is not HH:MM:SS"),
+        (("--site", "generic", "--ranks", 5), "at most 4"),
+    ],
+)
+def test_what_does_not_fit_the_sites_file_is_found_before_sbatch_is_asked(
+    doctor, login_node: StandIns, words, named
+) -> None:
+    result = doctor("--json", *words)
+    assert result.exit_code == 1
+    assert findings(result)["request"]["state"] == "bad"
+    assert named in findings(result)["request"]["detail"]
+    assert login_node.calls("sbatch") == []
 
 
 def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from ddl_core.doctor import login_node
 from ddl_core.doctor.finding import Finding
-from ddl_core.launch.slurm.script import Options
 from ddl_core.launch.slurm.site import Site
 from ddl_core.records.paths import results
 from ddl_core.spec.run import RunSpec
+from tests.doctor.conftest import NODES
 from tests.launch.fixtures import Mount
 from tests.launch.stand_ins import StandIns
 
@@ -40,7 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(**fields: object) -> dict[str, Finding]:
     site = Site.model_validate({"description": "made", **fields})
-    findings = login_node.examine(site, Options(), SPEC, results())
+    findings = login_node.examine(site, SPEC, results())
     return {one.subject: one for one in findings}
 
 
@@ -113,8 +113,12 @@ def test_a_folder_that_machines_do_not_share(home, alone, mount: Mount, monkeypa
 
 
 def test_where_this_is(alone: StandIns, monkeypatch) -> None:
-    assert login_node.where() == "machine"
-    alone.add("sinfo", "main*|up|infinite|1|2|4000|(null)|(null)\n")
-    assert login_node.where() == "login node"
+    place, finding = login_node.where()
+    assert (place, finding.state) == ("machine", "bad")
+    assert "no controller" in finding.detail
+    alone.add("sinfo", NODES)
+    place, finding = login_node.where()
+    assert (place, finding.state) == ("login node", "ok")
+    assert NODES.rstrip() in finding.detail
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert login_node.where() == "job"
+    assert login_node.where()[0] == "job"

@@ -18,8 +18,6 @@ TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
 OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
 
-# Partition (* is the default), state, time limit, nodes, CPUs, MB, GPUs and others, features.
-KINDS = "%P|%a|%l|%D|%c|%m|%G|%f"
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 FIELDS = "JobIDRaw,JobName,State,ExitCode"
@@ -130,34 +128,6 @@ def queue() -> Queue | None:
         job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
         found[job_id] = QueuedJob(name, state, reason)
     return found
-
-
-def node_kinds() -> str:
-    """Return what `sinfo` says of each kind of nodes, the fields of `KINDS` a line.
-
-    Raises
-    ------
-    LaunchError
-        If SLURM is not there, or does not answer.
-    """
-    return call("sinfo", "--noheader", "--exact", f"--format={KINDS}")
-
-
-def refusal(script: Path) -> str | None:
-    """Return why `sbatch` would refuse a script, None if it would not; submit nothing.
-
-    Raises
-    ------
-    LaunchError
-        If `sbatch` is not there.
-    """
-    if shutil.which("sbatch") is None:
-        raise LaunchError("the program 'sbatch' is not on PATH")
-    try:
-        call("sbatch", "--test-only", str(script))
-    except LaunchError as error:
-        return str(error)
-    return None
 
 
 def call(program: str, *arguments: str) -> str:
