@@ -25,9 +25,9 @@ import yaml
 
 from benchmarks.turns import stored
 from ddl_core.cli import main as ddl
+from ddl_core.emulation.local_slurm import EmulatedSlurm, running
 from ddl_core.errors import LaunchError
 from ddl_core.launch.slurm import reconcile, scheduler
-from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import Entry, ledger
 from ddl_core.records.paths import RunFiles, Tree

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from ddl_core.datasets import hugging_face
-from ddl_core.launch.slurm import emulated
+from ddl_core.emulation import local_slurm
 
 PROJECT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = PROJECT / "requirements"
@@ -93,7 +93,7 @@ def test_setuptools_is_the_one_that_builds() -> None:
 def test_a_missing_slurm_is_told_as_it_is_installed() -> None:
     script = (REQUIREMENTS / "slurm.sh").read_text()
     (packages,) = re.findall(r'^packages="([^"]*)"', script, re.MULTILINE)
-    assert packages == emulated.PACKAGES
+    assert packages == local_slurm.PACKAGES
 
 
 def test_a_missing_datasets_is_told_with_the_version_that_is_tested() -> None:

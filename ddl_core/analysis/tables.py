@@ -16,7 +16,6 @@ from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
 from ddl_core.records.asked import own_folders
 from ddl_core.records.damage import Examined, examine
-from ddl_core.records.emulation import emulation
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, Spent
@@ -342,7 +341,7 @@ def _unfaithful(record: RunRecord) -> str | None:
     """Return the rules that an emulated run has broken; None if none, or if it is measured."""
     if not record.spec.emulated or record.status != "completed":
         return None
-    found = emulation(record)
+    found = record.emulation
     return "; ".join(found.unfaithful) or None if found else "no epoch counts"
 
 

@@ -14,8 +14,8 @@ from ddl_core.cli.options import (
     spec_options,
     tree_of,
 )
+from ddl_core.emulation import validity
 from ddl_core.errors import SpecError
-from ddl_core.records import emulation
 from ddl_core.records.asked import kept, specs
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles, Tree
@@ -67,7 +67,7 @@ def run(
         click.echo(note)
     record = local.run_one(directory)
     click.echo(f"completed: {metrics.told(read_epochs(directory))}")
-    for warning in emulation.warnings([record]):
+    for warning in validity.warnings([record]):
         click.echo(warning)
     click.echo(f"its lab book is {files.notebook}")
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddl_core.emulation.nodes import Wiring
 from ddl_core.errors import LaunchError
 from ddl_core.launch import interpreters
-from ddl_core.launch.box.nodes import Wiring
 from ddl_core.private import compiled
 from ddl_core.processes import import_path, inherited
 from ddl_core.spec.run import RunSpec

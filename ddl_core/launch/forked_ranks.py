@@ -26,12 +26,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
+from ddl_core.emulation.link_rates import measured_mbit
+from ddl_core.emulation.nodes import LINK, Node, Wiring, build
+from ddl_core.emulation.validity import write_links
 from ddl_core.errors import LaunchError
-from ddl_core.launch.box.links import measured_mbit
-from ddl_core.launch.box.nodes import LINK, Node, Wiring, build
 from ddl_core.launch.diagnose import launcher_log
 from ddl_core.processes import TOKEN, die_with_parent
-from ddl_core.records.emulation import write_links
 from ddl_core.records.paths import BoxFiles
 from ddl_core.spec.registry import STRATEGIES
 
@@ -294,7 +294,7 @@ def _load_framework(strategy: str) -> None:
     """
     entry = STRATEGIES[strategy]
     os.environ["DS_ACCELERATOR"] = "cpu"  # else DeepSpeed looks for others when it is imported
-    for name in (entry.code.split(":")[0], "ddl_core.train.paced", *entry.packages):
+    for name in (entry.code.split(":")[0], "ddl_core.emulation.network", *entry.packages):
         with suppress(ImportError):  # as above
             import_module(name)
     gc.freeze()

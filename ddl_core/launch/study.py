@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ddl_core.emulation import validity
 from ddl_core.errors import DDLError
 from ddl_core.launch import fork_server, measuring, preflight
 from ddl_core.launch.commands import Allocation
@@ -13,7 +14,7 @@ from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.reconcile import queued, settled
 from ddl_core.launch.turns import run_in_turns
 from ddl_core.processes import stoppable
-from ddl_core.records import agreement, emulation
+from ddl_core.records import agreement
 from ddl_core.records.ledger import Entry, counts, exclusive, ledger, remedies
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import describe, read_progress
@@ -121,7 +122,7 @@ def summary(entries: list[Entry]) -> str:
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
-    doubts = emulation.warnings(agreement.completed(entries))
+    doubts = validity.warnings(agreement.completed(entries))
     said = [*remedies(failed), *doubts, *agreement.statements(entries)]
     return "\n".join([counts(entries), *lines, *said])
 

@@ -15,19 +15,20 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from ddl_core.emulation import validity
+from ddl_core.emulation.counters import Watch
 from ddl_core.errors import DDLError
 from ddl_core.private import caches
 from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.rank.outcome import Outcome
 from ddl_core.rank.rules import Source
 from ddl_core.rank.turns import Turns
-from ddl_core.rank.watch import Watch
-from ddl_core.records import emulation
 from ddl_core.records.environment import told
 from ddl_core.records.paths import BoxFiles, RunFiles
 from ddl_core.records.progress import WAITING, Progress, Publish
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import (
+    EMULATION,
     DataInfo,
     EpochRecord,
     Turn,
@@ -165,8 +166,8 @@ class Entry:
         if not self.first:
             return
         if self.record.system and self._watch:  # all ranks have noted their last epoch by now
-            facts = emulation.read(self._box, self.spec)
-            self.record.system[emulation.KEY] = facts and facts.model_dump()
+            facts = validity.read(self._box, self.spec)
+            self.record.system[EMULATION] = facts and facts.model_dump()
         self.record.weights_sha256 = digest
         self.record.status = "completed"
         self.record.error = None

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AllowInfNan, ConfigDict, Field, ValidationError
+from pydantic import AllowInfNan, ConfigDict, Field, ValidationError, field_validator
 
 from ddl_core.errors import RecordError
 from ddl_core.records.failures import Category, classify
@@ -28,6 +28,7 @@ READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
 METHOD_VERSION = 2
+EMULATION = "emulation"  # key in the `system` of a record
 
 # What a record is that names a strategy, loader or network of a package that is not here.
 UNKNOWN = "is not known here; the record is whole"
@@ -106,6 +107,28 @@ class DataInfo(Strict):
     fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
 
 
+class Emulation(Strict):
+    """Facts of the warm epochs of an emulated run, and the rules that they break.
+
+    In `RunRecord.system`, under `EMULATION`.
+    """
+
+    cores: int = Field(description="that all ranks share")
+    link_mbit_least: float | None = Field(description="measured before the run; null of one node")
+    link_mbit_most: float | None
+    steps: int = Field(description="that count")
+    gradient_bytes: int = Field(description="of a rank in a step")
+    sent_bytes_least: float = Field(description="by a node's link in a step")
+    sent_bytes_most: float
+    own_cpu_share: float = Field(description="of the cores, taken by the ranks")
+    other_cpu_share: float = Field(description="taken by anything else")
+    late_share: float = Field(description="of a step: how late its end was, the latest rank's mean")
+    slowest_factor: float = Field(
+        description="mean over steps of the slowest rank's compute, relative to what is asked"
+    )
+    unfaithful: list[str] = Field(default_factory=list, description="rules that are broken")
+
+
 class RunRecord(Strict):
     """``run.json``."""
 
@@ -133,6 +156,19 @@ class RunRecord(Strict):
     weights_sha256: str | None = Field(
         None, description="of the final weights and statistics; null if nothing was trained"
     )
+
+    @field_validator("system")
+    @classmethod
+    def _emulation_is_valid(cls, system: dict[str, Any] | None) -> dict[str, Any] | None:
+        if system and system.get(EMULATION):
+            Emulation.model_validate(system[EMULATION])
+        return system
+
+    @property
+    def emulation(self) -> Emulation | None:
+        """Facts of an emulated run; None where there are none."""
+        facts = (self.system or {}).get(EMULATION)
+        return Emulation.model_validate(facts) if facts else None
 
     @classmethod
     def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddl_core.errors import DataError
-from ddl_core.records.emulation import emulation
 from ddl_core.records.paths import Tree, committed
 from ddl_core.records.run import read_record
 from ddl_core.scaling.calibrate import warm_step_s
@@ -23,7 +22,7 @@ from ddl_core.scaling.judged import Judged
 from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, predict
 from ddl_core.scaling.power_law import PowerPlane, power_plane
-from ddl_core.spec.box import ON_THE_WIRE
+from ddl_core.spec.emulation import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 
 STUDY = "cluster_in_a_box"
@@ -77,7 +76,7 @@ def read_runs(study: str, tree: Tree | None = None) -> list[Timed]:
 
 def _timed(directory: Path) -> Timed | None:
     record = read_record(directory)
-    facts = emulation(record)
+    facts = record.emulation
     if record.status != "completed" or facts is None or facts.unfaithful:
         return None
     mbit = facts.link_mbit_least

@@ -224,7 +224,7 @@ MODELS = {
         "ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL, colour="#882255", marker="H"
     ),
     "paced_resnet50": Entry(
-        "ddl_core.train.paced:paced_resnet50", "paced ResNet50", paced=True, of_run=True
+        "ddl_core.emulation.network:paced_resnet50", "paced ResNet50", paced=True, of_run=True
     ),
 }
 # Whose networks are asked for as "timm/convnext_tiny".

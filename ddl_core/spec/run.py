@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec import box, combinations
+from ddl_core.spec import combinations, emulation
 from ddl_core.spec.gate import LARGEST, shown
 from ddl_core.spec.registry import REGISTRIES, check_name, known, owner
 
@@ -236,7 +236,7 @@ class RunSpec(BaseModel):
         self._check_library()
         self._check_loader()
         self._check_profile()
-        box.check(self)
+        emulation.check(self)
         if self.window_steps and self.eval_every:
             raise ValueError(
                 f"window_steps = {self.window_steps} may make an epoch several passes over the "

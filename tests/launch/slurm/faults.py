@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.errors import LaunchError
-from ddl_core.launch.slurm.emulated import EmulatedSlurm
 
 
 def nodes_of(cluster: EmulatedSlurm, job_id: str) -> list[str]:

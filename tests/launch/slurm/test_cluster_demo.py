@@ -13,7 +13,7 @@ from ddl_core.spec.study import Study
 from tests.launch.fixtures import Start
 from tests.launch.running import study_file, wait_for
 
-DEMO = ("-m", "ddl_core.launch.slurm.emulated", str(SITES / "local" / "demo.sh"))
+DEMO = ("-m", "ddl_core.emulation.local_slurm", str(SITES / "local" / "demo.sh"))
 
 
 @pytest.mark.slow

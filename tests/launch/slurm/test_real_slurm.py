@@ -12,11 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from ddl_core.cli import main
+from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.block import blocks
-from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.emulation import emulation
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record
@@ -148,7 +147,7 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     assert record.status == "completed", log_of(run.directory)
     script = RunFiles(run.directory).script.read_text()
     assert "#SBATCH --nodes=1\n" in script
-    facts = emulation(record)
+    facts = record.emulation
     assert facts is not None
     assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
 

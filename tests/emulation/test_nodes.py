@@ -10,15 +10,15 @@ from typing import Any
 import psutil
 import pytest
 
+from ddl_core.emulation import namespaces, support
+from ddl_core.emulation.validity import sent_bytes
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
-from ddl_core.launch import namespaces, preflight
-from ddl_core.launch.box import possible
+from ddl_core.launch import preflight
 from ddl_core.launch.plan import plan_run
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import import_path
-from ddl_core.records.emulation import Emulation, emulation, sent_bytes
 from ddl_core.records.paths import results
-from ddl_core.records.run import RunRecord, read_epochs, read_record
+from ddl_core.records.run import Emulation, RunRecord, read_epochs, read_record
 from ddl_core.spec.registry import require
 from ddl_core.spec.run import RunSpec
 from tests.fields import EMULATED
@@ -46,7 +46,7 @@ SHORT: dict[str, Any] = {
 
 def _why_not() -> str:
     try:
-        possible.check()
+        support.check()
     except (LaunchError, NotInstalledError) as error:
         return str(error)
     return ""
@@ -67,15 +67,15 @@ def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
     except NotInstalledError as error:
         pytest.skip(str(error))
     record = run_ranks(planned(**fields))
-    facts = emulation(record)
+    facts = record.emulation
     assert facts is not None
     return record, facts
 
 
 RATES = """
 import json, sys
-from ddl_core.launch.box.links import measured_mbit
-from ddl_core.launch.box.nodes import Wiring, build
+from ddl_core.emulation.link_rates import measured_mbit
+from ddl_core.emulation.nodes import Wiring, build
 nodes, link, uplink = map(int, sys.argv[1:])
 print(json.dumps(measured_mbit(build(Wiring("ddp", nodes, 1, link, uplink)), link)))
 """
@@ -103,7 +103,7 @@ def test_links_carry_what_is_asked_in_both_directions() -> None:
 
 TWO_TO_ONE = """
 import socket, sys, threading, time
-from ddl_core.launch.box.nodes import Wiring, build
+from ddl_core.emulation.nodes import Wiring, build
 one, other, target = build(Wiring("ddp", 3, 1, int(sys.argv[1]), 0))
 with target.entered():
     listening = socket.create_server((target.address, 0))
@@ -196,12 +196,12 @@ def _weights_of_the_mean(record: RunRecord) -> str:
     """Return the hash of the weights after steps with the mean of both ranks' gradients."""
     import torch
 
-    from ddl_core.rank.pace import of_this_rank
+    from ddl_core.emulation.compute import of_this_rank
+    from ddl_core.emulation.network import GRADIENT
     from ddl_core.spec.schedules import learning_rate
     from ddl_core.train.checkpoint import weights_sha256
     from ddl_core.train.initial import drawn
     from ddl_core.train.optim import make_optimizer, set_learning_rate
-    from ddl_core.train.paced import GRADIENT
 
     spec = record.spec
     of_this_rank.cache_clear()
@@ -266,7 +266,7 @@ FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 
 @in_a_box
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
-    code = "from ddl_core.launch.box import possible; possible.check()"
+    code = "from ddl_core.emulation import support; support.check()"
     done = subprocess.run(
         [
             *("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"),

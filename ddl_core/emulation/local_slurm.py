@@ -1,6 +1,6 @@
 """A private SLURM of emulated nodes on this machine, for tests and for trying a study.
 
-    python -m ddl_core.launch.slurm.emulated [--nodes N] COMMAND...
+    python -m ddl_core.emulation.local_slurm [--nodes N] COMMAND...
 
 executes COMMAND beside such a SLURM, which ends with it. It runs in namespaces of its own: its
 addresses, its ports, its ``/etc/hosts`` and its processes are seen by nobody else, and when the
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psutil
 
+from ddl_core.emulation import namespaces
 from ddl_core.errors import STOPPED, DDLError, LaunchError, NotInstalledError
-from ddl_core.launch import namespaces
 from ddl_core.processes import stoppable, undisturbed
 from ddl_core.records.paths import SITES
 
@@ -229,7 +229,7 @@ def _end(outer: "subprocess.Popen[bytes]") -> None:
 def main(arguments: list[str]) -> int:
     """Execute a command beside a private SLURM; return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m ddl_core.launch.slurm.emulated",
+        prog="python -m ddl_core.emulation.local_slurm",
         description="Execute COMMAND beside a private SLURM of emulated nodes on this machine.",
     )
     parser.add_argument("--nodes", type=int, default=4, metavar="N", help="nodes [default: 4]")

@@ -15,11 +15,9 @@ from pydantic import Field, ValidationError
 
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import BoxFiles
-from ddl_core.records.run import RunRecord
+from ddl_core.records.run import Emulation, RunRecord
 from ddl_core.records.storage import Strict, cannot_write, write_atomically
 from ddl_core.spec.run import RunSpec
-
-KEY = "emulation"  # in a record's `system`
 
 # Found in a trial of 48 runs on two cores (docs/emulation.md): below this share steps were within
 # 5 % of theory in nearly all, above it in few. All errors are of steps that are too long, so they
@@ -53,25 +51,6 @@ class Noted(Strict):
     gradient_bytes: int
     factors: list[float] = Field(description="times longer than asked, each step's compute")
     late_s: list[float] = Field(description="after the deadline, each step's end")
-
-
-class Emulation(Strict):
-    """Facts of the warm epochs of an emulated run, and the rules that they break."""
-
-    cores: int = Field(description="that all ranks share")
-    link_mbit_least: float | None = Field(description="measured before the run; null of one node")
-    link_mbit_most: float | None
-    steps: int = Field(description="that count")
-    gradient_bytes: int = Field(description="of a rank in a step")
-    sent_bytes_least: float = Field(description="by a node's link in a step")
-    sent_bytes_most: float
-    own_cpu_share: float = Field(description="of the cores, taken by the ranks")
-    other_cpu_share: float = Field(description="taken by anything else")
-    late_share: float = Field(description="of a step: how late its end was, the latest rank's mean")
-    slowest_factor: float = Field(
-        description="mean over steps of the slowest rank's compute, relative to what is asked"
-    )
-    unfaithful: list[str] = Field(default_factory=list, description="rules that are broken")
 
 
 def write_links(files: BoxFiles, mbit: Sequence[float]) -> None:
@@ -110,31 +89,10 @@ def read(files: BoxFiles, spec: RunSpec) -> Emulation | None:
     return _judged(spec, _facts(spec, noted, _links(files.links)))
 
 
-def emulation(record: RunRecord) -> Emulation | None:
-    """Return what a record tells of its box; None if it tells nothing.
-
-    Raises
-    ------
-    RecordError
-        If that is not what is written there.
-    """
-    found = (record.system or {}).get(KEY)
-    try:
-        return Emulation.model_validate(found) if found else None
-    except ValidationError as error:
-        raise RecordError(f"{record.run_id}: system.{KEY} is damaged: {error}") from None
-
-
 def warnings(records: Iterable[RunRecord]) -> list[str]:
-    """Return a line on the completed runs that are unfaithful and drawn nowhere, if there are any.
-
-    Raises
-    ------
-    RecordError
-        If what a record tells of its box is damaged.
-    """
+    """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
     emulated = [one for one in records if one.spec.emulated and one.status == "completed"]
-    found = [(one.run_id, facts) for one in emulated if (facts := emulation(one))]
+    found = [(one.run_id, facts) for one in emulated if (facts := one.emulation)]
     bad = [(name, facts.unfaithful) for name, facts in found if facts.unfaithful]
     if not bad:
         return []

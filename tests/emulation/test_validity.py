@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
-from ddl_core.errors import RecordError
-from ddl_core.records import emulation
-from ddl_core.records.emulation import (
-    KEY,
-    Emulation,
+from ddl_core.emulation import validity
+from ddl_core.emulation.validity import (
     Noted,
     broken_rules,
     sent_bytes,
     warnings,
 )
+from ddl_core.errors import RecordError
 from ddl_core.records.paths import BoxFiles
-from ddl_core.records.run import RunRecord
+from ddl_core.records.run import EMULATION, Emulation, RunRecord
 from ddl_core.spec.run import RunSpec
 from tests.fields import EMULATED
 
@@ -106,7 +104,7 @@ Note = Callable[..., None]
 @pytest.fixture
 def files(tmp_path: Path) -> BoxFiles:
     found = BoxFiles(tmp_path)
-    emulation.write_links(found, [99.0, 101.0])
+    validity.write_links(found, [99.0, 101.0])
     return found
 
 
@@ -123,7 +121,7 @@ def note(files: BoxFiles, rank: int, **changes: Any) -> None:
         "factors": [1.0, 1.2, 1.0, 1.0],
         "late_s": [0.001, 0.001, 0.001, 0.005],
     }
-    emulation.note(files, rank, Noted(**known | changes))
+    validity.note(files, rank, Noted(**known | changes))
 
 
 def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
@@ -132,7 +130,7 @@ def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
     note(files, 0, epoch=2)
     note(files, 1, cpu_s=0.8, factors=[1.1, 1.0, 1.0, 1.0], late_s=[0.0] * 4)
     note(files, 1, epoch=2, sent_bytes=4 * BYTES + 8000, late_s=[0.1, 0, 0, 0])
-    found = emulation.read(files, spec(nodes=2))
+    found = validity.read(files, spec(nodes=2))
     assert found is not None
     assert (found.steps, found.link_mbit_least, found.link_mbit_most) == (8, 99, 101)
     assert found.own_cpu_share == pytest.approx((0.4 + 0.4 + 0.8 + 0.4) / 8 / 2)
@@ -148,13 +146,13 @@ def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
 def test_without_a_warm_epoch_nothing_is_known(files: BoxFiles) -> None:
     for rank in (0, 1):
         note(files, rank, cold=True)
-    assert emulation.read(files, spec(nodes=2)) is None
+    assert validity.read(files, spec(nodes=2)) is None
 
 
 def test_a_rank_that_noted_nothing_is_named(files: BoxFiles) -> None:
     note(files, 0)
     with pytest.raises(RecordError, match=r"rank_1\.jsonl"):
-        emulation.read(files, spec(nodes=2))
+        validity.read(files, spec(nodes=2))
 
 
 def test_unfaithful_runs_are_told_and_counted() -> None:
@@ -162,7 +160,7 @@ def test_unfaithful_runs_are_told_and_counted() -> None:
     for repeat, reasons in enumerate(([], ["too slow", "too late"], ["late"])):
         record = RunRecord.plan("box", spec(repeat=repeat))
         record.status = "completed"
-        record.system = {KEY: facts(unfaithful=reasons).model_dump()}
+        record.system = {EMULATION: facts(unfaithful=reasons).model_dump()}
         records.append(record)
     measured = RunRecord.plan("box", RunSpec())
     (line,) = warnings([*records, measured])

@@ -5,8 +5,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from ddl_core.launch.box.nodes import Node
-from ddl_core.spec.box import ON_THE_WIRE
+from ddl_core.emulation.nodes import Node
+from ddl_core.spec.emulation import ON_THE_WIRE
 
 WARM_S, LEAST_S, LEAST_BYTES = 0.3, 1.0, 2.5e6  # of forty packets as hosts hand them to a link
 CHUNK = 256 * 1024

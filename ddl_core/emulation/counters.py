@@ -7,10 +7,9 @@ from pathlib import Path
 
 import psutil
 
+from ddl_core.emulation.compute import of_this_rank
+from ddl_core.emulation.validity import Noted, note
 from ddl_core.errors import LaunchError
-from ddl_core.rank.clock import cpu_seconds
-from ddl_core.rank.pace import of_this_rank
-from ddl_core.records.emulation import Noted, note
 from ddl_core.records.paths import BoxFiles
 from ddl_core.spec.run import RunSpec
 
@@ -72,7 +71,7 @@ class Watch:
         busy = (times[core] for core in self._cores)
         return _Reading(
             moment=time.perf_counter(),
-            cpu_s=cpu_seconds(),
+            cpu_s=time.process_time(),
             machine_cpu_s=sum(sum(core[:8]) - core.idle - core.iowait for core in busy),
             sent_bytes=_sent() if self._first_of_node else None,
             steps=len(self._pace.factors),

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddl_core.emulation import namespaces
 from ddl_core.errors import LaunchError
-from ddl_core.launch import namespaces
-from ddl_core.spec.box import MTU
+from ddl_core.spec.emulation import MTU
 from ddl_core.spec.run import RunSpec
 
 PROGRAMS = ("ip", "tc")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddl_core.rank.pace import Pace, of_this_rank
-from ddl_core.scaling.gradients import BYTES, Layer, paced_layers
+from ddl_core.emulation.compute import Pace, of_this_rank
+from ddl_core.emulation.layers import BYTES, Layer, paced_layers
 from ddl_core.spec.run import RunSpec
 
 # Of a step's compute: for each product of forward, backward has two.

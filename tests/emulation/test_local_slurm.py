@@ -11,15 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddl_core.emulation import local_slurm, namespaces
+from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.errors import NotInstalledError
-from ddl_core.launch import namespaces
-from ddl_core.launch.slurm import emulated
-from ddl_core.launch.slurm.emulated import EmulatedSlurm
 from ddl_core.processes import import_path
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
-MODULE = ("-m", "ddl_core.launch.slurm.emulated")
+MODULE = ("-m", "ddl_core.emulation.local_slurm")
 on_slurm = pytest.mark.slurm
 
 
@@ -112,7 +111,7 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(namespaces, "PLACES", str(tmp_path))
     with (
         pytest.raises(NotInstalledError, match=r"slurmctld, .*apt-get install slurmctld"),
-        emulated.running(),
+        local_slurm.running(),
     ):
         pass
 

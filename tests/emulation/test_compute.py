@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from ddl_core.rank import pace
-from ddl_core.rank.pace import FASTEST, Pace
+from ddl_core.emulation import compute
+from ddl_core.emulation.compute import FASTEST, Pace
 from ddl_core.spec.run import RunSpec
 from tests.fields import EMULATED
 
@@ -49,7 +49,7 @@ def test_a_step_takes_its_time_and_no_core() -> None:
 
 def test_waking_up_late_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Sleeps(late_s=0.001)
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(compute, "time", clock)
     one = paced()
     one.begin_step()
     for _ in range(100):
@@ -61,7 +61,7 @@ def test_waking_up_late_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_work_that_comes_late_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Sleeps(late_s=0)
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(compute, "time", clock)
     one = paced()
     one.begin_step()
     clock.now = 0.5  # a host that was away for longer than the whole step

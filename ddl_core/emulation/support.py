@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 
+from ddl_core.emulation import namespaces
+from ddl_core.emulation.nodes import PROGRAMS
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch import namespaces
-from ddl_core.launch.box.nodes import PROGRAMS
 from ddl_core.processes import import_path
 
 PACKAGES = "iproute2"
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 # In a process of its own: whoever makes nodes becomes their switch, and must have no threads.
 TRY = """
 from ddl_core.errors import LaunchError
-from ddl_core.launch.box.nodes import Wiring, build
+from ddl_core.emulation.nodes import Wiring, build
 try:
     build(Wiring("single", nodes=1, ranks_per_node=1, link_mbit=100, uplink_mbit=0))
 except LaunchError as error:

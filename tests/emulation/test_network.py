@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.rank.pace import of_this_rank
+from ddl_core.emulation.compute import of_this_rank
+from ddl_core.emulation.network import GRADIENT
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.initial import drawn
 from ddl_core.train.models import resnet50
-from ddl_core.train.paced import GRADIENT
 from tests.fields import EMULATED
 
 

@@ -1,0 +1,1 @@
+"""The emulated cluster: nodes of this machine, shaped links, and compute that sleeps."""
