@@ -181,7 +181,7 @@ def submit_probe(directory: Path, script: str) -> str:
     Raises
     ------
     LaunchError, RecordError
-        If SLURM refuses, or a file cannot be written; then no job is left.
+        If SLURM refuses, or a file cannot be written.
     KeyboardInterrupt
         If this process was interrupted; the job was cancelled.
     """
@@ -189,8 +189,10 @@ def submit_probe(directory: Path, script: str) -> str:
     write_atomically(files.script, script)
     record, job_id = read_probe(directory), ""
     try:
-        with scheduler.held(files.script, record.name) as job_id:
-            write_probe(directory, record.model_copy(update={"job_id": job_id}))
+        with processes.uninterrupted():
+            job_id = scheduler.submit(files.script)
+            if read_probe(directory) == record:
+                write_probe(directory, record.model_copy(update={"job_id": job_id}))
     except KeyboardInterrupt:
         if job_id:
             with suppress(DDLError):

@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,11 @@ from ddl_core.spec.run import RunSpec
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
 
-# Give a rank the log files that torchrun would have given it, then become the rank.
-OWN_LOGS = 'mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"'
-
 # srun tells a rank its place in its own variables and passes all output on to its own. This gives
-# it torchrun's names as well.
-TASK_LIKE_TORCHRUN = f"""
+# it the names that torchrun sets, and log files of its own.
+TASK = """
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
-{OWN_LOGS}
+mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
 
 
@@ -35,7 +31,6 @@ class Allocation:
 
     nodes: int
     srun: tuple[str, ...]
-    launcher: str
     block: str | None = None  # of runs that share this start of the job
     place: int | None = None  # of the run at work in it
 
@@ -52,7 +47,6 @@ class Allocation:
         return cls(
             nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
             srun=tuple(shlex.split(srun)),
-            launcher=os.environ.get("DDL_LAUNCHER", "srun"),
             block=os.environ.get(BLOCK),
             place=int(os.environ[PLACE]) if BLOCK in os.environ else None,
         )
@@ -136,7 +130,7 @@ def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> 
 
 
 def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run: one task per rank, or one torchrun per node.
+    """Return the job step of a run, a task for each rank: a pure function.
 
     Parameters
     ----------
@@ -149,30 +143,10 @@ def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Alloca
     allocation
         The job that the step is part of.
     """
-    by_rank = allocation.launcher == "srun"
-    tasks = spec.gpus_per_node if by_rank else 1
-    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * tasks}"]
-    size.append(f"--ntasks-per-node={tasks}")
-    folder = str(logs / "srun" / "attempt_0")
-    if by_rank:
-        task = ["sh", "-c", TASK_LIKE_TORCHRUN, folder, *rank]
-    else:
-        task = _node_torchrun(spec, ["sh", "-c", OWN_LOGS, folder, *rank], logs)
+    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * spec.gpus_per_node}"]
+    size.append(f"--ntasks-per-node={spec.gpus_per_node}")
+    task = ["sh", "-c", TASK, str(logs / "srun" / "attempt_0"), *rank]
     return [allocation.srun[0], *size, *allocation.srun[1:], *task]
-
-
-def _node_torchrun(spec: RunSpec, rank: list[str], logs: Path) -> list[str]:
-    """Return what each node executes: torchrun with the places of all nodes fixed beforehand.
-
-    No rendezvous: it compares host names, which differ where the fast network has its own. Its
-    folders of logs have a name per node, so the ranks write their own.
-    """
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
-    torchrun += [f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}"]
-    torchrun += [f"--log-dir={logs / 'torchrun'}"]
-    places = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
-    start = f'exec {shlex.join(torchrun)} {places} "$@"'
-    return ["sh", "-c", start, "torchrun", *rank]
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:

@@ -12,9 +12,7 @@ from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure
 
 TAIL_LINES = 15
-# One entry of torchrun's summary, e.g. "rank : 1 (local_rank: 1)", "exitcode : -9 (pid: 17)".
-ENDED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-# The same by the leader of ranks on this machine.
+# What the leader of ranks on this machine says.
 ENDED_FORK = re.compile(r"^rank (\d+) ended with (-?\d+)$", re.MULTILINE)
 # The same by srun, e.g. "srun: error: n2: task 3: Killed", "... tasks 0-3: Exited with exit
 # code 1". It then ends all other tasks and reports those likewise: only the first tells a cause.
@@ -87,7 +85,7 @@ def _told_to_end(text: str, log: Path) -> Failure:
 def ended_ranks(logs: Path) -> list[tuple[int, int]]:
     """Return rank and exit code of what ended badly, a signal as its negative number."""
     text = _text(launcher_log(logs))
-    found = [*ENDED_FORK.findall(text), *ENDED_RANK.findall(text)]
+    found = ENDED_FORK.findall(text)
     return [(int(rank), int(code)) for rank, code in found] or _first_task(text)
 
 

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -124,9 +123,7 @@ class EngineCluster:
         rank = self._command("engine", *options)
         words: list[str] = []
         if self._allocation:
-            # Always a task per rank, also where a site's runs have one torchrun per node.
-            by_rank = replace(self._allocation, launcher="srun")
-            words = commands.step(self._spec, rank, self._folder, by_rank)
+            words = commands.step(self._spec, rank, self._folder, self._allocation)
         command = commands.Command(tuple(rank), self._spec.gpus_per_node, tuple(words))
         with _named("the engines"):
             begun = supervise.start(command, self._folder, self._environment(), self.token)

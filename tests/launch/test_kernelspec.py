@@ -116,7 +116,7 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
     code = (
         "import json, os, sys, ddl_core; "
         "from ddl_core.launch.commands import Allocation; "
-        "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT', 'DDL_LAUNCHER']; "
+        "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT']; "
         "assert 'SRUN_CPUS_PER_TASK' not in os.environ; "  # srun refuses an empty one
         "print(json.dumps([ddl_core.__file__, sys.executable, Allocation.current().srun, "
         "*[os.environ[name] for name in names]]))"
@@ -140,11 +140,11 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
         manager.context.destroy()
     assert reply["content"]["status"] == "ok", printed
     (line,) = [content["text"] for content in printed if content.get("name") == "stdout"]
-    where, python, srun, of_site, address, port, launcher = json.loads(line)
+    where, python, srun, of_site, address, port = json.loads(line)
     assert Path(where) == PROJECT / "ddl_core" / "__init__.py"
     assert python == sys.executable
     assert srun[0] == "srun"
     assert "--cpus-per-task=2" in srun
     assert of_site == f"{os.environ['HOME']}/there"
-    assert (address, port, launcher) == ("node1i", "24711", "srun")
+    assert (address, port) == ("node1i", "24711")
     assert called.read_text().splitlines() == ["purge", "load Stages/1 Python"]

@@ -50,12 +50,6 @@ def test_nothing_is_stored_that_no_case_makes() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
 
 
-def test_under_torchrun_nsys_starts_each_rank_not_torchrun() -> None:
-    words = step("generic", {"strategy": "ddp", "gpus_per_node": 4}, launcher="torchrun")
-    assert words.index("nsys") > words.index("torchrun")
-    assert words[-len(RANK) :] == RANK
-
-
 def test_a_percent_in_a_folder_is_no_placeholder() -> None:
     assert nsys.prefix(Path("/50%/logs"))[-1] == "--output=/50%%/logs/nsys/rank.%q{RANK}"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_core.launch.diagnose import tail
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.block import job_name, may_be_of
 from ddl_core.launch.slurm.scheduler import (
     HELD,
     RUNNING,
@@ -18,6 +17,7 @@ from ddl_core.launch.slurm.scheduler import (
     ended,
     release,
 )
+from ddl_core.launch.slurm.script import job_name, may_be_of
 from ddl_core.records.failures import INTERRUPTIONS, classify
 from ddl_core.records.ledger import INTERRUPTED, Entry, State, amend, entry
 from ddl_core.records.paths import RunFiles

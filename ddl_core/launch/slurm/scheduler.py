@@ -1,18 +1,13 @@
-"""The programs of SLURM, each called with a time limit: a dead controller lets them hang.
-
-How jobs ended is asked of whatever a site has: accounting, its log of jobs, the controller.
-"""
+"""The programs of SLURM, each called with a time limit: a dead controller lets them hang."""
 
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddl_core.errors import DDLError, LaunchError
-from ddl_core.processes import uninterrupted
+from ddl_core.errors import LaunchError
 
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
@@ -21,7 +16,6 @@ OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 FIELDS = "JobIDRaw,JobName,State,ExitCode"
-SHOWN = re.compile(r"^JobId=(\d+) JobName=(\S+) .*?\bJobState=(\S+) .*?\bExitCode=(\S+)")
 FINAL = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -50,10 +44,10 @@ class QueuedJob:
 Queue = dict[str, QueuedJob]
 
 
-def hold(script: Path, after: Sequence[str] = ()) -> str:
-    """Submit a job that may not start yet; return its number.
+def submit(script: Path, after: Sequence[str] = ()) -> str:
+    """Submit a job; return its number.
 
-    Once released it waits for the jobs `after` to end well, and is cancelled if one does not.
+    It waits for the jobs `after` to end well, and is cancelled if one does not.
 
     Raises
     ------
@@ -61,38 +55,14 @@ def hold(script: Path, after: Sequence[str] = ()) -> str:
         With what `sbatch` said, if it refused or did not answer.
     """
     wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes") if after else ()
-    said = call("sbatch", "--parsable", "--hold", *wait, str(script))
+    said = call("sbatch", "--parsable", *wait, str(script))
     if not (found := JOB_ID.search(said)):
         raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
     return found[1]
 
 
-@contextmanager
-def held(script: Path, name: str, after: Sequence[str] = ()) -> Iterator[str]:
-    """Submit the job of `name`, see `hold`, and let it start when the block ends; yield its number.
-
-    A job that starts at once would write the record while the block does.
-
-    Raises
-    ------
-    LaunchError
-        If it was refused; or if the block or the release failed, and then no job is left.
-    KeyboardInterrupt
-        If this process was interrupted meanwhile, once the job is released.
-    """
-    with uninterrupted():  # else it would be held for ever, or no record would name it
-        job_id = hold(script, after)
-        try:
-            yield job_id
-            release(job_id)
-        except DDLError as error:
-            with suppress(DDLError):
-                cancel(job_id)
-            raise LaunchError(f"job {job_id} of {name} was cancelled again: {error}") from None
-
-
 def release(job_id: str) -> None:
-    """Let a held job start.
+    """Let a job start that SLURM holds, see `HELD`.
 
     Raises
     ------
@@ -173,50 +143,21 @@ class EndedJob:
 
 
 def ended(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    """Return, by number, those of some jobs of which SLURM says that they have ended.
+    """Return, by number, those of some jobs of which SLURM's accounting says that they have ended.
 
-    A site may have no accounting, may keep no log of jobs, and its controller forgets a job after
-    minutes; a job of which nobody knows any more is left out.
+    A site may have no accounting; then nothing is known of any.
     """
-    found: dict[str, EndedJob] = {}
-    for source in (_accounting, _job_log, _controller):
-        if left := [job_id for job_id in job_ids if job_id not in found]:
-            found |= source(left)
-    return found
-
-
-def _accounting(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    return _sacct("--allocations", "--jobs", ",".join(job_ids))
-
-
-def _job_log(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    return _sacct("--completion", "--jobs", ",".join(job_ids))
-
-
-def _sacct(*choice: str) -> dict[str, EndedJob]:
-    rows = _ask("sacct", "--noheader", "--parsable2", f"--format={FIELDS}", *choice)
-    return _final(tuple(row.split("|")) for row in rows.splitlines())
-
-
-def _controller(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    shown = (_ask("scontrol", "--oneliner", "show", "job", job_id) for job_id in job_ids)
-    return _final(row.groups() for text in shown if (row := SHOWN.match(text)))
-
-
-def _ask(program: str, *arguments: str) -> str:
-    """Return what a program says; nothing if this site does not have what it is asked for."""
+    chosen = ("--allocations", "--jobs", ",".join(job_ids))
     try:
-        return call(program, *arguments)
+        rows = call("sacct", "--noheader", "--parsable2", f"--format={FIELDS}", *chosen)
     except LaunchError:
-        return ""
-
-
-def _final(rows: Iterable[tuple[str, ...]]) -> dict[str, EndedJob]:
-    """Return the jobs whose state is a last one; "CANCELLED by 17" also says who did it."""
+        return {}
     found = {}
-    for job_id, name, state, exit_code in (row for row in rows if len(row) == 4):
-        if (words := state.split()) and words[0] in FINAL:
-            found[job_id] = EndedJob(name, words[0], _status(exit_code))
+    for row in rows.splitlines():
+        job_id, name, state, exit_code = (*row.split("|"), "", "", "")[:4]
+        last = state.partition(" ")[0]  # "CANCELLED by 17" also says who did it
+        if last in FINAL:
+            found[job_id] = EndedJob(name, last, _status(exit_code))
     return found
 
 

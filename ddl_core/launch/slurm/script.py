@@ -12,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ddl_core.errors import SpecError
 from ddl_core.launch.commands import Allocation, words_of_step
 from ddl_core.launch.nsys import prefix
-from ddl_core.launch.slurm.block import job_name
 from ddl_core.launch.slurm.site import Site, clock, seconds
 from ddl_core.private import CACHES
+from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import SITES, RunFiles
 from ddl_core.spec.run import RunSpec
 
@@ -50,8 +50,25 @@ def nsys_step(spec: RunSpec, site: Site, rank: list[str], logs: Path) -> list[st
             f"{site.description}: these ranks compute on no NVIDIA GPU, and Nsight Systems knows "
             "no other; profile_steps has torch.profiler watch instead"
         )
-    allocation = Allocation(spec.nodes, tuple(srun(spec, site)), site.launcher)
+    allocation = Allocation(spec.nodes, tuple(srun(spec, site)))
     return words_of_step(spec, [*prefix(logs), *rank], logs, allocation)
+
+
+def job_name(study: str, specs: Sequence[RunSpec]) -> str:
+    """Return what the job of some runs of a study is called: a run alone, or a block."""
+    return f"ddl-{specs[0].run_id if len(specs) == 1 else block_name(study, specs[0])}"
+
+
+def block_name(study: str, spec: RunSpec) -> str:
+    """Return what the block is called that a run may be part of: its study, size and repeat."""
+    work = "" if spec.work == "train" else f"-{spec.work}"
+    return f"{study}-{spec.nodes}x{spec.gpus_per_node}{work}-r{spec.repeat}"
+
+
+def may_be_of(job: str, item: Entry) -> bool:
+    """Say whether a job of this name may be that of a run, alone or in its block."""
+    study = item.directory.parent.name
+    return job in (job_name(study, [item.spec]), f"ddl-{block_name(study, item.spec)}")
 
 
 @dataclass(frozen=True)
@@ -179,7 +196,6 @@ def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
         "environment": _variables(site, project),
         "setup": site.setup,
         "srun": shlex.quote(shlex.join(srun(spec, site))),
-        "launcher": site.launcher,
         "master_address": site.master_address,
         "master_suffix": site.master_suffix,
     }
@@ -269,12 +285,11 @@ def _in_quotes(path: Path) -> str:
 
 def srun(spec: RunSpec, site: Site) -> list[str]:
     """Return the step's command up to the rank itself, without the number of tasks."""
-    ranks_per_task = spec.gpus_per_node if site.launcher == "torchrun" else 1
     words = [
         "srun",
         "--kill-on-bad-exit=1",
         "--distribution=block",
-        f"--cpus-per-task={site.cpus_per_rank * ranks_per_task}",
+        f"--cpus-per-task={site.cpus_per_rank}",
         f"--mpi={site.mpi if _over_mpi(spec, site) else 'none'}",
     ]
     words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []

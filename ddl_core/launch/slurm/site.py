@@ -50,9 +50,6 @@ class Site(BaseModel):
     environment: dict[Variable, Quoted] = Field(default_factory=dict)
     setup: tuple[Line, ...] = Field((), description="shell lines between modules and run")
     caches: Quoted = Field("${TMPDIR:-/tmp}/ddl-$USER", description="homes are small, or read-only")
-    launcher: Literal["srun", "torchrun"] = Field(
-        "srun", description="one task per rank, or one torchrun per node"
-    )
     cpu_bind: Word | None = None
     gpu_bind: Word | None = None
     horovod_controller: Literal["gloo", "mpi"] = Field(
@@ -91,14 +88,6 @@ class Site(BaseModel):
             raise ValueError(
                 "environment.HOROVOD_CONTROLLER: a job also has to be started for it; set "
                 "horovod_controller = 'gloo' or 'mpi' instead"
-            )
-        # Both give each task one GPU, but torchrun is one task for all GPUs of its node.
-        if self.launcher == "torchrun" and (
-            self.gpu_request == "gpus_per_task" or self.visible_devices == "local_rank"
-        ):
-            raise ValueError(
-                "launcher = 'torchrun' is one task per node; it cannot be used with "
-                "gpu_request = 'gpus_per_task' or visible_devices = 'local_rank'"
             )
         return self
 

@@ -3,6 +3,7 @@
 The large runs of an arm may wait for a small one: a broken set-up then burns few node-hours.
 """
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +11,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.errors import LaunchError, RecordError
 from ddl_core.launch import preflight
 from ddl_core.launch.plan import check_data, pending, write_plans
 from ddl_core.launch.slurm import reconcile, scheduler
-from ddl_core.launch.slurm.block import blocks, job_name
 from ddl_core.launch.slurm.reconcile import queued, settled
 from ddl_core.launch.slurm.scheduler import Queue
-from ddl_core.launch.slurm.script import Options, Place, render, requeues
+from ddl_core.launch.slurm.script import (
+    Options,
+    Place,
+    block_name,
+    job_name,
+    render,
+    requeues,
+)
 from ddl_core.launch.slurm.site import Site
+from ddl_core.processes import uninterrupted
 from ddl_core.records.ledger import Entry, exclusive, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
-from ddl_core.records.run import read_record, write_record
+from ddl_core.records.run import RunRecord, read_record, write_record
 from ddl_core.records.storage import cannot_write, write_atomically
 from ddl_core.spec.labels import REPEATS, labels
 from ddl_core.spec.run import RunSpec
@@ -110,6 +118,27 @@ def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, En
     after = list({item.spec.run_id: item for item in found}.values())
     text, limit_s = render(specs, site, options, place), options.limit_s(site, len(specs))
     return Submission(entries, text, limit_s, node_hours(specs, site, options), after)
+
+
+def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
+    """Return some runs of a study as blocks, each in the order in which its job executes them.
+
+    A block is what is left of one repeat and needs the same nodes: a slow node then slows all of
+    its runs and cancels in their ratios. The order is random, so that what changes with time does
+    not fall on the same arm each time, and the same whenever it is asked for: it follows from the
+    names of the run and the block, whatever else is left.
+    """
+    found: dict[tuple[object, ...], list[Entry]] = {}
+    for item in items:
+        # On nodes with GPUs a job of runs on the CPU asks for none.
+        key = (block_name("", item.spec), site.wants_gpus(item.spec))
+        found.setdefault(key, []).append(item)
+    return [sorted(block, key=_drawn) for block in found.values()]
+
+
+def _drawn(item: Entry) -> str:
+    seed = block_name(item.directory.parent.name, item.spec)
+    return hashlib.sha256(f"{seed} {item.spec.run_id}".encode()).hexdigest()
 
 
 def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
@@ -208,20 +237,28 @@ def _submit(job: Submission, after: list[str]) -> str:
     for files in (first, *others):
         files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
         write_atomically(files.script, job.script)
-    before = {item.directory: read_record(item.directory) for item in job.entries}
-    try:
-        with scheduler.held(first.script, job.name.removeprefix("ddl-"), after) as job_id:
+    before = [read_record(item.directory) for item in job.entries]
+    with uninterrupted():  # else no record might name the job, and it would be submitted again
+        job_id = scheduler.submit(first.script, after)
+        try:
             for files in others:  # a job has one log, in the folder of its first run
                 _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")
-            changes = {"status": "submitted", "error": None, "job_id": job_id}
-            for directory, record in before.items():
-                write_record(directory, record.model_copy(update=changes))
-    except LaunchError:
-        for directory, record in before.items():
-            with suppress(DDLError):
-                write_record(directory, record)
-        raise
+            for files, record in zip((first, *others), before, strict=True):
+                _write_job(files, record, job_id)
+        except RecordError as error:
+            raise RecordError(
+                f"job {job_id} is submitted, but not every record of its runs can say so: {error}; "
+                f"cancel it with `scancel {job_id}` before the study is submitted again"
+            ) from None
     return job_id
+
+
+def _write_job(files: RunFiles, before: RunRecord, job_id: str) -> None:
+    """Note the job of a run, unless the job has begun with it: what it wrote itself counts."""
+    with suppress(LaunchError), exclusive(files.lock, f"run {before.run_id}"):
+        if read_record(files.directory) == before:
+            changes = {"status": "submitted", "error": None, "job_id": job_id}
+            write_record(files.directory, before.model_copy(update=changes))
 
 
 def _link(path: Path, target: Path) -> None:

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from ddl_core.cli import main
 from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.block import blocks
 from ddl_core.launch.slurm.site import find_site
+from ddl_core.launch.slurm.submit import blocks
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import read_epochs, read_record

@@ -1,7 +1,6 @@
-"""What is written about a run whose job could not do it itself; SLURM's programs are stand-ins.
+"""What is written about a run whose job could not do it itself; `sacct` is a stand-in.
 
-Their answers are as recorded from SLURM 22.05, whose accounting was switched off; those of
-accounting itself follow its manual.
+Its answers follow its manual.
 """
 
 import pytest
@@ -16,12 +15,6 @@ from ddl_core.records.storage import now
 from tests.launch.running import planned
 from tests.launch.stand_ins import StandIns
 
-SHOWN = (
-    "JobId=17 JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=42 Nice=0 "
-    "Account=(null) QOS=(null) JobState={state} Reason=NodeDown Dependency=(null) Requeue=0 "
-    "Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code} RunTime=00:00:03 TimeLimit=UNLIMITED\n"
-)
-
 
 def left(status: Status) -> Entry:
     """Return a run whose job 17 is gone and whose record has this status."""
@@ -35,10 +28,8 @@ def left(status: Status) -> Entry:
 
 
 def says(stand_ins: StandIns, item: Entry, state: str, code: str = "0:0") -> None:
-    """Let the controller alone remember how the job ended, as on a site without accounting."""
-    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
-    shown = SHOWN.format(name=f"ddl-{item.spec.run_id}", state=state, code=code)
-    stand_ins.add("scontrol", shown)
+    """Let accounting say how the job ended."""
+    stand_ins.add("sacct", f"17|ddl-{item.spec.run_id}|{state}|{code}\n")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +61,7 @@ def test_a_job_that_is_gone_is_settled(
         assert (attempt.status, attempt.error) == ("failed", record.error)
         assert attempt.ended_utc is not None
     assert settled([after], {}) == [after]
-    assert len(stand_ins.calls("scontrol")) == 1  # what is settled is not asked for again
+    assert len(stand_ins.calls("sacct")) == 1  # what is settled is not asked for again
 
 
 def test_the_jobs_own_log_is_shown_and_heeded(stand_ins: StandIns) -> None:
@@ -129,7 +120,6 @@ def test_only_a_last_state_counts(stand_ins: StandIns, state: str) -> None:
 def test_what_slurm_does_not_know_stays_open(stand_ins: StandIns) -> None:
     item = left("submitted")
     stand_ins.add("sacct")
-    stand_ins.add("scontrol", error="slurm_load_jobs error: Invalid job id\n", status=1)
     assert unchanged(item, {})
     (after,) = settled([item], {})
     assert after.state == "interrupted"
@@ -138,8 +128,7 @@ def test_what_slurm_does_not_know_stays_open(stand_ins: StandIns) -> None:
 
 def test_another_ones_job_of_that_number_tells_nothing(stand_ins: StandIns) -> None:
     item = left("running")
-    says(stand_ins, item, "NODE_FAIL")
-    stand_ins.add("scontrol", SHOWN.format(name="other", state="NODE_FAIL", code="0:0"))
+    stand_ins.add("sacct", "17|other|NODE_FAIL|0:0\n")
     assert unchanged(item, {})
 
 
@@ -149,15 +138,19 @@ def test_without_a_queue_nothing_is_settled(stand_ins: StandIns) -> None:
     assert unchanged(item, None)
 
 
-def test_accounting_is_asked_first_and_once_for_all(stand_ins: StandIns) -> None:
-    rows = "17|ddl-a|CANCELLED by 1000|0:15\n18|ddl-b|TIMEOUT|0:0\n19|ddl-c|RUNNING|0:0\n"
+def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:
+    rows = "17|ddl-a|CANCELLED by 1000|0:15\n18|ddl-b|TIMEOUT|0:0\n19|ddl-c|RUNNING|0:0\n\n"
     stand_ins.add("sacct", rows)
-    stand_ins.add("scontrol", error="Invalid job id specified", status=1)
     assert ended(["17", "18", "19"]) == {
         "17": EndedJob("ddl-a", "CANCELLED", -15),
         "18": EndedJob("ddl-b", "TIMEOUT", 0),
     }
-    accounting, log = stand_ins.calls("sacct")
-    assert accounting.endswith("--allocations --jobs 17,18,19")
-    assert log.endswith("--completion --jobs 19")
-    assert stand_ins.calls("scontrol") == ["--oneliner show job 19"]
+    (call,) = stand_ins.calls("sacct")
+    assert call.endswith("--allocations --jobs 17,18,19")
+
+
+def test_without_accounting_a_run_can_be_submitted_again(stand_ins: StandIns) -> None:
+    item = left("running")
+    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
+    assert unchanged(item, {})
+    assert settled([item], {})[0].state == "interrupted"

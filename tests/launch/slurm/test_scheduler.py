@@ -23,20 +23,20 @@ def item(state: State, job_id: str | None = "17") -> Entry:
 @pytest.mark.parametrize("answer", ["17\n", "17;cluster\n", "Welcome!\n17\n"])
 def test_the_number_of_a_job_is_read(stand_ins: StandIns, answer: str) -> None:
     stand_ins.add("sbatch", answer)
-    assert scheduler.hold(Path("/run/job.sh")) == "17"
-    assert stand_ins.calls("sbatch") == ["--parsable --hold /run/job.sh"]
+    assert scheduler.submit(Path("/run/job.sh")) == "17"
+    assert stand_ins.calls("sbatch") == ["--parsable /run/job.sh"]
 
 
 def test_an_answer_without_a_number_is_an_error(stand_ins: StandIns) -> None:
     stand_ins.add("sbatch", "Submitted\n")
     with pytest.raises(LaunchError, match="'Submitted', which names no job"):
-        scheduler.hold(Path("/run/job.sh"))
+        scheduler.submit(Path("/run/job.sh"))
 
 
 def test_a_refusal_is_passed_on(stand_ins: StandIns) -> None:
     stand_ins.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
     with pytest.raises(LaunchError, match=r"sbatch .*: sbatch: error: Invalid account$"):
-        scheduler.hold(Path("/run/job.sh"))
+        scheduler.submit(Path("/run/job.sh"))
 
 
 def test_a_program_that_hangs_is_given_up(
@@ -54,7 +54,7 @@ def test_a_machine_without_slurm_has_no_queue(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert scheduler.queue() is None
     with pytest.raises(LaunchError, match="'sbatch' is not on PATH"):
-        scheduler.hold(Path("/run/job.sh"))
+        scheduler.submit(Path("/run/job.sh"))
 
 
 def test_the_queue_is_read(stand_ins: StandIns) -> None:

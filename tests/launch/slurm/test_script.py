@@ -154,12 +154,6 @@ def test_a_percent_in_a_folder_is_no_placeholder() -> None:
     assert "--output=/50%%/run/logs/slurm-%j.log\n" in text
 
 
-def test_one_torchrun_per_node_gets_the_cores_of_all_its_ranks() -> None:
-    text = script("generic", ONE_NODE, launcher="torchrun")
-    assert "srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 " in text
-    assert "DDL_LAUNCHER=torchrun" in text
-
-
 @pytest.mark.parametrize(
     "place",
     [

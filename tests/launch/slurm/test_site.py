@@ -64,7 +64,6 @@ def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
         ('sbatch_lines = ["mem=1"]', r"sbatch_lines.0 = 'mem=1'"),
         ("gpus_per_node = 4", r"gpu_request = 'none' with gpus_per_node = 4"),
         ('gpu_type = "a100"', r"gpu_type = 'a100' with gpu_request = 'none'"),
-        ('launcher = "torchrun"\nvisible_devices = "local_rank"', r"one task per node"),
         ("[environment]\nA = 'say \"x\"'", r"environment.A"),
         ("[environment]\nHOROVOD_CONTROLLER = 'mpi'", r"set horovod_controller = 'gloo' or 'mpi'"),
     ],

@@ -12,14 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_core.cli import main
-from ddl_core.errors import LaunchError
 from ddl_core.launch.slurm import submit
 from ddl_core.launch.slurm.script import Options
 from ddl_core.launch.slurm.site import find_site
 from ddl_core.records.failures import remedy
-from ddl_core.records.ledger import Entry, ledger, plan
+from ddl_core.records.ledger import Entry, exclusive, ledger, plan
 from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import Failure, read_record, write_record
+from ddl_core.records.run import Failure, Status, read_record, write_record
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 from tests.launch.running import study_file
@@ -120,9 +119,8 @@ def test_every_run_becomes_a_job_and_its_record_says_so(tmp_path: Path, slurm: S
         assert f"17  {item.spec.run_id}\n" in done.output
         assert RunFiles(item.directory).logs.is_dir()
         assert "#SBATCH --time=00:30:00\n" in RunFiles(item.directory).script.read_text()
-    scripts = [f"--parsable --hold {RunFiles(item.directory).script}" for item in items]
+    scripts = [f"--parsable {RunFiles(item.directory).script}" for item in items]
     assert slurm.calls("sbatch") == scripts
-    assert slurm.calls("scontrol") == ["release 17", "release 17"]
 
 
 def test_what_is_complete_running_or_queued_is_never_submitted(
@@ -141,7 +139,7 @@ def test_what_is_complete_running_or_queued_is_never_submitted(
     assert ddl(*arguments).exit_code == 0
     assert slurm.calls("sbatch") == []
     assert ddl(*arguments, "--retry-failed").exit_code == 0
-    assert slurm.calls("sbatch") == [f"--parsable --hold {RunFiles(failed.directory).script}"]
+    assert slurm.calls("sbatch") == [f"--parsable {RunFiles(failed.directory).script}"]
 
 
 def test_a_second_call_submits_nothing_while_the_jobs_are_queued(
@@ -215,31 +213,47 @@ def test_a_refused_job_leaves_its_run_planned(tmp_path: Path, slurm: StandIns) -
     assert read_record(items[0].directory).status == "planned"
 
 
-def test_a_job_that_cannot_be_released_is_cancelled(tmp_path: Path, slurm: StandIns) -> None:
+def test_ctrl_c_leaves_no_job_that_is_in_no_record(tmp_path: Path, slurm: StandIns) -> None:
     path, items = two_runs(tmp_path)
-    slurm.add("scontrol", error="Access denied", status=1)
-    study = Study.load(path)
-    with pytest.raises(LaunchError, match=r"job 17 of .* was cancelled again: .*Access"):
-        list(submit.submit(study, results(), GENERIC, Options(), submit.Choice()))
-    assert slurm.calls("scancel") == ["17"]
-    record = read_record(items[0].directory)
-    assert (record.status, record.job_id) == ("planned", None)
-
-
-@pytest.mark.parametrize("program", ["sbatch", "scontrol"])
-def test_ctrl_c_leaves_no_job_that_is_held_or_in_no_record(
-    tmp_path: Path, slurm: StandIns, program: str
-) -> None:
-    path, items = two_runs(tmp_path)
-    answer = (slurm.folder / program).read_text()
-    slurm.script(program, answer.replace("#!/bin/sh\n", f"#!/bin/sh\nkill -INT {os.getpid()}\n"))
+    answer = (slurm.folder / "sbatch").read_text()
+    slurm.script("sbatch", answer.replace("#!/bin/sh\n", f"#!/bin/sh\nkill -INT {os.getpid()}\n"))
     with pytest.raises(KeyboardInterrupt):
         list(submit.submit(Study.load(path), results(), GENERIC, Options(), submit.Choice()))
     assert len(slurm.calls("sbatch")) == 1
-    assert slurm.calls("scontrol") == ["release 17"]
     first, second = (read_record(item.directory) for item in items)
     assert (first.status, first.job_id) == ("submitted", "17")
     assert (second.status, second.job_id) == ("planned", None)
+
+
+def changing(slurm: StandIns, run_dir: Path, status: Status) -> None:
+    """Let the job of a run start, and end or not, before `sbatch` answers."""
+    record = read_record(run_dir).model_copy(update={"status": status, "job_id": "17"})
+    content = run_dir / "made.json"
+    content.write_text(record.model_dump_json())
+    answer = (slurm.folder / "sbatch").read_text()
+    act = f"#!/bin/sh\nmv {content} {RunFiles(run_dir).record}\n"
+    slurm.script("sbatch", answer.replace("#!/bin/sh\n", act))
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "completed"])
+def test_what_a_job_wrote_that_began_at_once_is_left_alone(
+    tmp_path: Path, slurm: StandIns, status: Status
+) -> None:
+    path = study_file(tmp_path, strategy="ddp")
+    (item,) = plan(Study.load(path), results())
+    changing(slurm, item.directory, status)
+    done = ddl("study", "submit", path, "--site", "generic")
+    assert done.exit_code == 0, done.output
+    assert read_record(item.directory).status == status
+
+
+def test_a_run_that_its_job_has_locked_is_left_alone(tmp_path: Path, slurm: StandIns) -> None:
+    path = study_file(tmp_path, strategy="ddp")
+    (item,) = plan(Study.load(path), results())
+    before = RunFiles(item.directory).record.read_bytes()
+    with exclusive(RunFiles(item.directory).lock, "the run"):
+        assert ddl("study", "submit", path, "--site", "generic").exit_code == 0
+    assert RunFiles(item.directory).record.read_bytes() == before
 
 
 def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> None:

@@ -30,7 +30,7 @@ mkdir -p -m 700 "$DDL_CACHES"
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
 # What the ranks are started with; ddl_core/launch/commands.py reads it.
-export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=1 --mpi=none' DDL_LAUNCHER=srun
+export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=1 --mpi=none'
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
