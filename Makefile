@@ -34,6 +34,8 @@ IN_ORDER := --randomly-seed=$(SEED)
 EXTENDED ?=
 HEAVY := slow or multiprocess or notebook or slurm or browser or alone or extended
 PIP_LOG := .venv/pip.log
+# Wheels of Horovod outlive a clone: their names say all that they depend on.
+WHEELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ddl/horovod
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -118,10 +120,13 @@ define new_environment
 endef
 
 # 1: what pip is to install
-define install_packages
-@$(@D)/bin/python $(PIP_INSTALL) $(1) >$(@D)/pip.log 2>&1 || { \
+define install
+$(@D)/bin/python $(PIP_INSTALL) $(1) >>$(@D)/pip.log 2>&1 || { \
   grep -v ^WARNING $(@D)/pip.log | tail -n 20; \
   echo "error: pip could not install the pinned packages; all of its output: $(@D)/pip.log"; exit 1; }
+endef
+
+define compile_packages
 @# On all cores, which pip does not do; else every start of every rank would compile torch
 @# again where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
 @$(@D)/bin/python -m compileall -q -j 0 $(@D)/lib >>$(@D)/pip.log 2>&1 || true
@@ -131,15 +136,21 @@ endef
 # 1: the environment, 2: the library in it
 define build_horovod
 echo "building Horovod in $(1): some minutes, once (progress is in $(1)/horovod.log)"; \
-bash requirements/horovod/build.sh $(1)/bin/python build/horovod $(2) >$(1)/horovod.log 2>&1 || { \
+bash requirements/horovod/build.sh $(1)/bin/python "$(WHEELS)" $(2) >$(1)/horovod.log 2>&1 || { \
   grep -A 9 '^Horovod was not built' $(1)/horovod.log || tail -n 20 $(1)/horovod.log; \
   echo "error: all of the output: $(1)/horovod.log"; false; }
 endef
 
+# Horovod needs nothing but torch, so its compiler works while pip installs the rest. Where that fails,
+# the target .horovod tries again and shows the error.
 .venv/.packages: $(PINS)
 	$(call new_environment,env,1.5)
 	@$(BIN)/python requirements/torch_cost.py || true
-	$(call install_packages,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt))
+	@$(call install,-c requirements/constraints.txt -r requirements/train.txt -r requirements/horovod/build.txt)
+	@bash requirements/horovod/build.sh $(BIN)/python "$(WHEELS)" torch wheel \
+	  >.venv/wheel.log 2>&1 & \
+	$(call install,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt)); wait
+	$(compile_packages)
 
 .venv/.project: .venv/.packages pyproject.toml
 	@$(PIP) --no-deps --editable . >>$(PIP_LOG) 2>&1 || { \
@@ -180,7 +191,8 @@ mxnet: .venv-mxnet/.packages .venv-mxnet/.horovod ## build .venv-mxnet, with Hor
 # Nothing is resolved: the file names every package.
 $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.txt
 	$(call new_environment,$*,0.4 to 1.4)
-	$(call install_packages,--no-deps -r $<)
+	@$(call install,--no-deps -r $<)
+	$(compile_packages)
 
 # As in .venv, all else works without it; the next call tries again.
 .venv-tensorflow/.horovod .venv-mxnet/.horovod: .venv-%/.horovod: .venv-%/.packages \

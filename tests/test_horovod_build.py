@@ -82,7 +82,11 @@ def checkout(tmp_path: Path) -> Path:
 def call(checkout: Path, *command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     ours = re.compile("HOROVOD|^CUDA")
     settings = {name: value for name, value in os.environ.items() if not ours.search(name)}
-    stub = {"STUB_LOG": str(checkout / "log"), "REAL_PYTHON": sys.executable}
+    stub = {
+        "STUB_LOG": str(checkout / "log"),
+        "REAL_PYTHON": sys.executable,
+        "XDG_CACHE_HOME": str(checkout / "cache"),
+    }
     return subprocess.run(
         command, cwd=checkout, env={**settings, **stub, **variables}, capture_output=True, text=True
     )
@@ -93,7 +97,7 @@ def builds(checkout: Path) -> int:
 
 
 def wheels(checkout: Path) -> list[Path]:
-    return list((checkout / "build" / "horovod").glob("*/*.whl"))
+    return list((checkout / "cache" / "ddl" / "horovod").glob("*/*.whl"))
 
 
 def test_the_same_wheel_is_built_once(checkout: Path) -> None:
@@ -106,12 +110,26 @@ def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     assert (builds(checkout), len(wheels(checkout))) == (2, 2)
 
 
+def test_a_cache_that_is_no_folder_costs_nothing(checkout: Path) -> None:
+    (checkout / "cache").touch()
+    done = call(checkout, "make", "horovod")
+    assert done.returncode == 0, done.stdout
+    assert len(list((checkout / "build" / "horovod").glob("*/*.whl"))) == 1
+
+
+def test_the_goal_wheel_installs_nothing(checkout: Path) -> None:
+    script, python = "requirements/horovod/build.sh", ".venv/bin/python"
+    done = call(checkout, "bash", script, python, "wheels", "torch", "wheel")
+    assert done.returncode == 0, done.stderr
+    assert (checkout / "log").read_text().split("\n")[-2] == "wheel no-cuda"
+
+
 def test_a_compilation_that_fails_leaves_no_wheel_and_is_tried_again(checkout: Path) -> None:
     done = call(checkout, "make", "horovod", STUB_FAILS="1")
     assert done.returncode != 0
     assert "Horovod was not built: the compilation failed" in done.stdout
     assert ".venv/horovod.log" in done.stdout
-    assert list((checkout / "build" / "horovod").iterdir()) == []
+    assert list((checkout / "cache" / "ddl" / "horovod").iterdir()) == []
     assert call(checkout, "make", "horovod").returncode == 0
     assert builds(checkout) == 2
 

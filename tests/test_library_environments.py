@@ -82,7 +82,11 @@ def checkout(tmp_path: Path) -> Path:
 
 def make(checkout: Path, *targets: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Call `make` with Pythons that are stubs, and return how it ended."""
-    settings = {"STUB_LOG": str(checkout / "log"), "STUB_HEADERS": str(checkout)}
+    settings = {
+        "STUB_LOG": str(checkout / "log"),
+        "STUB_HEADERS": str(checkout),
+        "XDG_CACHE_HOME": str(checkout / "cache"),
+    }
     return subprocess.run(
         ["make", *targets, f"PYTHON={checkout / 'tools' / 'python3.11'}"],
         cwd=checkout,
@@ -135,7 +139,7 @@ def test_horovod_is_built_for_the_library_alone(checkout: Path, library: str) ->
 
 def test_each_library_has_a_wheel_of_its_own(checkout: Path) -> None:
     assert make(checkout, "tensorflow", "mxnet").returncode == 0
-    assert len(list((checkout / "build" / "horovod").glob("*/*.whl"))) == 2
+    assert len(list((checkout / "cache" / "ddl" / "horovod").glob("*/*.whl"))) == 2
 
 
 def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(

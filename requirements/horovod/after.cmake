@@ -6,6 +6,8 @@ set(CMAKE_USER_MAKE_RULES_OVERRIDE_CUDA "${CMAKE_CURRENT_LIST_DIR}/cuda.cmake")
 # with an nvcc on the machine it takes all of CUDA, and stops if the rest of the toolkit is not there.
 if(DEFINED ENV{DDL_HOROVOD_NO_CUDA})
   if(DEFINED ENV{HOROVOD_WITH_PYTORCH})
+    # Half of the time goes into reading the headers of torch and Eigen again for each file.
+    set(CMAKE_UNITY_BUILD TRUE)
     list(APPEND PYTHON_EXECUTABLE "${CMAKE_CURRENT_LIST_DIR}/no_cuda.py")
   endif()
   set(CMAKE_CUDA_COMPILER NOTFOUND)

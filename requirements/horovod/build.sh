@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build Horovod from its released source against the library of an environment, and install it there:
-#   build.sh PYTHON CACHE torch|tensorflow|mxnet
+#   build.sh PYTHON CACHE torch|tensorflow|mxnet [wheel]
 # The wheel is kept in CACHE under a name made of everything that it depends on, so the same build
-# is never done twice. Set these variables for more than the default (collectives by Gloo alone):
+# is never done twice. With `wheel` it is built and not installed. Set these variables for more than the default (collectives by Gloo alone):
 #   HOROVOD_WITH_MPI=1            MPI too; mpicxx must be found
 #   HOROVOD_GPU_OPERATIONS=NCCL   NCCL for tensors on the GPU: torch's own, or HOROVOD_NCCL_HOME's;
 #                                 with nvcc from PATH, HOROVOD_CUDA_HOME, CUDA_HOME, NVIDIA's wheels in
@@ -10,7 +10,7 @@
 #   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
 set -euo pipefail
 
-python=$1 cache=$2 library=$3
+python=$1 cache=$2 library=$3 goal=${4:-install}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pip=("$python" -m pip --disable-pip-version-check --no-input)
 
@@ -42,7 +42,10 @@ else
     export HOROVOD_WITHOUT_MPI=1
 fi
 
-mkdir -p "$cache"
+mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || { # a home that cannot be written to
+    cache=$here/../../build/horovod
+    mkdir -p "$cache"
+}
 cache=$(cd "$cache" && pwd)
 mapfile -t facts < <("$python" "$here/facts.py" "$library")
 [ ${#facts[@]} = 5 ] ||
@@ -107,8 +110,9 @@ if ! ls "$folder"/*.whl >/dev/null 2>&1; then
     "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod --no-cache-dir \
         -r "$here/horovod.txt" -w "$partial" ||
         fail "the compilation failed; the lines above tell why"
-    mv "$partial" "$folder"
+    mv -T "$partial" "$folder" || ls "$folder"/*.whl >/dev/null # of another clone, at the same time
 fi
+[ "$goal" = install ] || exit 0
 "${pip[@]}" install -q --no-deps --no-index --force-reinstall "$folder"/*.whl
 "${pip[@]}" install -q -c "$constraints" "$folder"/*.whl # what it imports
 "$python" -c "import horovod.$library" || fail "it compiles, but cannot be imported"
