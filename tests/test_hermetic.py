@@ -1,6 +1,7 @@
 """Whatever a test leaves behind is named and taken back; what it puts right again is not."""
 
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -21,6 +22,7 @@ kept: list[int | subprocess.Popen[bytes]] = []
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(hermetic, "GRACE_S", 0.2)
+    monkeypatch.setattr(hermetic, "_other_tests", lambda: False)
     ended.clear()
     yield
     ended.set()
@@ -50,6 +52,20 @@ LEFT: dict[str, Callable[[], object]] = {
     "temporary file": lambda: tempfile.mkdtemp(),
     "/dev/shm/psm_left": lambda: SHARED.touch(),
 }
+
+
+def test_other_tests_on_this_machine_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    left = "echo $$; exec -a 'another pytest' sleep 60 >/dev/null"
+    shell = ["bash", "-c", f"bash -c {shlex.quote(left)} & wait -n || true"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        parent.kill()  # then the other one is no descendant of this process
+    try:
+        assert hermetic._other_tests()
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("what", LEFT)
