@@ -18,7 +18,7 @@ import psutil
 from ddl_core.datasets.folder import class_folders
 from ddl_core.datasets.shards import absent, index_path, shards_folder, shards_in
 from ddl_core.doctor.finding import Finding, State
-from ddl_core.emulation import support
+from ddl_core.emulation import nodes
 from ddl_core.errors import DataError, DDLError
 from ddl_core.launch import interpreters
 from ddl_core.launch.preflight import check_data, check_room
@@ -95,7 +95,7 @@ def examine(runs: list[RunSpec]) -> list[Finding]:
 def box() -> Finding:
     """Say whether a cluster can be emulated here."""
     try:
-        support.check()
+        nodes.check_support()
     except DDLError as error:
         detail, _, remedy = str(error).partition("; ")
         return Finding("box", "warn", detail, remedy)

@@ -1,7 +1,4 @@
-"""The emulated accelerator of a rank: work takes the time that it is told to take, and no core.
-
-Without torch, so that what is kept of a run can ask it how late it was.
-"""
+"""Simulated compute: work sleeps until its deadline, and takes no core. Without torch."""
 
 import os
 import time
@@ -12,31 +9,31 @@ import numpy as np
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 
-FASTEST = 0.1  # of a step's compute: a normal draw has no end
+MIN_FACTOR = 0.1  # of a step's compute: a normal draw has no end
 
 
-class Pace:
-    """Work queues up behind earlier work, until absolute deadlines.
+class SimulatedCompute:
+    """Work that queues up behind earlier work, until absolute deadlines.
 
-    Waking up a little late in one layer is made up for in the next one, as a host that is ahead of
-    a GPU makes up for its own time. What is left of it at the end of a step is kept in `late_s`.
+    A late wake-up in one layer is made up for in the next one, as a host that is ahead of a GPU
+    makes up for its own time. What is left of it at the end of a step is kept in `late_s`.
 
     Parameters
     ----------
     spec
         An emulated run.
     rank
-        Whose steps are paced.
+        The rank that computes.
 
     Attributes
     ----------
     rank : int
     gradient_bytes : int
-        Of one step, as the network says.
+        Of one step; the network sets it.
     factors : list of float
-        How many times longer than asked each step's compute was to take: straggler and jitter.
+        Compute time of each step relative to ``box_step_ms``: straggler and jitter.
     late_s : list of float
-        How long after its deadline each step's last layer was done, seconds.
+        Seconds from the deadline of each step to the end of its last layer.
     """
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
@@ -54,7 +51,7 @@ class Pace:
     def begin_step(self) -> None:
         """Draw how long the step takes; its first work begins now."""
         draws = 1 + self._jitter * self._random.standard_normal(self._draws)
-        self._factor = max(FASTEST, float(draws.max())) * self._straggler
+        self._factor = max(MIN_FACTOR, float(draws.max())) * self._straggler
         self._deadline = time.perf_counter()
 
     def work(self, share: float) -> None:
@@ -65,12 +62,12 @@ class Pace:
             time.sleep(left)
 
     def end_step(self) -> None:
-        """Keep what the step was to take, and how late its end is."""
+        """Keep the factor of the step, and how late its end is."""
         self.factors.append(self._factor)
         self.late_s.append(max(0.0, time.perf_counter() - self._deadline))
 
 
 @cache
-def of_this_rank(spec: RunSpec) -> Pace:
-    """Return the accelerator of this process: one for its network and for its record."""
-    return Pace(spec, int(os.environ.get("RANK", 0)))
+def of_this_rank(spec: RunSpec) -> SimulatedCompute:
+    """Return the simulated compute of this process: one for its network and for its record."""
+    return SimulatedCompute(spec, int(os.environ.get("RANK", 0)))

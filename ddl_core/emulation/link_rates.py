@@ -1,42 +1,55 @@
-"""How fast the links of a cluster in a box are: measured before anything else uses them."""
+"""Measure the rates of emulated links before a run uses them."""
 
 import selectors
 import socket
 import time
 from collections.abc import Sequence
 
-from ddl_core.emulation.nodes import Node
-from ddl_core.spec.emulation import ON_THE_WIRE
+from ddl_core.emulation.nodes import ON_THE_WIRE, Node
 
-WARM_S, LEAST_S, LEAST_BYTES = 0.3, 1.0, 2.5e6  # of forty packets as hosts hand them to a link
+# Long enough for forty packets as hosts hand them to a link.
+WARM_UP_S, MIN_S, MIN_BYTES = 0.3, 1.0, 2.5e6
 CHUNK = 256 * 1024
 
 
 def measured_mbit(nodes: Sequence[Node], link_mbit: float) -> list[float]:
     """Return what each node receives while each sends to the next one, as in a ring, Mbit/s.
 
-    What the link carries, headers included; nothing of a node that is alone.
-
-    Parameters
-    ----------
-    nodes
-        All of the cluster.
-    link_mbit
-        What is expected: slow links are measured for longer.
+    Headers included; nothing of a node that is alone. `link_mbit` is the expected rate: slow links
+    are measured for longer.
     """
     if len(nodes) < 2:
         return []
     receiving, sending = _ring(nodes)
+    arrivals: dict[socket.socket, list[tuple[float, int]]] = {one: [] for one in receiving}
     with selectors.DefaultSelector() as ready:
         for one in receiving:
-            ready.register(one, selectors.EVENT_READ, _Received())
+            ready.register(one, selectors.EVENT_READ)
         for one in sending:
             ready.register(one, selectors.EVENT_WRITE)
-        _exchange(ready, WARM_S + max(LEAST_S, LEAST_BYTES * 8 / 1e6 / link_mbit))
-        found = [ready.get_key(one).data.mbit() for one in receiving]
+        begin = time.monotonic()
+        end = begin + WARM_UP_S + max(MIN_S, MIN_BYTES * 8 / 1e6 / link_mbit)
+        chunk = bytes(CHUNK)
+        while (now := time.monotonic()) < end:
+            for key, _ in ready.select(timeout=0.1):
+                peer = key.fileobj
+                assert isinstance(peer, socket.socket)
+                if peer in arrivals:
+                    arrivals[peer].append((now, len(peer.recv(CHUNK))))
+                else:
+                    peer.send(chunk)
     for one in (*receiving, *sending):
         one.close()
-    return found
+    return [
+        _rate([pair for pair in arrivals[one] if pair[0] > begin + WARM_UP_S]) for one in receiving
+    ]
+
+
+def _rate(arrivals: list[tuple[float, int]]) -> float:
+    """Return Mbit/s on the wire between the first and the last arrival; 0 where nothing came."""
+    seconds = arrivals[-1][0] - arrivals[0][0] if arrivals else 0.0
+    nbytes = sum(count for _, count in arrivals[1:])
+    return nbytes * 8 / 1e6 * ON_THE_WIRE / seconds if seconds else 0.0
 
 
 def _ring(nodes: Sequence[Node]) -> tuple[list[socket.socket], list[socket.socket]]:
@@ -45,49 +58,14 @@ def _ring(nodes: Sequence[Node]) -> tuple[list[socket.socket], list[socket.socke
     for node in nodes:
         with node.entered():
             listening.append(socket.create_server((node.address, 0)))
-    sending, receiving = [], []
+    receiving, sending = [], []
     for number, node in enumerate(nodes):
         following = listening[(number + 1) % len(nodes)]
         with node.entered():
             sending.append(socket.create_connection(following.getsockname(), timeout=10))
         receiving.append(following.accept()[0])
-    for one in (*listening, *sending, *receiving):
-        one.setblocking(False)
     for one in listening:
         one.close()
+    for one in (*sending, *receiving):
+        one.setblocking(False)
     return receiving[-1:] + receiving[:-1], sending
-
-
-def _exchange(ready: selectors.BaseSelector, seconds: float) -> None:
-    chunk = bytes(CHUNK)
-    begun = time.monotonic()
-    while (now := time.monotonic()) < begun + seconds:
-        for key, _ in ready.select(timeout=0.1):
-            one = key.fileobj
-            assert isinstance(one, socket.socket)
-            if key.data is None:
-                one.send(chunk)
-            else:
-                key.data.add(now - begun, len(one.recv(CHUNK)))
-
-
-class _Received:
-    """What came between the first and the last arrival that count: chunks cut no time off."""
-
-    def __init__(self) -> None:
-        self._first = self._last = 0.0
-        self._bytes = 0
-
-    def add(self, moment: float, count: int) -> None:
-        if moment < WARM_S:
-            return
-        if self._first:
-            self._bytes += count
-        else:
-            self._first = moment
-        self._last = moment
-
-    def mbit(self) -> float:
-        """Return Mbit/s on the wire; 0 where nothing came."""
-        seconds = self._last - self._first
-        return self._bytes * 8 / 1e6 * ON_THE_WIRE / seconds if seconds else 0.0

@@ -85,29 +85,6 @@ class EmulatedSlurm:
         except subprocess.CalledProcessError as error:
             raise LaunchError(f"{program}: {error.stderr.strip()}") from None
 
-    def idle_nodes(self) -> int:
-        """Return how many nodes are up and have no job."""
-        states = self.call("sinfo", "--noheader", "--Node", "--format=%t").split()
-        return states.count("idle")
-
-    def processes(self) -> list[psutil.Process]:
-        """Return all of its processes: daemons, jobs and their ranks."""
-        return psutil.Process(self.first).children(recursive=True)
-
-    def daemon(self, node: str) -> psutil.Process:
-        """Return the daemon of a node.
-
-        Raises
-        ------
-        LaunchError
-            If it is not running.
-        """
-        for process in self.processes():
-            with suppress(psutil.Error):
-                if process.cmdline()[-2:] == ["-N", node]:
-                    return process
-        raise LaunchError(f"the daemon of {node} is not running")
-
     def cancel_all(self) -> None:
         """Cancel all jobs and wait until they have ended."""
         with suppress(LaunchError):  # a controller that was killed has nothing to cancel
@@ -192,7 +169,7 @@ def _await(outer: "subprocess.Popen[bytes]", folder: Path) -> None:
     said = (folder / "up.log").read_text(errors="replace").strip()
     text = f"a private SLURM did not come up: {said or f'no answer within {START_S:.0f} s'}"
     if "unshare" in said or "ermitted" in said or "denied" in said:
-        text += f"\n{namespaces.ALLOW}"
+        text += f"\n{namespaces.PERMISSION_REMEDY}"
     raise LaunchError(text)
 
 
@@ -207,7 +184,7 @@ def _write_programs(folder: Path, first: int) -> None:
         user = f"unshare --user --map-user={os.geteuid()} --map-group={os.getegid()}"
     for name in (*CLIENTS, "slurmd"):
         path = folder / "bin" / name
-        program = shutil.which(name, path=namespaces.PLACES)
+        program = shutil.which(name, path=namespaces.SEARCH_PATH)
         text = ENTER.format(folder=folder, options=" ".join(options), user=user, program=program)
         path.write_text(text)
         path.chmod(0o755)

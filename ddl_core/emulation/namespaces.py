@@ -1,6 +1,7 @@
-"""What a private SLURM and a cluster in a box are made of: namespaces, and whether there are any.
+"""Linux namespaces for emulated nodes and the local SLURM.
 
-Their network, host name and processes are seen by nobody else, and end with their last process.
+Network, host name and processes of a namespace are seen by nobody else, and end with its last
+process. Python has `os.unshare` and `os.setns` from version 3.12 on.
 """
 
 import ctypes
@@ -11,8 +12,8 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 
-PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-ALLOW = (
+SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+PERMISSION_REMEDY = (
     "it needs namespaces of its own (unshare): call it as root, or let users make them "
     "(sysctl user.max_user_namespaces; a container needs the right CAP_SYS_ADMIN)"
 )
@@ -23,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def missing(programs: Iterable[str]) -> list[str]:
     """Return the programs that this machine lacks."""
-    return [name for name in programs if shutil.which(name, path=PLACES) is None]
+    return [name for name in programs if shutil.which(name, path=SEARCH_PATH) is None]
 
 
 def need_user() -> bool:
@@ -32,31 +33,20 @@ def need_user() -> bool:
 
 
 def unshare(kinds: int) -> None:
-    """Give this process new namespaces, as unshare(2) does; it must have one thread.
-
-    Raises
-    ------
-    LaunchError
-        If it may not.
-    """
+    """Give this process, which must have one thread, new namespaces; see unshare(2)."""
     if _libc.unshare(kinds):
-        raise LaunchError(f"cannot make a namespace: {os.strerror(ctypes.get_errno())}; {ALLOW}")
+        reason = os.strerror(ctypes.get_errno())
+        raise LaunchError(f"cannot make a namespace: {reason}; {PERMISSION_REMEDY}")
 
 
 def enter(namespace: int) -> None:
-    """Move this process into the namespace of an open descriptor, as setns(2) does.
-
-    Raises
-    ------
-    OSError
-        If it may not.
-    """
+    """Move this process into the namespace of an open descriptor; see setns(2)."""
     if _libc.setns(namespace, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
-def opened(kind: str) -> int:
+def current(kind: str) -> int:
     """Return a descriptor of this process's namespace, ``"net"`` or ``"uts"``, which keeps it."""
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddl_core.emulation.compute import Pace, of_this_rank
-from ddl_core.emulation.layers import BYTES, Layer, paced_layers
+from ddl_core.emulation.compute import SimulatedCompute, of_this_rank
+from ddl_core.emulation.layers import BYTES, paced_layers
 from ddl_core.spec.run import RunSpec
 
 # Of a step's compute: for each product of forward, backward has two.
@@ -26,52 +26,42 @@ def paced_resnet50(spec: RunSpec) -> nn.Module:
 
     Each layer takes its share of that by its multiply-adds.
     """
-    return Paced(paced_layers(spec), spec)
+    return Paced(spec)
 
 
 class Paced(nn.Module):
-    """Layers that take their time one after the other.
+    """Layers that take their time one after the other."""
 
-    Parameters
-    ----------
-    network
-        Its layers in the order of forward.
-    spec
-        An emulated run.
-    """
-
-    def __init__(self, network: list[Layer], spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec) -> None:
         super().__init__()
-        self._pace = of_this_rank(spec)
+        self._compute = compute = of_this_rank(spec)
         self._classes = spec.classes
-        flop = sum(layer.flop for layer in network)
+        layers = paced_layers(spec)
+        flop = sum(layer.flop for layer in layers)
         self.layers = nn.ModuleList(
-            _Layer(
-                layer.tensors,
-                BACKWARD * layer.flop / flop,
-                self._pace,
-                first=number == 0,
-            )
-            for number, layer in enumerate(network)
+            _Layer(layer.tensors, BACKWARD * layer.flop / flop, compute, first=layer is layers[0])
+            for layer in layers
         )
-        self._pace.gradient_bytes = BYTES * sum(one.numel() for one in self.parameters())
+        compute.gradient_bytes = BYTES * sum(one.numel() for one in self.parameters())
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, classes), all equal; nothing is sent in forward, so it sleeps once."""
-        self._pace.begin_step()
+        self._compute.begin_step()
         signal = images.mean(dim=(1, 2, 3))
         for layer in self.layers:
             signal = layer(signal)
-        self._pace.work(FORWARD)
+        self._compute.work(FORWARD)
         return signal[:, None].expand(-1, self._classes)
 
 
 class _Layer(nn.Module):
-    def __init__(self, counts: Sequence[int], share: float, pace: Pace, first: bool) -> None:
+    def __init__(
+        self, counts: Sequence[int], share: float, compute: SimulatedCompute, first: bool
+    ) -> None:
         super().__init__()
-        self.share, self.pace, self.first = share, pace, first
+        self.share, self.compute, self.first = share, compute, first
         self.weights = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in counts)
-        value = GRADIENT * (1 + pace.rank)
+        value = GRADIENT * (1 + compute.rank)
         self.gradients = [torch.full((count,), value) for count in counts]
 
     def forward(self, signal: Tensor) -> Tensor:
@@ -90,8 +80,8 @@ class _Work(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         layer: _Layer = ctx.layer
-        layer.pace.work(layer.share)
+        layer.compute.work(layer.share)
         if layer.first:
-            layer.pace.end_step()
-        # Copies: who gets a gradient owns it, and may reduce it in place.
+            layer.compute.end_step()
+        # Copies: the owner of a gradient may reduce it in place.
         return gradients[0], None, *(one.clone() for one in layer.gradients)

@@ -1,25 +1,31 @@
-"""The nodes of a cluster in a box, their switch, and the links between them.
+"""The nodes of an emulated cluster, their switch, and the links between them.
 
 A node is a network of its own with one link to the switch, and a host name of its own. Each link is
-shaped at both ends, each at its egress, so it is limited in both directions. Whoever makes all this
-becomes the switch, and it is gone with the last process that is in it: nothing is to be cleaned up.
+shaped at both ends, each at its egress, so it is limited in both directions. The process that makes
+the nodes becomes the switch; all of it is gone with the last process in it.
 """
 
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.emulation import namespaces
-from ddl_core.errors import LaunchError
-from ddl_core.spec.emulation import MTU
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.processes import import_path
 from ddl_core.spec.run import RunSpec
 
-PROGRAMS = ("ip", "tc")
+PROGRAMS, PACKAGE = ("ip", "tc"), "iproute2"
+SUPPORT_TIMEOUT_S = 60.0
 LINK = "ib0"  # what a node calls its link
+MTU = 9000
+# Of a packet of MTU bytes, 20 of IP, 20 of TCP and its 12 of time stamps carry nothing; the link
+# also carries 14 of Ethernet, and counts them.
+ON_THE_WIRE = (MTU + 14) / (MTU - 52)
 # A large burst would let short messages travel free; htb, because tbf cuts the large packets that a
 # host hands to its link, which costs a core; the queue is long enough to drop nothing.
 SHAPE = """\
@@ -35,11 +41,20 @@ SETTINGS = {
     "net/ipv4/tcp_slow_start_after_idle": "0",
     "net/ipv6/conf/all/disable_ipv6": "1",
 }
+# In a process of its own: the maker of nodes becomes their switch, and must have no threads.
+TRY = """
+from ddl_core.errors import LaunchError
+from ddl_core.emulation.nodes import Wiring, build
+try:
+    build(Wiring("single", nodes=1, ranks_per_node=1, link_mbit=100, uplink_mbit=0))
+except LaunchError as error:
+    raise SystemExit(str(error))
+"""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What is asked for: links of ``link_mbit`` each way, for ranks of one ``strategy``.
+    """The nodes of a run: links of ``link_mbit`` each way, for ranks of one ``strategy``.
 
     ``uplink_mbit`` joins the switches of two halves of the nodes; 0: there is one switch.
     """
@@ -52,11 +67,11 @@ class Wiring:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Wiring | None":
-        """Return what a run asks for; None if it is not emulated."""
+        """Return the nodes of a run; None if it is not emulated."""
         if not spec.emulated:
             return None
-        places = spec.strategy, spec.nodes, spec.gpus_per_node
-        return cls(*places, spec.box_link_mbit, spec.box_uplink_mbit)
+        size = spec.strategy, spec.nodes, spec.gpus_per_node
+        return cls(*size, spec.box_link_mbit, spec.box_uplink_mbit)
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class Node:
     address: str
     net: int
     uts: int
-    user: tuple[int, int] | None  # whom the caller is outside, where that took a user namespace
+    user: tuple[int, int] | None  # ids outside, where the nodes took a user namespace
 
     def enter(self) -> None:
         """Move this process, which is to have one thread, into the node, for good."""
@@ -78,7 +93,7 @@ class Node:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Use the network of the node in a ``with`` block."""
-        before = namespaces.opened("net")
+        before = namespaces.current("net")
         namespaces.enter(self.net)
         try:
             yield
@@ -87,7 +102,38 @@ class Node:
             os.close(before)
 
 
-def build(asked: Wiring) -> list[Node]:
+def check_support() -> None:
+    """Check that nodes and shaped links can be made here, by making one node.
+
+    Raises
+    ------
+    NotInstalledError
+        If a program is missing.
+    LaunchError
+        With the system's reason.
+    """
+    if lacking := namespaces.missing(PROGRAMS):
+        raise NotInstalledError(
+            f"a cluster in a box needs {', '.join(lacking)}; on Debian or Ubuntu: "
+            f"apt-get install {PACKAGE}"
+        )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", TRY],
+            env={**os.environ, "PYTHONPATH": import_path()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SUPPORT_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"making an emulated node took over {SUPPORT_TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise LaunchError(f"this machine cannot emulate a cluster: {reason}")
+
+
+def build(wiring: Wiring) -> list[Node]:
     """Make the nodes; this process, which must have one thread, becomes their switch.
 
     Raises
@@ -101,37 +147,37 @@ def build(asked: Wiring) -> list[Node]:
         namespaces.unshare_user(0, user)
     # Both its own: a user may return only to namespaces of his own user namespace.
     namespaces.unshare(namespaces.NET | namespaces.UTS)
-    nodes = [_node(number, user) for number in range(asked.nodes)]
-    halves = 2 if asked.uplink_mbit else 1
-    _ip([f"link add sw{half} mtu {MTU} type bridge" for half in range(halves)])
-    _ip([f"link set sw{half} up" for half in range(halves)])
-    if asked.uplink_mbit:
-        _ip([f"link add up0 mtu {MTU} type veth peer name up1 mtu {MTU}"])
-        _ip([f"link set up{half} master sw{half} up" for half in range(halves)])
-        _shape(["up0", "up1"], asked.uplink_mbit)
+    nodes = [_node(number, user) for number in range(wiring.nodes)]
+    halves = 2 if wiring.uplink_mbit else 1
+    for half in range(halves):
+        _ip(f"link add sw{half} mtu {MTU} type bridge", f"link set sw{half} up")
+    if wiring.uplink_mbit:
+        _ip(f"link add up0 mtu {MTU} type veth peer name up1 mtu {MTU}")
+        _ip(*(f"link set up{half} master sw{half} up" for half in range(halves)))
+        _shape(["up0", "up1"], wiring.uplink_mbit)
     for number, node in enumerate(nodes):
-        half = number * halves // asked.nodes
+        half = number * halves // wiring.nodes
         ends = f"name {LINK} mtu {MTU} netns /proc/self/fd/{node.net}"
-        _ip([f"link add p{number} mtu {MTU} type veth peer {ends}"], node.net)
-        _ip([f"link set p{number} master sw{half} up"])
-        _shape([f"p{number}"], asked.link_mbit)
+        _ip(f"link add p{number} mtu {MTU} type veth peer {ends}", inherited=[node.net])
+        _ip(f"link set p{number} master sw{half} up")
+        _shape([f"p{number}"], wiring.link_mbit)
         with node.entered():
-            _ip(["link set lo up", f"addr add {node.address}/16 dev {LINK}", f"link set {LINK} up"])
-            _shape([LINK], asked.link_mbit)
+            _ip("link set lo up", f"addr add {node.address}/16 dev {LINK}", f"link set {LINK} up")
+            _shape([LINK], wiring.link_mbit)
     return nodes
 
 
 def _node(number: int, user: tuple[int, int] | None) -> Node:
     """Make a node's namespaces; this process stays where it is."""
     address = f"10.77.{(number + 1) // 256}.{(number + 1) % 256}"
-    here = namespaces.opened("net"), namespaces.opened("uts")
+    before = namespaces.current("net"), namespaces.current("uts")
     namespaces.unshare(namespaces.NET | namespaces.UTS)
     # Horovod looks for the interface of its host's name, whatever it is told of interfaces.
     socket.sethostname(address)
     for name, value in SETTINGS.items():
         _set(Path("/proc/sys") / name, value)
-    node = Node(address, namespaces.opened("net"), namespaces.opened("uts"), user)
-    for namespace in here:
+    node = Node(address, namespaces.current("net"), namespaces.current("uts"), user)
+    for namespace in before:
         namespaces.enter(namespace)
         os.close(namespace)
     return node
@@ -151,26 +197,19 @@ def _set(path: Path, value: str) -> None:
 
 def _shape(devices: Sequence[str], mbit: float) -> None:
     bits = round(mbit * 1e6)
-    _batch("tc", "".join(SHAPE.format(device=one, bits=bits) for one in devices))
+    _batch("tc", "".join(SHAPE.format(device=device, bits=bits) for device in devices))
 
 
-def _ip(lines: Sequence[str], *inherited: int) -> None:
-    _batch("ip", "".join(f"{line}\n" for line in lines), *inherited)
+def _ip(*lines: str, inherited: Sequence[int] = ()) -> None:
+    _batch("ip", "\n".join(lines), inherited)
 
 
-def _batch(program: str, lines: str, *inherited: int) -> None:
-    """Let `ip` or `tc` execute lines; it also has some of our descriptors.
-
-    Raises
-    ------
-    LaunchError
-        With what it said.
-    """
-    environment = {**os.environ, "PATH": namespaces.PLACES}
+def _batch(program: str, lines: str, inherited: Sequence[int] = ()) -> None:
+    """Let `ip` or `tc` execute lines; it inherits some of our descriptors."""
     done = subprocess.run(
         [program, "-batch", "-"],
-        input=lines,
-        env=environment,
+        input=f"{lines}\n",
+        env={**os.environ, "PATH": namespaces.SEARCH_PATH},
         pass_fds=inherited,
         capture_output=True,
         text=True,

@@ -26,9 +26,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
+from ddl_core.emulation.counters import write_links
 from ddl_core.emulation.link_rates import measured_mbit
 from ddl_core.emulation.nodes import LINK, Node, Wiring, build
-from ddl_core.emulation.validity import write_links
 from ddl_core.errors import LaunchError
 from ddl_core.launch.diagnose import launcher_log
 from ddl_core.processes import TOKEN, die_with_parent

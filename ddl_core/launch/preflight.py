@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.shards import shards_folder, shards_in
-from ddl_core.emulation import support
+from ddl_core.emulation import nodes
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.launch.commands import Allocation
 from ddl_core.private import caches
@@ -39,7 +39,7 @@ def check_run(spec: RunSpec) -> None:
     caches()
     allocation = Allocation.current()
     if spec.emulated:
-        support.check()  # its ranks share whatever cores there are
+        nodes.check_support()  # its ranks share whatever cores there are
     elif allocation:
         _check_nodes(spec, allocation)
     else:

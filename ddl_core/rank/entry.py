@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddl_core.emulation import validity
-from ddl_core.emulation.counters import Watch
+from ddl_core.emulation.counters import RankCounters
 from ddl_core.errors import DDLError
 from ddl_core.private import caches
 from ddl_core.processes import allow_open_files, die_with_parent
@@ -103,12 +103,12 @@ class Entry:
         self.turns = Turns(directory, rank)
         self._turn: Turn | None = None
         self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
-        self._watch = Watch(self.spec, self._box) if self.spec.emulated else None
+        self._counters = RankCounters(self.spec, self._box) if self.spec.emulated else None
 
     def take_turn(self, epoch: int, cold: bool) -> None:
         """Wait until the other arms of the study stand still; cold epochs belong to the start."""
-        if self._watch:
-            self._watch.begin()
+        if self._counters:
+            self._counters.begin()
         if self.turns.taken and not cold:
             self.progress.begin(WAITING, epoch, 0)
             self._turn = self.turns.wait()
@@ -142,8 +142,8 @@ class Entry:
         memory: int | None,
     ) -> None:
         """Add the row of an epoch; `memory` is the most that was used on a device, bytes."""
-        if self._watch:
-            self._watch.end(epoch, cold)
+        if self._counters:
+            self._counters.end(epoch, cold)
         if not self.first:
             return
         measured = vars(outcome) | vars(outcome.window)
@@ -165,7 +165,7 @@ class Entry:
         self.progress.begin("done", self.spec.epochs, 0)
         if not self.first:
             return
-        if self.record.system and self._watch:  # all ranks have noted their last epoch by now
+        if self.record.system and self._counters:  # all ranks have noted their last epoch by now
             facts = validity.read(self._box, self.spec)
             self.record.system[EMULATION] = facts and facts.model_dump()
         self.record.weights_sha256 = digest

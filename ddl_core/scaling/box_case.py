@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ddl_core.emulation.nodes import ON_THE_WIRE
 from ddl_core.errors import DataError
 from ddl_core.records.paths import Tree, committed
 from ddl_core.records.run import read_record
@@ -22,7 +23,6 @@ from ddl_core.scaling.judged import Judged
 from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, predict
 from ddl_core.scaling.power_law import PowerPlane, power_plane
-from ddl_core.spec.emulation import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 
 STUDY = "cluster_in_a_box"

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ddl_core.emulation.nodes import ON_THE_WIRE
 from ddl_core.scaling.box_case import NOISE, BoxFit, Series, Timed, costs, series_of
 from ddl_core.scaling.fit import Estimate, Parameter, Point, fit
 from ddl_core.scaling.simulate import simulate
-from ddl_core.spec.emulation import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 
 DELAYS = "box_delays"

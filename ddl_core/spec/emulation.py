@@ -1,7 +1,4 @@
-"""What fits a run in a cluster in a box: nodes made on this machine, and compute that sleeps.
-
-Apart from `run`, because it is of emulated runs alone.
-"""
+"""Settings that an emulated run may have, and settings that only an emulated run may have."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +8,6 @@ if TYPE_CHECKING:
     from ddl_core.spec.run import RunSpec
 
 PREFIX = "box_"
-MTU = 9000  # of the links
-# Of a packet of MTU bytes, 20 of IP, 20 of TCP and its 12 of time stamps carry nothing; the link
-# also carries 14 of Ethernet, and counts them.
-ON_THE_WIRE = (MTU + 14) / (MTU - 52)
-
 # Compute sleeps and data are free. Nothing is learnt, and there is no device to profile.
 _ALLOWED: dict[str, Any] = {
     "library": "torch",
@@ -32,13 +24,7 @@ _ALLOWED: dict[str, Any] = {
 
 
 def check(run: "RunSpec") -> None:
-    """Check that an emulated run asks for what can be emulated, and another one for none of it.
-
-    Raises
-    ------
-    ValueError
-        Naming the field, its value and what is allowed.
-    """
+    """Raise ValueError if a setting cannot be emulated, or needs an emulated run."""
     paced = [name for name, entry in MODELS.items() if entry.paced]
     if run.emulated != (run.model in paced):
         others = ", ".join(paced) if run.emulated else "another one"
@@ -64,12 +50,18 @@ def check(run: "RunSpec") -> None:
             f"box_uplink_mbit = {run.box_uplink_mbit} lies between two halves of the nodes, but "
             f"nodes = {run.nodes}; use 2 at least, or 0"
         )
-    unchecked = "what it sends on these links was never checked"
-    if run.deepspeed_zero_stage > 1:
-        raise ValueError(
-            f"deepspeed_zero_stage = {run.deepspeed_zero_stage}: {unchecked}; use 0 or 1"
-        )
-    if run.strategy == "fsdp":
-        raise ValueError(f"strategy = 'fsdp': {unchecked}; use another strategy")
-    if run.ddp_compression == "powersgd":
-        raise ValueError(f"ddp_compression = 'powersgd': {unchecked}; use 'fp16' or 'none'")
+    for unchecked, setting, remedy in (
+        (
+            run.deepspeed_zero_stage > 1,
+            f"deepspeed_zero_stage = {run.deepspeed_zero_stage}",
+            "use 0 or 1",
+        ),
+        (run.strategy == "fsdp", "strategy = 'fsdp'", "use another strategy"),
+        (
+            run.ddp_compression == "powersgd",
+            "ddp_compression = 'powersgd'",
+            "use 'fp16' or 'none'",
+        ),
+    ):
+        if unchecked:
+            raise ValueError(f"{setting}: what it sends on these links was never checked; {remedy}")

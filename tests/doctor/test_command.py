@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.doctor import machine, probe_run
-from ddl_core.emulation import support
+from ddl_core.emulation import nodes
 from ddl_core.errors import STOPPED, LaunchError
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
@@ -35,7 +35,7 @@ def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
     def refuse() -> None:
         raise LaunchError("this machine cannot emulate a cluster: no namespace; call it as root")
 
-    monkeypatch.setattr(support, "check", refuse)
+    monkeypatch.setattr(nodes, "check_support", refuse)
     found = findings(result := doctor("--json", "--data", images))["box"]
     assert (found["state"], found["remedy"]) == ("warn", "call it as root")
     assert result.exit_code == 0

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from ddl_core.emulation import compute
-from ddl_core.emulation.compute import FASTEST, Pace
+from ddl_core.emulation.compute import MIN_FACTOR, SimulatedCompute
 from ddl_core.spec.run import RunSpec
 from tests.fields import EMULATED
 
 
-def paced(rank: int = 0, **fields: object) -> Pace:
-    return Pace(RunSpec(**{**EMULATED, "nodes": 2, "box_step_ms": 200, **fields}), rank)
+def paced(rank: int = 0, **fields: object) -> SimulatedCompute:
+    spec = RunSpec(**{**EMULATED, "nodes": 2, "box_step_ms": 200, **fields})
+    return SimulatedCompute(spec, rank)
 
 
 def factors(steps: int = 400, rank: int = 0, **fields: object) -> list[float]:
@@ -89,4 +90,4 @@ def test_jitter_has_its_spread_and_every_rank_its_own() -> None:
 def test_a_rank_that_stands_for_many_gpus_waits_for_the_slowest() -> None:
     """The expected maximum of 64 standard normal numbers is 2.34 (order statistics, any table)."""
     assert np.mean(factors(box_jitter=0.1, box_draws=64)) == pytest.approx(1.234, abs=0.02)
-    assert min(factors(box_jitter=1)) == FASTEST
+    assert min(factors(box_jitter=1)) == MIN_FACTOR

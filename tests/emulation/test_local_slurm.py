@@ -108,7 +108,7 @@ def test_a_system_without_namespaces_is_told_what_is_needed(cluster: EmulatedSlu
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(namespaces, "PLACES", str(tmp_path))
+    monkeypatch.setattr(namespaces, "SEARCH_PATH", str(tmp_path))
     with (
         pytest.raises(NotInstalledError, match=r"slurmctld, .*apt-get install slurmctld"),
         local_slurm.running(),

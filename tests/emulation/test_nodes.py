@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from ddl_core.emulation import namespaces, support
+from ddl_core.emulation import namespaces
+from ddl_core.emulation.nodes import check_support
 from ddl_core.emulation.validity import sent_bytes
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
 from ddl_core.launch import preflight
@@ -46,7 +47,7 @@ SHORT: dict[str, Any] = {
 
 def _why_not() -> str:
     try:
-        support.check()
+        check_support()
     except (LaunchError, NotInstalledError) as error:
         return str(error)
     return ""
@@ -266,7 +267,7 @@ FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 
 @in_a_box
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
-    code = "from ddl_core.emulation import support; support.check()"
+    code = "from ddl_core.emulation.nodes import check_support; check_support()"
     done = subprocess.run(
         [
             *("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"),
@@ -283,7 +284,7 @@ def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(namespaces, "PLACES", str(tmp_path))
+    monkeypatch.setattr(namespaces, "SEARCH_PATH", str(tmp_path))
     with pytest.raises(NotInstalledError, match=r"needs ip, tc; .*apt-get install iproute2"):
         preflight.check_run(RunSpec(**SHORT))
 

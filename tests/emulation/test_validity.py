@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ddl_core.emulation import validity
+from ddl_core.emulation.counters import EpochCounters, write_counters, write_links
 from ddl_core.emulation.validity import (
-    Noted,
     broken_rules,
     sent_bytes,
     warnings,
@@ -104,7 +104,7 @@ Note = Callable[..., None]
 @pytest.fixture
 def files(tmp_path: Path) -> BoxFiles:
     found = BoxFiles(tmp_path)
-    validity.write_links(found, [99.0, 101.0])
+    write_links(found, [99.0, 101.0])
     return found
 
 
@@ -121,7 +121,7 @@ def note(files: BoxFiles, rank: int, **changes: Any) -> None:
         "factors": [1.0, 1.2, 1.0, 1.0],
         "late_s": [0.001, 0.001, 0.001, 0.005],
     }
-    validity.note(files, rank, Noted(**known | changes))
+    write_counters(files, rank, EpochCounters(**known | changes))
 
 
 def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:

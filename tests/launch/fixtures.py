@@ -11,7 +11,7 @@ from ddl_core.emulation.local_slurm import EmulatedSlurm, running
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.processes import import_path
 from tests.launch.running import wait_for
-from tests.launch.slurm.faults import mend
+from tests.launch.slurm.faults import idle_nodes, mend
 from tests.launch.stand_ins import StandIns
 
 Mount = Callable[[str], Path]
@@ -93,4 +93,4 @@ def localtest(cluster: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield cluster
     cluster.cancel_all()
     mend(cluster)
-    wait_for(lambda: cluster.idle_nodes() == cluster.nodes, "all nodes to be idle")
+    wait_for(lambda: idle_nodes(cluster) == cluster.nodes, "all nodes to be idle")

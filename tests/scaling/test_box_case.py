@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ddl_core.emulation.nodes import ON_THE_WIRE
 from ddl_core.errors import DataError
 from ddl_core.records.paths import Tree
 from ddl_core.scaling.box_case import (
@@ -18,7 +19,6 @@ from ddl_core.scaling.box_checks import find_delays, find_links, twins
 from ddl_core.scaling.collectives import Network
 from ddl_core.scaling.messages import Training
 from ddl_core.scaling.model import Machine, predict
-from ddl_core.spec.emulation import ON_THE_WIRE
 from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import MakeRun, make_run, tree  # noqa: F401
 from tests.analysis.emulated import emulate

@@ -12,6 +12,32 @@ from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.errors import LaunchError
 
 
+def idle_nodes(cluster: EmulatedSlurm) -> int:
+    """Return how many nodes are up and have no job."""
+    states = cluster.call("sinfo", "--noheader", "--Node", "--format=%t").split()
+    return states.count("idle")
+
+
+def processes(cluster: EmulatedSlurm) -> list[psutil.Process]:
+    """Return all processes of a private SLURM: daemons, jobs and their ranks."""
+    return psutil.Process(cluster.first).children(recursive=True)
+
+
+def daemon(cluster: EmulatedSlurm, node: str) -> psutil.Process:
+    """Return the daemon of a node.
+
+    Raises
+    ------
+    LaunchError
+        If it is not running.
+    """
+    for process in processes(cluster):
+        with suppress(psutil.Error):
+            if process.cmdline()[-2:] == ["-N", node]:
+                return process
+    raise LaunchError(f"the daemon of {node} is not running")
+
+
 def nodes_of(cluster: EmulatedSlurm, job_id: str) -> list[str]:
     """Return the nodes of a job, the one of its script first; none if it has none now."""
     asked = ("--noheader", f"--jobs={job_id}", "--states=all", "--format=%N")
@@ -37,7 +63,7 @@ def kill_daemon(cluster: EmulatedSlurm, node: str) -> None:
     LaunchError
         If it is not running.
     """
-    cluster.daemon(node).kill()
+    daemon(cluster, node).kill()
 
 
 def kill_script(cluster: EmulatedSlurm, job_id: str) -> None:
@@ -49,7 +75,7 @@ def kill_script(cluster: EmulatedSlurm, job_id: str) -> None:
         If it is not running.
     """
     name = f"/job{int(job_id):05d}/slurm_script"
-    for process in cluster.processes():
+    for process in processes(cluster):
         with suppress(psutil.Error):
             if any(word.endswith(name) for word in process.cmdline()):
                 process.kill()
@@ -65,7 +91,7 @@ def kill_rank(cluster: EmulatedSlurm, run_dir: Path, rank: int) -> None:
     LaunchError
         If it is not running.
     """
-    for process in cluster.processes():
+    for process in processes(cluster):
         with suppress(psutil.Error):
             command = process.cmdline()
             # Its shell carries the same words, and its loader's processes the same environment.
@@ -82,7 +108,7 @@ def mend(cluster: EmulatedSlurm) -> None:
     for number in range(1, cluster.nodes + 1):
         node = f"node{number}"
         try:
-            cluster.daemon(node)
+            daemon(cluster, node)
         except LaunchError:
             cluster.call("slurmd", "-N", node)
         with suppress(LaunchError):  # it refuses for a node that is in service
