@@ -4,10 +4,9 @@ Modules that are slow to import (papermill, pandas, matplotlib, the launchers) a
 the commands that need them: `ddl --help` answers at once, and works where they are not installed.
 """
 
-from ddl_core.cli.at_once import loaded  # first of all
-
-# isort: split
 import errno
+import io
+import os
 import sys
 from typing import Any
 
@@ -19,26 +18,28 @@ from ddl_core.cli.bench import bench as bench_command
 from ddl_core.cli.data import data as data_command
 from ddl_core.cli.doctor import doctor as doctor_command
 from ddl_core.cli.figures import figures as figures_command
-from ddl_core.cli.gate import check_environment, escape_output, guard
 from ddl_core.cli.kernel import kernel as kernel_command
 from ddl_core.cli.profile import profile as profile_command
 from ddl_core.cli.report import report as report_command
 from ddl_core.cli.run import run as run_command
 from ddl_core.cli.study import study as study_command
-from ddl_core.errors import STOPPED, DDLError
+from ddl_core.errors import STOPPED, DDLError, SpecError
 
 
 class Application(click.Group):
     """A group that turns the errors a user can cause into one message and exit code 1.
 
-    What the system says of a file or folder is one of them: the user's disk, not a bug.
+    Errors of the system about a file or folder, and names that are not UTF-8, are among them.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
-        escape_output()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # for names that are not UTF-8
         try:
-            check_environment()
+            for name in ("DDL_STALL_TIMEOUT", "DDL_SETUP_TIMEOUT"):
+                _check_seconds(name)
             return super().invoke(ctx)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
@@ -56,6 +57,21 @@ class Application(click.Group):
                 raise
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(f"{where}{error.strerror or error}") from None
+        except UnicodeError as error:
+            raise click.ClickException(
+                f"a text or a path is not UTF-8 ({error}); rename it, or make a link with a plain "
+                "name (ln -s) and name that"
+            ) from None
+
+
+def _check_seconds(variable: str) -> None:
+    text = os.environ.get(variable)
+    try:
+        good = not text or float(text) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise SpecError(f"{variable} = {text!r}: a positive number of seconds is meant, as 300")
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,5 +96,3 @@ for command in (
     kernel_command,
 ):
     main.add_command(command)
-guard(main)
-loaded()

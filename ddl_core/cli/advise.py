@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from ddl_core.cli.gate import Place
-from ddl_core.cli.options import FOLDER
+from ddl_core.cli.options import FILE, FOLDER
 from ddl_core.records.paths import Tree, committed
 from ddl_core.spec.registry import MODELS
 
@@ -35,7 +34,7 @@ _ABOVE_0 = click.FloatRange(min=0, min_open=True)
               help="Take evidence of this machine in the place of the site's own.")  # fmt: skip
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Your records. [default: those committed in data/]")  # fmt: skip
-@click.option("--figure", "stem", type=Place(dir_okay=False), metavar="FILE",
+@click.option("--figure", "stem", type=FILE, metavar="FILE",
               help="Draw time over node-hours as FILE.svg, .pdf, .png and .csv.")  # fmt: skip
 def advise(
     site_name: str | None,

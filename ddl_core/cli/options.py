@@ -1,5 +1,6 @@
 """Options that several commands share, and the options made from the fields of a run."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from ddl_core.cli.gate import Place
 from ddl_core.errors import DDLError
 from ddl_core.records.agreement import alarm
 from ddl_core.records.ledger import Entry
@@ -19,7 +19,18 @@ from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FOLDER = Place(file_okay=False)
+
+class PathArgument(click.Path):
+    """A path; an empty one, as of a shell variable that is not set, is an error."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if value == "":
+            self.fail("the path is empty; name one, or leave the option out", param, ctx)
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
+
+
+FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
 
 
 def results_option(command: Command) -> Command:

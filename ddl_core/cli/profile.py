@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from ddl_core.cli.gate import Place
-from ddl_core.cli.options import checked_name, results_option, spec_options, tree_of
+from ddl_core.cli.options import FILE, checked_name, results_option, spec_options, tree_of
 from ddl_core.records.paths import RunFiles
 from ddl_core.spec.run import RunSpec
 
@@ -46,8 +45,8 @@ def command(site_name: str, study_name: str, root: Path | None, **fields: Any) -
 
 @profile.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...",
-                type=Place(dir_okay=False))  # fmt: skip
-@click.option("--csv", "csv", metavar="OUT", type=Place(dir_okay=False),
+                type=FILE)  # fmt: skip
+@click.option("--csv", "csv", metavar="OUT", type=FILE,
               help="Also write the table as CSV.")  # fmt: skip
 def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """Print the shares of time in files of Nsight Systems, a line for each rank.

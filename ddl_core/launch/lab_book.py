@@ -1,6 +1,5 @@
 """Execute the run notebook by papermill; the executed copy is the run's lab book."""
 
-from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from ddl_core.launch.diagnose import tail
 from ddl_core.private import Passing
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
 from ddl_core.records.storage import cannot_write
-from ddl_core.spec.gate import check_like
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
@@ -43,8 +41,6 @@ def execute(
         If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
     RecordError
         If the copy cannot be written.
-    SpecError
-        If a parameter is of another kind than its default.
     """
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -89,15 +85,13 @@ def _keep(partial: Path, target: Path) -> None:
 
 
 def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]) -> None:
-    """Refuse unknown names, about which papermill only warns, and values of another kind."""
+    """Refuse unknown names, about which papermill only warns."""
     known = papermill.inspect_notebook(notebook)
     if unknown := sorted(parameters.keys() - known.keys()):
         raise LaunchError(
             f"{notebook.name} has no parameter {', '.join(unknown)}; "
             f"its parameters are: {', '.join(sorted(known)) or 'none'}"
         )
-    for name, value in parameters.items():
-        check_like(f"{notebook.name}: {name}", value, literal_eval(known[name]["default"]))
 
 
 def write_lab_book(run_dir: Path, on_kernel: Callable[[Any], None] = lambda manager: None) -> None:

@@ -18,8 +18,8 @@ from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import PACKAGES
 from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
 from ddl_core.spec import registry
-from ddl_core.spec.gate import escaped
-from ddl_core.spec.run import RunSpec, describe
+from ddl_core.spec.gate import describe, escaped
+from ddl_core.spec.run import RunSpec
 
 SCHEMA_VERSION = 5
 # Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn` and

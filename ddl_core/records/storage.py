@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddl_core.errors import RecordError
-from ddl_core.spec.run import describe
+from ddl_core.spec.gate import describe
 
 Record = TypeVar("Record", bound=BaseModel)
 

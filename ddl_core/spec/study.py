@@ -2,24 +2,24 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     PositiveInt,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec import yaml_file
-from ddl_core.spec.gate import shown, some
-from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec, describe
+from ddl_core.spec.gate import reading, shown, some
+from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
@@ -42,7 +42,7 @@ class Turns(BaseModel):
 class Study(BaseModel):
     """A question and the grid of runs that answers it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     question: str = Field(max_length=2_000)
@@ -66,13 +66,6 @@ class Study(BaseModel):
     @classmethod
     def _one_grid_is_a_list_of_one(cls, value: Any) -> Any:
         return [value] if isinstance(value, dict) else value
-
-    @field_validator("repeats", mode="before")
-    @classmethod
-    def _a_truth_value_is_no_number(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError("a truth value, as YAML reads yes and no; write a number")
-        return value
 
     @model_validator(mode="after")
     def _knows_its_fields(self) -> Self:
@@ -109,14 +102,9 @@ class Study(BaseModel):
         SpecError
             If the file is missing, is not YAML, has a wrong field, or more than `MOST_RUNS` runs.
         """
-        content = yaml_file.read(path, "study")
-        try:
-            study = cls.model_validate(content)
+        with reading(path, cls):
+            study = cls.model_validate(yaml.load(path.read_text("utf-8-sig"), YamlLoader))
             study.expand()
-        except ValidationError as error:
-            raise SpecError(f"{path}:\n{describe(error, cls)}") from None
-        except SpecError as error:
-            raise SpecError(f"{path}:\n{error}") from None
         return study
 
     def expand(self) -> list[RunSpec]:
@@ -169,3 +157,37 @@ def _check_fields(place: str, names: dict[str, Any]) -> None:
             f"{place}: unknown field {some([shown(name) for name in unknown])}; "
             f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
         )
+
+
+class YamlLoader(yaml.SafeLoader):
+    """YAML 1.2's plain values, and no field twice.
+
+    PyYAML itself reads YAML 1.1: `no` is false, 010 is 8, 1:30 is 90, and 5e-4 is a text.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Refuse a field that is there twice."""
+        node = super().compose_mapping_node(anchor)
+        names = [key.value for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise yaml.MarkedYAMLError(
+                problem=f"field {shown(twice[0])} is there twice; keep one",
+                problem_mark=node.start_mark,
+            )
+        return node
+
+
+for _kind, _form, _beginnings in (
+    ("merge", "<<", ["<"]),
+    ("null", "~|null|", ["~", "n", ""]),
+    ("bool", "true|false", ["t", "f"]),
+    ("int", "[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.inf|\.nan", list("-+.")),
+):
+    YamlLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"({_form})$"), _beginnings
+    )
+YamlLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))

@@ -1,61 +1,103 @@
-"""Mistakes for every parameter of every command, made from the tree of commands itself.
-
-A mistake is refused with a message that names what is wrong; a parameter that is new gets those of
-its type, and one that is required and new fails the test until `World` has a good value of it.
-"""
+"""Mistakes for every parameter of every command, made from the tree of commands itself."""
 
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 from click.testing import CliRunner
-from hypothesis import strategies as st
 
 from ddl_core.cli import main
-from ddl_core.cli.gate import FOLDERS, SECONDS
 from ddl_core.processes import import_path
 from ddl_core.spec.run import RunSpec
-from tests.cli.bad_world import (
-    DAMAGED,
-    ENCODINGS,
-    PACKED,
-    PHOTOS,
-    REPORTS,
-    SHARDS,
-    SITES,
-    STUDIES,
-    STUDY,
-    World,
-)
+from tests.launch.running import TINY
+from tests.pictures import write_pictures
 
-PATIENCE_S = 20.0  # of one command; longer is a hang
-START_S = 40.0  # of a process that imports torch, beside as many others as there are cores
-SLOW = (
-    "ddl_core.train.loaders.dali",
-    "ddl_core.train.bench",
-    "ddl_core.analysis.redraw",
-    "ddl_core.analysis.nsys",
-    "ddl_core.doctor.examination",
-    "ddl_core.launch.kernelspec",
-    "ddl_core.launch.report",
-    "ddl_core.launch.study",
-    "ddl_core.scaling.advice.advise",
-)
+PATIENCE_S = 60.0  # of a process; longer is a hang
 CLEAR = "clear error"
 OUTCOMES = (CLEAR, "traceback", "hang", "accepted", "unclear")
+STUDY: dict[str, Any] = {"name": "small", "question": "?", "base": TINY, "repeats": 1}
 
 Words = tuple[str, ...]
-Draw = st.DrawFn
+
+# Text of a study's file -> what the message has to name.
+STUDIES: dict[str | bytes, str] = {
+    "": "bad.yaml",
+    "- 1": "bad.yaml",
+    "name: [": "bad.yaml",
+    "name: a\nquestion: q\n---\nname: b": "bad.yaml",
+    "name: !!python/object/apply:os.getcwd []": "bad.yaml",
+    f"name: a\nquestion: {'[' * 5000}": "bad.yaml",
+    f"name: a\nquestion: q\nbase: {{seed: {'9' * 5000}}}": "bad.yaml",
+    "name: a\nquestion: caf\u00e9".encode("latin-1"): "bad.yaml",
+    "name: a\nquestion: q".encode("utf-16"): "bad.yaml",
+    "name: a\nname: b\nquestion: q": "'name' is there twice",
+    "name: a\nquestion: q\nbase: {epochs: 1, 'epochs': 2}": "'epochs' is there twice",
+    "question: q": "name",
+    "name: ../../elsewhere\nquestion: q": "name",
+    "name: a": "question",
+    "name: a\nquestion: q\nextra: 1": "extra",
+    "name: a\nquestion: q\n1: 2": "bad.yaml",
+    "name: a\nquestion: q\naxes: []": "axes",
+    "name: a\nquestion: q\naxes: {epochs: 3}": "axes",
+    "name: a\nquestion: q\naxes: {epochs: []}": "axes.epochs",
+    "name: a\nquestion: q\naxes: {epochs: [1, 1]}": "two grids",
+    "name: a\nquestion: q\naxes: {epochs: [1, [2]]}": "epochs",
+    "name: a\nquestion: q\naxes: {repeat: [1]}": "repeat",
+    "name: a\nquestion: q\nbase: {epochs: 1}\naxes: {epochs: [2]}": "epochs",
+    "name: a\nquestion: q\nbase: 3": "base",
+    "name: a\nquestion: q\nbase: {modle: x}": "modle",
+    "name: a\nquestion: q\nbase: {epochs: yes}": "epochs",
+    "name: a\nquestion: q\nbase: {epochs: true}": "epochs",
+    "name: a\nquestion: q\nbase: {compile: 1}": "compile",
+    "name: a\nquestion: q\nbase: {schedule: off}": "schedule",
+    "name: a\nquestion: q\nbase: {epochs: 1:30}": "1:30",
+    "name: a\nquestion: q\nbase: {epochs: 0x10}": "0x10",
+    "name: a\nquestion: q\nbase: {epochs: 2026-01-01}": "epochs",
+    "name: a\nquestion: q\nbase: {base_lr: .inf}": "base_lr",
+    "name: a\nquestion: q\nrepeats: yes": "repeats",
+    "name: a\nquestion: q\nrepeats: 100000000": "repeats",
+    "name: a\nquestion: q\nturns: {reference: {batch: 3}}": "turns.reference",
+    f"name: a\nquestion: q\naxes: {{epochs: [{', '.join(map(str, range(1, 5000)))}]}}": "runs",
+}
+# Text of a machine's file -> what the message has to name.
+SITES: dict[str, str] = {
+    "": "description",
+    "description = 3": "description",
+    'description = "a"\ndescription = "b"': "bad.toml",
+    'description = "a"\nunknown = 1': "unknown",
+    'description = "a"\ngpus_per_node = nan': "gpus_per_node",
+    'description = "a"\ntime = "1:99:00"': "time",
+    f"description = {'[' * 5000}": "bad.toml",
+    "no toml at all": "bad.toml",
+}
+REPORTS: dict[str, bytes] = {
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "utf16": '"Total Time (ns)","Instances","Name"\n'.encode("utf-16"),
+    "columns": b"a,b,c\n1,2,3\n",
+    "words": b'"Total Time (ns)","Instances","Name"\nmuch,1,"kernel"\n',
+    "cut": b"SQLite format 3\x00" + b"\0" * 50,
+}
+# What is wrong with a folder of photos.
+PHOTOS: dict[str, Callable[[Path], object]] = {
+    "dangling.jpg": lambda photos: (photos / "train/class0/dangling.jpg").symlink_to("nowhere"),
+    "circle": lambda photos: (photos / "train/class0/circle").symlink_to(photos / "train"),
+    "fifo.jpg": lambda photos: os.mkfifo(photos / "train/class0/fifo.jpg"),
+    "empty": lambda photos: (photos / "train/empty").mkdir(),
+    "train": lambda photos: shutil.rmtree(photos / "train"),
+}
+DAMAGED: dict[str, Callable[[Path], object]] = {  # which only a look into every file shows
+    "text.jpg": lambda photos: (photos / "train/class0/text.jpg").write_text("no picture"),
+    "is damaged": lambda photos: (photos / "manifest.json").write_text("{" * 5000),
+}
 
 
 @dataclass(frozen=True)
@@ -64,9 +106,55 @@ class BadInput:
 
     command: Words
     kind: str
-    words: tuple[str, ...]
-    told: tuple[str, ...]
+    words: Words
+    told: Words
     environment: dict[str, str] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return f"ddl {' '.join(self.command)}: {self.kind}"
+
+
+class World:
+    """A folder with one good example of whatever `ddl` reads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "bin").mkdir()
+        (root / "file").touch()
+        self.photos = write_pictures(root / "photos", 80, 8)
+        self.study = self.file("small.yaml", yaml.safe_dump(STUDY))
+        self.site = self.file("here.toml", 'description = "here"\n')
+        self.report = self.file("report.csv", '"Total Time (ns)","Instances","Name"\n5,1,"k"\n')
+
+    def file(self, name: str, content: str | bytes) -> str:
+        """Write a file, in a folder of its own for each content; return its path."""
+        data = content if isinstance(content, bytes) else content.encode()
+        path = self.root / f"{name}-{abs(hash(data))}" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        return str(path)
+
+    def broken_photos(self, name: str) -> str:
+        """Return a copy of the photos with one thing wrong."""
+        folder = self.root / "sets" / name
+        if not folder.exists():
+            shutil.copytree(self.photos, folder)
+            (PHOTOS | DAMAGED)[name](folder)
+        return str(folder)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Work in this folder, away from SLURM and from the user's files."""
+        before, folder = dict(os.environ), Path.cwd()
+        places = {"DDL_RESULTS": "results", "JUPYTER_DATA_DIR": "jupyter", "PATH": "bin"}
+        os.environ.update({name: str(self.root / place) for name, place in places.items()})
+        os.chdir(self.root)
+        try:
+            yield
+        finally:
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def commands(group: click.Group = main, path: Words = ()) -> dict[Words, click.Command]:
@@ -80,286 +168,119 @@ def commands(group: click.Group = main, path: Words = ()) -> dict[Words, click.C
     return found
 
 
-def named(parameter: click.Parameter) -> str:
-    """Return what a message calls a parameter."""
+def mistakes(path: Words, world: World) -> Iterator[BadInput]:
+    """Yield mistakes in one command: in each parameter, and in the files that it reads."""
+    command = commands()[path]
+    good = {one: words for one in command.params if (words := _good(one, world))}
+
+    def call(
+        kind: str, told: Words, changed: dict[click.Parameter, Words], more: Words = ()
+    ) -> Any:
+        given = {**good, **changed}
+        options = [w for one, words in given.items() for w in words if one.opts[0][0] == "-"]
+        places = [w for one, words in given.items() for w in words if one.opts[0][0] != "-"]
+        return BadInput(path, kind, (*options, *more, "--", *places), told)
+
+    yield call("unknown option", ("--no-such",), {}, ("--no-such",))
+    for parameter in command.params:
+        if parameter.is_eager:
+            continue
+        name = _name(parameter)
+        for value in _wrong(parameter, world):
+            option = name.startswith("-")
+            told = (name, name.strip("-").replace("-", "_"), str(parameter.name), value or name)
+            words = (f"{name}={value}",) if option else (value,)
+            yield call(f"{name} {value[:30]!r}", told, {parameter: words})
+    by_name = {_name(parameter): parameter for parameter in command.params}
+    for name, value, word in _wrong_files(path, world):
+        if parameter := by_name.get(name):
+            words = (name, value) if name.startswith("-") else (value,)
+            yield call(f"file {word}", (word,), {parameter: words})
+    variable = "DDL_STALL_TIMEOUT"
+    usual = call("variable", (variable,), {})
+    yield BadInput(path, "variable", usual.words, usual.told, {variable: "soon"})
+
+
+def _name(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Option):
         return max(parameter.opts, key=len)
     return (parameter.metavar or parameter.human_readable_name).strip("[].")
 
 
-def good(parameter: click.Parameter, world: World) -> list[str] | None:
-    """Return words that are right for a parameter; None where it may be left out, and is."""
-    by_name = {
-        "STUDY": str(world.study),
+def _good(parameter: click.Parameter, world: World) -> Words:
+    """Return words that are right for a parameter; none where it may be left out, and is."""
+    values = {
+        "STUDY": world.study,
         "DIR": str(world.photos),
         "SOURCE": str(world.photos / "train"),
-        "FILE": str(world.report),
+        "FILE": world.report,
         "NAME": "digits" if isinstance(parameter.type, click.Choice) else "small",
-        "--site": str(world.site),
-        "--results": str(world.results),
+        "--site": world.site,
+        "--results": str(world.root / "results"),
     }
-    value = by_name.get(named(parameter))
+    name = _name(parameter)
     if isinstance(parameter, click.Argument):
-        assert value, f"bad_inputs.good has no value for {named(parameter)}, which is new"
-        return [value]
-    if parameter.required or named(parameter) == "--results":
-        assert value, f"bad_inputs.good has no value for {named(parameter)}, which is new"
-        return [named(parameter), value]
-    return None
+        return (values[name],)
+    return (name, values[name]) if parameter.required or name == "--results" else ()
 
 
-@st.composite
-def bad_inputs(draw: Draw, world: World, of: Words | None = None) -> BadInput:
-    """Draw a mistake in one command, by default any."""
-    path = of or draw(st.sampled_from(sorted(commands())))
-    command = commands()[path]
-    given = {one: words for one in command.params if (words := good(one, world)) is not None}
-    drawn = draw(st.sampled_from(["parameter"] * 8 + ["option", "variable", "content", "content"]))
-    if drawn == "content" and (found := _contents(command, path, world)):
-        kind, changed, told = draw(st.one_of(found))
-        return _called(path, kind, {**given, **changed}, told)
-    if drawn == "option":
-        flag = draw(st.from_regex(r"--no-such-[a-z]{1,9}", fullmatch=True))
-        return _called(path, "unknown option", given, (flag,), [flag])
-    if drawn == "variable":
-        name, value = draw(_variables(world))
-        asked = _called(path, f"variable {name}", given, (name,))
-        return BadInput(path, asked.kind, asked.words, asked.told, {name: value})
-    parameter = draw(st.sampled_from([one for one in command.params if _may_be_wrong(one)]))
-    kind, value = draw(_values(parameter, world))
-    words = [f"{named(parameter)}={value}"] if isinstance(parameter, click.Option) else [value]
-    told = (named(parameter), named(parameter).strip("-"), parameter.name or "")
-    told += (told[1].replace("-", "_"),)
-    # Of a name that is looked up, the message has the name.
-    told += (repr(value),) if value and value.isprintable() else ()
-    return _called(path, kind, {**given, parameter: words}, told)
-
-
-def _called(
-    path: Words,
-    kind: str,
-    given: dict[click.Parameter, list[str]],
-    told: tuple[str, ...],
-    more: list[str] | None = None,
-) -> BadInput:
-    options: list[str] = []
-    places: list[str] = []
-    for parameter, words in given.items():
-        (options if isinstance(parameter, click.Option) else places).extend(words)
-    return BadInput(path, kind, (*options, *(more or []), "--", *places), told)
-
-
-def _may_be_wrong(parameter: click.Parameter) -> bool:
-    return not (isinstance(parameter, click.Option) and parameter.is_eager)
-
-
-def _values(parameter: click.Parameter, world: World) -> st.SearchStrategy[tuple[str, str]]:
-    """Return kinds of mistakes with values of a parameter, by its type."""
-    kind = parameter.type
+def _wrong(parameter: click.Parameter, world: World) -> list[str]:
+    """Return wrong values of a parameter, by its type."""
+    kind, name = parameter.type, _name(parameter)
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        return _as("value of a flag", st.sampled_from(["1", "maybe"]))
+        return ["maybe"]
     if isinstance(kind, click.Choice):
-        allowed = set(map(str, kind.choices))
-        return _as("no choice", st.text("abcxyz_0", min_size=1).filter(lambda t: t not in allowed))
+        return ["", "no such"]
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
-        return _numbers(parameter)
+        least = getattr(kind, "min", None)
+        bounded = least is not None or parameter.name in RunSpec.model_fields
+        below = [str(-1 if least is None else int(least) - 1)] if bounded else []
+        return [
+            "",
+            "many",
+            *below,
+            *(["1.5"] if isinstance(kind, click.types.IntParamType) else []),
+        ]
     if isinstance(kind, click.Path):
-        wrong = "file" if kind.dir_okay else "folder"
-        kinds = ("fifo", "socket", "circle", "dangling", "device", "long", "newline", "bytes")
-        return st.sampled_from([*kinds, "empty", wrong]).map(
-            lambda kind: (f"place: {kind}", world.place(kind))
-        )
-    return _texts(parameter)
+        return ["", str(world.root / "file") if kind.dir_okay else str(world.root)]
+    if name in ("--account", "--partition"):
+        return ["a b", "x;reboot"]
+    if name == "--time":
+        return ["25", "0:61:00"]
+    if name in ("STUDY", "--site", "--run", "NAME", "--dataset", "--study", "--name"):
+        return ["../A", "na\udce9ve"]
+    return []
 
 
-def _as(kind: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
-    return values.map(lambda value: (kind, value))
-
-
-def _numbers(parameter: click.Parameter) -> st.SearchStrategy[tuple[str, str]]:
-    whole = isinstance(parameter.type, click.types.IntParamType)
-    least = getattr(parameter.type, "min", None)
-    no_number = st.text("abc,;_ ", max_size=5).filter(lambda text: not text.strip().isdigit())
-    infinite = st.sampled_from(["nan", "inf", "-inf"])
-    found = [_as("no number", no_number), _as("not finite", infinite)]
-    if whole:
-        huge = st.integers(min_value=2**63, max_value=10**40).map(str)
-        found += [_as("a fraction", st.sampled_from(["1.5", "1e3", "0x10"])), _as("huge", huge)]
-    else:
-        found.append(_as("huge", st.integers(309, 999).map(lambda power: f"1e{power}")))
-    if parameter.name in RunSpec.model_fields or least is not None:
-        below = st.integers(max_value=-1 if least is None else int(least) - 1)
-        found.append(_as("too small", below.map(str)))
-    return st.one_of(found)
-
-
-def _texts(parameter: click.Parameter) -> st.SearchStrategy[tuple[str, str]]:
-    odd = st.text(st.characters(categories=["Cc"], exclude_characters="\x00"), min_size=1)
-    found = [
-        _as("empty", st.just("")),
-        _as("control characters", odd.map(lambda text: f"a{text}")),
-        _as("not UTF-8", st.sampled_from(["\udcff", "na\udce9ve"])),
-        _as("long", st.integers(5_000, 50_000).map(lambda length: "x" * length)),
-    ]
-    if parameter.metavar == "HH:MM:SS" and parameter.name == "time":
-        found.append(_as("no time", st.sampled_from(["25", "1:00", "0:61:00", "0:0:0", "soon"])))
-    if named(parameter) in ("--account", "--partition"):
-        found.append(_as("no name", st.sampled_from(["a b", "x;reboot", "$(id)", "a\\"])))
-    if named(parameter) in ("STUDY", "--site", "--run", "NAME", "--dataset", "--study", "--name"):
-        unknown = st.text("ABC ./$", min_size=1, max_size=9).filter(lambda text: text.strip(". /"))
-        found.append(_as("unknown name", unknown))
-    return st.one_of(found)
-
-
-def _variables(world: World) -> st.SearchStrategy[tuple[str, str]]:
-    places = st.sampled_from(["fifo", "circle", "dangling", "device", "long", "newline", "bytes"])
-    numbers = st.sampled_from(["nan", "inf", "-1", "0", "soon", "1e999"])
-    return st.one_of(
-        st.tuples(st.sampled_from(FOLDERS), places.map(world.place)),
-        st.tuples(st.sampled_from(SECONDS), numbers),
-    )
-
-
-Content = tuple[str, dict[click.Parameter, list[str]], tuple[str, ...]]
-
-
-def _contents(
-    command: click.Command, path: Words, world: World
-) -> list[st.SearchStrategy[Content]]:
-    """Return mistakes inside the files that a command reads."""
-    by_name = {named(parameter): parameter for parameter in command.params}
-    found: list[st.SearchStrategy[Content]] = []
-    if study := by_name.get("STUDY"):
-        found.append(_studies(world).map(lambda one: (one[0], {study: [one[1]]}, one[2])))
-    if site := by_name.get("--site"):
-        found.append(
-            st.sampled_from(sorted(SITES)).map(
-                lambda text: (
-                    "site file",
-                    {site: ["--site", world.bad("bad.toml", text)]},
-                    (SITES[text], "bad.toml"),
-                )
-            )
-        )
-    if path[0] == "profile" and (file := by_name.get("FILE")):
-        found.append(
-            st.sampled_from(REPORTS).map(
-                lambda kind: (f"report: {kind}", {file: [str(world.report_of(kind))]}, (kind,))
-            )
-        )
-    return [*found, *_data(by_name, path, world)]
-
-
-def _data(
-    by_name: dict[str, click.Parameter], path: Words, world: World
-) -> list[st.SearchStrategy[Content]]:
-    """Return mistakes in the folders of images that a command reads."""
-    if path == ("data", "index"):
-        return [
-            st.sampled_from(sorted(SHARDS)).map(
-                lambda name: ("shards", {by_name["DIR"]: [str(world.set_of_shards(name))]}, (name,))
-            )
-        ]
-    if path == ("data", "import"):
-        return [
-            st.sampled_from(PACKED).map(
-                lambda kind: (
-                    f"packed files: {kind}",
-                    {
-                        by_name["NAME"]: ["fashion_mnist"],
-                        by_name["DIR"]: [str(world.root / "imported")],
-                        by_name["--source"]: ["--source", str(world.packed(kind))],
-                    },
-                    (kind, "fashion_mnist"),
-                )
-            )
-        ]
-    kinds = {("data", "verify"): PHOTOS | DAMAGED}
-    training = {name: change for name, change in PHOTOS.items() if name != "val"}
-    kinds |= {("data", "convert"): PHOTOS, ("bench", "loader"): training}
-    if path not in kinds:
-        return []
-    where = by_name.get("DIR") or by_name["--data"]
-    before = ["--data"] if isinstance(where, click.Option) else []
-    return [
-        st.sampled_from(sorted(kinds[path])).map(
-            lambda name: (
-                f"photos: {name}",
-                {where: [*before, str(world.set_of_photos(name))]},
-                (name,),
-            )
-        )
-    ]
-
-
-@st.composite
-def _studies(draw: Draw, world: World) -> tuple[str, str, tuple[str, ...]]:
-    """Draw a study's file with something wrong: by hand, in its encoding, or in any field."""
-    which = draw(st.sampled_from(["text", "text", "encoding", "field"]))
-    if which == "text":
-        text = draw(st.sampled_from(sorted(STUDIES)))
-        return "study file", world.bad("bad.yaml", text), (STUDIES[text],)
-    if which == "encoding":
-        encoding = draw(st.sampled_from(ENCODINGS))
-        text = "name: a\nquestion: how long is a na\xefve caf\xe9?\n"
-        return "encoding", world.bad("bad.yaml", text.encode(encoding)), ("UTF-8",)
-    name = draw(st.sampled_from(sorted(RunSpec.model_fields)))
-    value: Any = draw(st.sampled_from([{}, [1], -5, "no such", float("nan"), {"a": {"b": []}}]))
-    place = draw(st.sampled_from(["base", "axes"])) if name != "repeat" else "axes"
-    content = {**STUDY, "base": {}, place: {name: [value] if place == "axes" else value}}
-    return "study field", world.bad("bad.yaml", yaml.safe_dump(content)), (name,)
-
-
-class Hang(BaseException):
-    """A command took longer than `PATIENCE_S`."""
-
-
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise `Hang` in the main thread after so long, also out of a call that waits.
-
-    Not by an alarm: whoever runs the tests may have set one.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        raise Hang
-
-    before = signal.signal(signal.SIGUSR2, stop)
-    me = threading.get_ident()
-    timer = threading.Timer(seconds, lambda: signal.pthread_kill(me, signal.SIGUSR2))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        signal.signal(signal.SIGUSR2, before)
-
-
-@cache
-def preload() -> None:
-    """Import what commands import when they begin: seconds on a busy machine, and no hang."""
-    for module in SLOW:
-        with suppress(ImportError):
-            import_module(module)
+def _wrong_files(path: Words, world: World) -> Iterator[tuple[str, str, str]]:
+    """Yield the parameter that takes a file or folder, its wrong value, and a word to be told."""
+    if path == ("study", "plan"):
+        yield from (("STUDY", world.file("bad.yaml", text), STUDIES[text]) for text in STUDIES)
+    if path == ("study", "submit"):
+        yield from (("--site", world.file("bad.toml", text), SITES[text]) for text in SITES)
+    if path[0] == "profile":
+        yield from (("FILE", world.file(name, REPORTS[name]), name) for name in REPORTS)
+    photos = {
+        ("data", "verify"): ("DIR", {**PHOTOS, **DAMAGED}),
+        ("data", "convert"): ("DIR", PHOTOS),
+    }
+    name, kinds = photos.get(path, ("", {}))
+    yield from ((name, world.broken_photos(kind), kind) for kind in kinds)
 
 
 def in_process(bad: BadInput) -> tuple[str, str]:
     """Call `ddl` in this process; return the outcome and what was said."""
-    preload()
     before = dict(os.environ)
     os.environ.update(bad.environment)
     try:
-        with limited(PATIENCE_S):
-            result = CliRunner().invoke(main, [*bad.command, *bad.words])
-    except Hang:
-        return "hang", ""
+        result = CliRunner().invoke(main, [*bad.command, *bad.words])
     finally:
         os.environ.clear()
         os.environ.update(before)
-    crashed = not isinstance(result.exception, SystemExit | None)
     said = f"{result.stdout}\n{result.stderr}"
-    return _judged(bad, result.exit_code, said, crashed), f"{said}\n{result.exception!r}"
+    if not isinstance(result.exception, SystemExit | None):
+        return "traceback", f"{said}\n{result.exception!r}"
+    return _judged(bad, result.exit_code, said), said
 
 
 def as_process(bad: BadInput) -> tuple[str, str]:
@@ -371,18 +292,19 @@ def as_process(bad: BadInput) -> tuple[str, str]:
             env={**os.environ, **bad.environment, "PYTHONPATH": import_path()},
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            timeout=START_S + PATIENCE_S,
+            timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
         return "hang", ""
     said = (done.stdout + b"\n" + done.stderr).decode(errors="backslashreplace")
-    return _judged(bad, done.returncode, said, crashed=False), said
+    return _judged(bad, done.returncode, said), said
 
 
-def _judged(bad: BadInput, code: int, said: str, crashed: bool) -> str:
-    if crashed or "Traceback" in said:
+def _judged(bad: BadInput, code: int, said: str) -> str:
+    if "Traceback" in said:
         return "traceback"
     if code == 0:
         return "accepted"
     clear = code in (1, 2) and "Error: " in said and " object at 0x" not in said
-    return CLEAR if clear and any(word in said for word in bad.told) else "unclear"
+    told = (word.encode(errors="backslashreplace").decode() for word in bad.told)
+    return CLEAR if clear and any(word in said for word in told) else "unclear"

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,28 +91,3 @@ def test_a_killed_study_leaves_nothing_behind(
         seconds=20,
     )
     assert state == "interrupted"
-
-
-PRESSED = """
-import builtins, os, signal
-load = builtins.__import__
-def press(name, *others, **more):
-    if name == "MODULE":
-        os.kill(os.getpid(), signal.SIGINT)
-    return load(name, *others, **more)
-builtins.__import__ = press
-import ddl_core.cli
-"""
-
-
-@pytest.mark.parametrize("module", ["click", "pydantic", "ddl_core.cli.run"])
-def test_ctrl_c_while_ddl_is_being_loaded_shows_no_traceback(module: str) -> None:
-    code = PRESSED.replace("MODULE", module)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
-
-
-def test_ctrl_c_is_handled_by_commands_once_they_are_loaded() -> None:
-    code = "import ddl_core.cli, signal; print(signal.getsignal(signal.SIGINT).__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "default_int_handler\n"

@@ -19,7 +19,9 @@ def points(paper: Paper) -> pd.DataFrame:
     names = style.listed(paper.accuracy["schedule"], style.SCHEDULE_NAMES)
     rows = []
     for name in names:
-        spec = RunSpec(strategy="ddp", nodes=256, gpus_per_node=4, schedule=name)
+        spec = RunSpec.parse(
+            {"strategy": "ddp", "nodes": 256, "gpus_per_node": 4, "schedule": name}
+        )
         per_epoch = 1_281_167 // spec.global_batch_size * spec.global_batch_size
         for quarter in range(4 * spec.epochs):
             step = quarter * (per_epoch // spec.global_batch_size) // 4

@@ -6,16 +6,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from ddl_core.errors import SpecError
 from ddl_core.records.paths import SITES
-from ddl_core.spec.gate import read_text
+from ddl_core.spec.gate import reading
 from ddl_core.spec.plug_ins import PlugIn, plug_ins
-from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec, describe
+from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
-MOST_BYTES = 100_000  # of a file; the largest here has 3,000
 
 # They stand in double quotes in the script, so that a value may name a variable of the machine.
 Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
@@ -101,12 +100,8 @@ class Site(BaseModel):
             If the file is missing or no TOML; or naming each wrong field, its value and what is
             allowed.
         """
-        try:
-            return cls.model_validate(tomllib.loads(read_text(path, "site", MOST_BYTES)))
-        except ValidationError as error:  # before ValueError, of which it is one
-            raise SpecError(f"{path}:\n{describe(error, cls)}") from None
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"{path} is not valid TOML: {error}") from None
+        with reading(path, cls):
+            return cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
 
     def check(self, spec: RunSpec) -> None:
         """Check that a run fits this machine.
