@@ -13,16 +13,7 @@ from typing import Any
 import click
 
 from ddl_core import __version__
-from ddl_core.cli.advise import advise as advise_command
-from ddl_core.cli.bench import bench as bench_command
-from ddl_core.cli.data import data as data_command
-from ddl_core.cli.doctor import doctor as doctor_command
-from ddl_core.cli.figures import figures as figures_command
-from ddl_core.cli.kernel import kernel as kernel_command
-from ddl_core.cli.profile import profile as profile_command
-from ddl_core.cli.report import report as report_command
-from ddl_core.cli.run import run as run_command
-from ddl_core.cli.study import study as study_command
+from ddl_core.cli import advise, data, study, tools
 from ddl_core.errors import STOPPED, DDLError, SpecError
 
 
@@ -84,15 +75,15 @@ def main() -> None:
 
 
 for command in (
-    run_command,
-    study_command,
-    figures_command,
-    report_command,
-    advise_command,
-    data_command,
-    bench_command,
-    profile_command,
-    doctor_command,
-    kernel_command,
+    study.run,
+    study.study,
+    tools.figures,
+    tools.report,
+    advise.advise,
+    data.data,
+    tools.bench,
+    tools.profile,
+    tools.doctor,
+    tools.kernel,
 ):
     main.add_command(command)

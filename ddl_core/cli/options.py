@@ -32,35 +32,30 @@ class PathArgument(click.Path):
 
 FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
 
-
-def results_option(command: Command) -> Command:
-    """Add ``--results DIR``."""
-    return click.option(
-        "--results",
-        "root",
-        type=FOLDER,
-        metavar="DIR",
-        help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
-    )(command)
-
-
-def data_option(command: Command) -> Command:
-    """Add ``--data DIR``."""
-    return click.option(
-        "--data",
-        "data_dir",
-        type=FOLDER,
-        metavar="DIR",
-        help="Image folder with train/ and val/, e.g. ImageNet's. "
-        "[default: the sample set of `ddl data sample`]",
-    )(command)
+study_argument = click.argument("name", metavar="STUDY")
+results_option = click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
+)
+data_option = click.option(
+    "--data",
+    "data_dir",
+    type=FOLDER,
+    metavar="DIR",
+    help="Image folder with train/ and val/, e.g. ImageNet's. "
+    "[default: the sample set of `ddl data sample`]",
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
+)
 
 
-def dry_run_option(command: Command) -> Command:
-    """Add ``--dry-run``."""
-    return click.option(
-        "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
-    )(command)
+def site_option(text: str, required: bool = False) -> Callable[[Command], Command]:
+    """Return what adds ``--site SITE``."""
+    return click.option("--site", "site_name", metavar="SITE", required=required, help=text)
 
 
 def checked_name(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -1,10 +1,10 @@
-"""``ddl study ...``."""
+"""``ddl run`` and ``ddl study``."""
 
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,21 +15,25 @@ from ddl_core.cli.options import (
     dry_run_option,
     results_option,
     show_entries,
+    spec_options,
+    study_argument,
     tree_of,
     warn_of_disagreement,
 )
-from ddl_core.cli.submit import submit
-from ddl_core.errors import FairnessError, LaunchError
+from ddl_core.cli.submit import cancel, submit
+from ddl_core.emulation import validity
+from ddl_core.errors import FairnessError, LaunchError, SpecError
 from ddl_core.records.agreement import statements
+from ddl_core.records.asked import kept, specs
 from ddl_core.records.damage import checked, verify
 from ddl_core.records.ledger import Entry, State, counts, entry, ledger, put_aside, remedies
-from ddl_core.records.paths import RunFiles, committed
-from ddl_core.spec.labels import named
+from ddl_core.records.paths import RunFiles, Tree, committed
+from ddl_core.records.run import read_epochs
 from ddl_core.spec.run import RunSpec
+from ddl_core.spec.study import ADHOC
 
 if TYPE_CHECKING:
     from ddl_core.launch.slurm.scheduler import Queue
-
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
@@ -37,31 +41,61 @@ ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
 
 
 @click.command()
-@click.argument("name", metavar="STUDY")
+@spec_options
 @click.option(
-    "--run", "run_ids", multiple=True, metavar="ID", help="Only this run; may be given repeatedly."
+    "--study",
+    "study_name",
+    default=ADHOC,
+    show_default=True,
+    metavar="NAME",
+    callback=checked_name,
+    help="Folder the run is kept under.",
 )
+@data_option
 @results_option
 @dry_run_option
-def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool) -> None:
-    """Cancel the SLURM jobs of a study; its runs can be submitted again and go on.
+def run(
+    study_name: str, data_dir: Path | None, root: Path | None, dry_run: bool, **fields: Any
+) -> None:
+    """Train once and record how fast it was.
 
-    What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
-    was started.
+    For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
+    --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
-    from ddl_core.launch.plan import find_study
-    from ddl_core.launch.slurm import reconcile as core
+    from ddl_core.analysis import metrics
+    from ddl_core.launch import local, plan, preflight
 
-    asked, tree = find_study(name), tree_of(root)
-    entries = ledger(asked, tree)
-    found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
-    if not dry_run:
-        core.cancel(found)
-    for item in found:
-        done = "would cancel" if dry_run else "cancelled"
-        click.echo(f"{done}  {names[item.spec.run_id]}  {item.reason}")
-    if not found:
-        click.echo("none of these runs has a job in SLURM's queue")
+    spec = RunSpec.parse(fields)
+    tree = tree_of(root)
+    directory = tree.study(study_name) / spec.run_id
+    files = RunFiles(directory)
+    preflight.check_run(spec)
+    _check_study(study_name, spec, tree)
+    if dry_run:
+        click.echo(f"{entry(spec, directory).state}: {directory}")
+        click.echo(command_of(spec, directory))
+        return
+    preflight.check_room(directory)
+    plan.check_data([entry(spec, directory)], tree, data_dir)
+    plan.plan_run(spec, study_name, tree, data_dir)
+    click.echo(spec.run_id)
+    if note := plan.without_throughput([spec]):
+        click.echo(note)
+    record = local.run_one(directory)
+    click.echo(f"completed: {metrics.told(read_epochs(directory))}")
+    for warning in validity.warnings([record]):
+        click.echo(warning)
+    click.echo(f"its lab book is {files.notebook}")
+
+
+def _check_study(name: str, spec: RunSpec, tree: Tree) -> None:
+    """Refuse to put a run among those of a study that does not plan it: no figure would show it."""
+    study = kept(name, tree)
+    if study and spec.run_id not in {run.run_id for run in specs(study, tree)}:
+        raise SpecError(
+            f"study {name!r} in {tree.runs} does not plan this run; choose another name with "
+            "--study, or add the run to the study's file"
+        )
 
 
 @click.group()
@@ -74,7 +108,7 @@ def study() -> None:
 
 
 @study.command("plan")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @data_option
 @results_option
 @dry_run_option
@@ -101,7 +135,7 @@ def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: b
 
 
 @study.command("run")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @data_option
 @results_option
 @dry_run_option
@@ -111,7 +145,7 @@ def run_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bo
 
 
 @study.command("resume")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @data_option
 @results_option
 @dry_run_option
@@ -121,7 +155,7 @@ def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run:
 
 
 @study.command("status")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @click.option(
     "--watch",
     is_flag=True,
@@ -160,7 +194,7 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
 
 
 @study.command("verify")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @results_option
 def verify_command(name: str, root: Path | None) -> None:
     """Check that the records of a study are whole: one line on each damage, status 1 if any.
@@ -185,7 +219,7 @@ def verify_command(name: str, root: Path | None) -> None:
 
 
 @study.command("compare")
-@click.argument("name", metavar="STUDY")
+@study_argument
 @results_option
 def compare_command(name: str, root: Path | None) -> None:
     """Say how fast each arm is against the study's reference, and how sure that is.

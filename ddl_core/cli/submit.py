@@ -1,4 +1,4 @@
-"""``ddl study submit``."""
+"""``ddl study submit`` and ``ddl study cancel``."""
 
 from functools import partial
 from pathlib import Path
@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddl_core.cli.options import data_option, dry_run_option, results_option, tree_of
+from ddl_core.cli.options import (
+    data_option,
+    dry_run_option,
+    results_option,
+    site_option,
+    study_argument,
+    tree_of,
+)
 from ddl_core.errors import DataError, LaunchError, SpecError
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import RunFiles, Tree
@@ -20,13 +27,10 @@ MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 
 
 @click.command()
-@click.argument("name", metavar="STUDY")
-@click.option(
-    "--site",
-    "site_name",
+@study_argument
+@site_option(
+    "Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
     required=True,
-    metavar="SITE",
-    help="Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
 )
 @click.option("--account", metavar="PROJECT", help="Project that is billed.")
 @click.option("--partition", metavar="NAME", help="[default: the site's]")
@@ -169,3 +173,31 @@ def _warn_of_data(jobs: list["Submission"], tree: Tree, data_dir: Path | None) -
         check_data([item for job in jobs for item in job.entries], tree, data_dir)
     except DataError as error:
         click.echo(f"warning: nothing could be submitted now: {error}", err=True)
+
+
+@click.command()
+@study_argument
+@click.option(
+    "--run", "run_ids", multiple=True, metavar="ID", help="Only this run; may be given repeatedly."
+)
+@results_option
+@dry_run_option
+def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool) -> None:
+    """Cancel the SLURM jobs of a study; its runs can be submitted again and go on.
+
+    What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
+    was started.
+    """
+    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.slurm import reconcile as core
+
+    asked, tree = find_study(name), tree_of(root)
+    entries = ledger(asked, tree)
+    found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
+    if not dry_run:
+        core.cancel(found)
+    for item in found:
+        done = "would cancel" if dry_run else "cancelled"
+        click.echo(f"{done}  {names[item.spec.run_id]}  {item.reason}")
+    if not found:
+        click.echo("none of these runs has a job in SLURM's queue")

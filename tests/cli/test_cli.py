@@ -41,7 +41,6 @@ COMMANDS = (
     "kernel install",
     "kernel uninstall",
     "profile",
-    "profile command",
     "profile import",
 )
 HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from ddl_core.cli import main
 from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.launch import nsys, ranks
 from ddl_core.launch.slurm import script
@@ -58,15 +56,6 @@ def test_a_percent_in_a_folder_is_no_placeholder() -> None:
 def test_a_machine_without_nvidia_gpus_is_refused(site: str) -> None:
     with pytest.raises(SpecError, match="no NVIDIA GPU"):
         step(site, {"strategy": "ddp"})
-
-
-def test_the_command_line_prints_it(tmp_path: Path) -> None:
-    words = ["--site", "juwels_booster", "--gpus-per-node", "4", "--strategy", "ddp"]
-    done = CliRunner().invoke(main, ["profile", "command", *words, "--results", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("srun --nodes=1 --ntasks=4 ")
-    assert f"nsys profile {' '.join(nsys.FLAGS)} '--output={tmp_path}/runs/nsys/" in done.output
-    assert not any(tmp_path.iterdir())
 
 
 def test_every_flag_is_explained_on_the_page() -> None:
