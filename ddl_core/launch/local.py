@@ -11,7 +11,7 @@ from typing import Any
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError
 from ddl_core.launch import fork_server, lab_book, measuring
-from ddl_core.launch.screen import Screen, Silence, screen
+from ddl_core.launch.screen import Screen, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
     complete_text,
@@ -146,7 +146,7 @@ def run_one(run_dir: Path, *, progress: bool = True, launcher: Local | None = No
     KeyboardInterrupt
         If this process was interrupted; the run was ended cleanly.
     """
-    shown = screen(1) if progress else Silence()
+    shown = screen(1) if progress else Screen(1)
     try:
         with stoppable(), measuring.alone(f"run {run_dir.name}"), fork_server.shared():
             job = (launcher or Local()).submit(run_dir)

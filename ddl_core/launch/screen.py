@@ -1,39 +1,134 @@
 """Show how far a run is, in a terminal, a notebook or a log, and what each of its ranks does."""
 
+import io
+import math
 import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from tqdm import tqdm
 
 from ddl_core.records.progress import Standing, describe, fraction
 
-LOG_EVERY_S = 30.0
-CELL_EVERY_S = 1.0
-BAR_WIDTH = 24
-
+FORMAT = "{desc} |{bar:24}| {percentage:3.0f}% [{elapsed}<{remaining}{postfix}]"
 EVERY_S = 0.5
 TABLE_BAR_WIDTH = 20
 
 
-class Screen(Protocol):
-    """Somewhere to show the progress of several runs."""
+class _Bar(tqdm):
+    monitor_interval = 0  # no thread: this process may fork
+
+
+class Screen:
+    """Progress of several runs. This class shows nothing, its subclasses do."""
+
+    _every_s = 0.0
+
+    def __init__(self, total: int, part: str = "run") -> None:
+        self._part, self._has_pace = part, True
+        self._shown: tuple[str, bool] | None = None
+        self._shown_at = 0.0
+        self._bar = self._new_bar(total=total, bar_format=FORMAT, ascii=True)
 
     def show(self, done: float, name: str, progress: Standing | None) -> None:
         """Show how many parts are done, the part of one too, and how far the run `name` is."""
-        ...
+        now = (name, progress is not None and progress["phase"] == "done")
+        if now == self._shown and time.monotonic() - self._shown_at < self._every_s:
+            return
+        self._shown, self._shown_at = now, time.monotonic()
+        if not self._has_pace:
+            self._restart(done)
+        bar = self._bar
+        bar.n = done
+        number = f"{self._part} {min(int(done) + 1, bar.total)}/{bar.total}"
+        bar.set_description_str(number, refresh=False)
+        # The name last: it is what a narrow terminal may cut.
+        bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
+        self._draw()
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
-        ...
 
     def restart_clock(self, done: float) -> None:
-        """Tell the time to go by what comes after `done` parts: it goes at another pace."""
-        ...
+        """Estimate the time to go from what comes after `done` parts; not at all if infinite."""
+        self._has_pace = math.isfinite(done)
+        if self._has_pace:
+            self._restart(done)
 
     def close(self) -> None:
         """Leave the screen in order."""
-        ...
+        self._bar.close()
+
+    def _restart(self, done: float) -> None:
+        bar = self._bar
+        bar.initial, bar.start_t = done, time.time()
+        bar.last_print_t = bar.start_t
+
+    def _new_bar(self, **settings: Any) -> _Bar:
+        return _Bar(file=io.StringIO(), **settings)
+
+    def _draw(self) -> None:
+        pass
+
+
+class TerminalScreen(Screen):
+    """One line that is rewritten."""
+
+    def _new_bar(self, **settings: Any) -> _Bar:
+        # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
+        return _Bar(file=sys.stderr, ncols=shutil.get_terminal_size().columns - 1, **settings)
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        self._bar.write(line, file=sys.stderr)
+
+    def _draw(self) -> None:
+        self._bar.refresh()
+
+
+class LogScreen(Screen):
+    """A line now and then, for output that goes to a file."""
+
+    _every_s = 30.0
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    def _draw(self) -> None:
+        self.say(str(self._bar))
+
+
+class CellScreen(Screen):
+    """One output of a notebook cell that is replaced; the saved notebook keeps the last state."""
+
+    _every_s = 1.0
+
+    def __init__(self, total: int, part: str = "run") -> None:
+        from IPython.display import display
+
+        super().__init__(total, part)
+        self._lines: list[str] = []
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        self._lines.append(line)
+        self._update()
+
+    def close(self) -> None:
+        """Leave the lines that stay."""
+        super().close()
+        self._update()
+
+    def _draw(self) -> None:
+        self._update(str(self._bar))
+
+    def _update(self, *last: str) -> None:
+        self._handle.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
 
 
 def screen(total: int, part: str = "run") -> Screen:
@@ -43,12 +138,6 @@ def screen(total: int, part: str = "run") -> Screen:
     return TerminalScreen(total, part) if sys.stderr.isatty() else LogScreen(total, part)
 
 
-def follow(name: str) -> Callable[[Standing], None]:
-    """Return a callback that shows the progress of the single run `name`."""
-    shown = screen(1)
-    return lambda progress: shown.show(fraction(progress), name, progress)
-
-
 def in_notebook() -> bool:
     """Say whether this code runs in a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
@@ -56,163 +145,10 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class Silence:
-    """A screen that shows nothing."""
-
-    def show(self, done: float, name: str, progress: object) -> None:
-        """Ignore it."""
-
-    def say(self, line: str) -> None:
-        """Ignore it."""
-
-    def restart_clock(self, done: float) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        """Ignore it."""
-
-
-class TerminalScreen:
-    """One line that is rewritten: runs, time to go, the current run and its rate."""
-
-    def __init__(self, total: int, part: str) -> None:
-        from tqdm import tqdm
-
-        self._part = part
-        self._clock = _Clock(0.0)
-        self._bar = tqdm(
-            total=total,
-            bar_format="{percentage:3.0f}%|{bar:12}| {desc} [{elapsed}]{postfix}",
-            # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
-            ncols=shutil.get_terminal_size().columns - 1,
-        )
-
-    def show(self, done: float, name: str, progress: Standing | None) -> None:
-        """See `Screen`."""
-        self._bar.n = done
-        self._bar.set_description_str(_place(self._part, done, self._bar.total), refresh=False)
-        # The name last: it is what a narrow terminal may cut.
-        to_go = self._clock.to_go(done, self._bar.total)
-        self._bar.set_postfix_str(f"{describe(progress)}{to_go}, {name}", refresh=False)
-        self._bar.refresh()
-
-    def say(self, line: str) -> None:
-        """See `Screen`."""
-        self._bar.write(line, file=sys.stderr)
-
-    def restart_clock(self, done: float) -> None:
-        """See `Screen`."""
-        self._clock.restart(done)
-
-    def close(self) -> None:
-        """See `Screen`."""
-        self._bar.close()
-
-
-class LogScreen:
-    """A line now and then, for output that goes to a file."""
-
-    def __init__(self, total: int, part: str) -> None:
-        self._total, self._part = total, part
-        self._clock = _Clock(LOG_EVERY_S)
-
-    def show(self, done: float, name: str, progress: Standing | None) -> None:
-        """See `Screen`."""
-        if self._clock.due(name, progress):
-            self.say(_line(self._part, done, self._total, name, progress, self._clock))
-
-    def say(self, line: str) -> None:
-        """See `Screen`."""
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-    def restart_clock(self, done: float) -> None:
-        """See `Screen`."""
-        self._clock.restart(done)
-
-    def close(self) -> None:
-        """See `Screen`."""
-
-
-class CellScreen:
-    """One output of a notebook cell that is replaced; the saved notebook keeps the last state."""
-
-    def __init__(self, total: int, part: str) -> None:
-        from IPython.display import display
-
-        self._total, self._part = total, part
-        self._clock = _Clock(CELL_EVERY_S)
-        self._lines: list[str] = []
-        self._now = ""
-        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
-
-    def show(self, done: float, name: str, progress: Standing | None) -> None:
-        """See `Screen`."""
-        if self._clock.due(name, progress):
-            self._now = _line(self._part, done, self._total, name, progress, self._clock)
-            self._update()
-
-    def say(self, line: str) -> None:
-        """See `Screen`."""
-        self._lines.append(line)
-        self._update()
-
-    def restart_clock(self, done: float) -> None:
-        """See `Screen`."""
-        self._clock.restart(done)
-
-    def close(self) -> None:
-        """See `Screen`."""
-        self._now = ""
-        self._update()
-
-    def _update(self) -> None:
-        text = "\n".join(filter(None, [*self._lines, self._now]))
-        self._handle.update({"text/plain": text}, raw=True)
-
-
-class _Clock:
-    """Tells when to show again: at once for another run or at an end, else after `every_s`."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._shown: tuple[str, bool] = ("", False)
-        self._last = time.monotonic()
-        self.restart(0.0)
-
-    def restart(self, done: float) -> None:
-        """Tell the time to go by what comes after `done` parts."""
-        self._started, self._before = time.monotonic(), done
-
-    def due(self, name: str, progress: Standing | None) -> bool:
-        now = time.monotonic()
-        state = (name, progress is not None and progress["phase"] == "done")
-        if state == self._shown and (state[1] or now - self._last < self._every_s):
-            return False
-        self._shown, self._last = state, now
-        return True
-
-    def to_go(self, done: float, total: int) -> str:
-        """Return the time left if the rest goes like what is done, e.g. ``", 3 min to go"``."""
-        if done <= self._before:
-            return ""
-        pace = (time.monotonic() - self._started) / (done - self._before)
-        seconds = pace * (total - done)
-        return f", {seconds / 60:.0f} min to go" if seconds >= 90 else f", {seconds:.0f} s to go"
-
-
-def _line(
-    part: str, done: float, total: int, name: str, progress: Standing | None, clock: _Clock
-) -> str:
-    filled = round(fraction(progress) * BAR_WIDTH)
-    bar = "#" * filled + "-" * (BAR_WIDTH - filled)
-    number = f"{_place(part, done, total)} " if total > 1 else ""
-    return f"{number}{name} [{bar}] {describe(progress)}{clock.to_go(done, total)}"
-
-
-def _place(part: str, done: float, total: int) -> str:
-    """Return e.g. ``run 3/12``: the one at work."""
-    return f"{part} {min(int(done) + 1, total)}/{total}"
+def follow(name: str) -> Callable[[Standing], None]:
+    """Return a callback that shows the progress of the single run `name`."""
+    shown = screen(1)
+    return lambda progress: shown.show(fraction(progress), name, progress)
 
 
 def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
@@ -226,7 +162,9 @@ def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
     def show(states: list[dict[str, Any]]) -> None:
         nonlocal shown
         rates.update(training_rates(states))
-        if time.monotonic() - shown >= EVERY_S or _all_done(states):
+        if time.monotonic() - shown >= EVERY_S or all(
+            state.get("phase") == "done" for state in states
+        ):
             shown = time.monotonic()
             # What a cell shows at last is what the notebook keeps, so the last rates stay in it.
             kept = [{**state, "images_per_s": rates.get(state["rank"])} for state in states]
@@ -258,13 +196,9 @@ def rank_table(states: list[dict[str, Any]]) -> str:
 
 def training_rates(states: list[dict[str, Any]]) -> dict[int, float]:
     """Return the images/s of each rank that is training now."""
-    found = {state["rank"]: state.get("images_per_s") for state in states if _trains(state)}
+    found = {
+        state["rank"]: state.get("images_per_s")
+        for state in states
+        if state.get("phase") == "train"
+    }
     return {rank: rate for rank, rate in found.items() if rate}
-
-
-def _trains(state: dict[str, Any]) -> bool:
-    return state.get("phase") == "train"
-
-
-def _all_done(states: list[dict[str, Any]]) -> bool:
-    return all(state.get("phase") == "done" for state in states)

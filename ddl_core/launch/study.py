@@ -9,7 +9,7 @@ from ddl_core.launch import fork_server, measuring, preflight
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.local import Local, show_until_ended
 from ddl_core.launch.plan import check_data, pending, write_plans
-from ddl_core.launch.screen import Screen, Silence, screen
+from ddl_core.launch.screen import Screen, screen
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.reconcile import queued, settled
 from ddl_core.launch.turns import run_in_turns
@@ -87,7 +87,7 @@ def _run_all(
     # Not in turns in a SLURM job, whose ranks may be on other nodes.
     turns = study.turns is not None and Allocation.current() is None
     total, part = (sum(one.spec.epochs for one in todo), "epoch") if turns else (len(todo), "run")
-    shown = screen(total, part) if progress else Silence()
+    shown = screen(total, part) if progress else Screen(total)
     try:
         if turns:
             run_in_turns(study, todo, tree, data_dir, launcher, shown)
