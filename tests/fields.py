@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args, get_origin
 
-from ddl_core.spec.emulation import PREFIX
+from ddl_core.spec.combinations import PREFIX
 from ddl_core.spec.registry import REGISTRIES, STRATEGIES
 from ddl_core.spec.run import RunSpec
 

@@ -13,7 +13,7 @@ from ddl_core.doctor import machine
 from ddl_core.errors import SpecError
 from ddl_core.launch.slurm import site
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.spec import plug_ins, registry
+from ddl_core.spec import registry
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
@@ -73,26 +73,26 @@ def announce(folder: Path, package: str, points: dict[str, str]) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder of packages; what they announce is read anew."""
     monkeypatch.syspath_prepend(tmp_path)
-    plug_ins._all.cache_clear()
+    registry._entry_points.cache_clear()
     yield tmp_path
-    plug_ins._all.cache_clear()
+    registry._entry_points.cache_clear()
 
 
 def test_a_name_replaces_none_and_stands_for_one_thing(path: Path) -> None:
     announce(path, "one", {"strategy": "ddp = one:X", "loader": "fast = one:Fast"})
     announce(path, "two", {"strategy": "a-b = two:X", "loader": "fast = two:Fast"})
-    chosen, left_out = plug_ins.plug_ins("strategy", registry.STRATEGIES)
+    chosen, left_out = registry.plug_ins("strategy", registry.STRATEGIES)
     assert chosen == {}
     assert sorted(left_out) == [
         "strategy 'a-b' of package two: a name is made of a-z, 0-9 and _",
         "strategy 'ddp' of package one: the project has one of that name; give it another",
     ]
-    chosen, left_out = plug_ins.plug_ins("loader", registry.LOADERS)
+    chosen, left_out = registry.plug_ins("loader", registry.LOADERS)
     assert chosen == {}
     assert left_out == [
         "loader 'fast' of package one and two: one name stands for one thing; uninstall all but one"
     ]
-    assert plug_ins.plug_ins("model", registry.MODELS) == ({}, [])
+    assert registry.plug_ins("model", registry.MODELS) == ({}, [])
 
 
 def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(

@@ -6,12 +6,13 @@ planned without torch, and a missing framework disables its own name only. Recor
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.spec.plug_ins import plug_ins
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,6 @@ class Entry:
         Whether a model's function gets the whole run, instead of its number of classes.
     one_run_per_process
         Whether a second run in the same process fails, so that engines end after each.
-    colour, marker
-        Of a strategy or a model in figures, e.g. ``"#0072B2"`` and ``"o"``; empty: the next free.
-    line, fill
-        Of a loader in figures, as matplotlib's line and marker fill styles; empty: the same.
     """
 
     code: str
@@ -56,10 +53,6 @@ class Entry:
     paced: bool = False
     of_run: bool = False
     one_run_per_process: bool = False
-    colour: str = ""
-    marker: str = ""
-    line: Any = ""
-    fill: str = ""
 
 
 # What computes: each in an environment of its own, but for torch.
@@ -90,17 +83,10 @@ LIBRARIES = {
 }
 _ALL = tuple(LIBRARIES)
 
-# Colours are from Okabe and Ito (2008), chosen so that their grey values differ as well. The code
-# is torch's; the other libraries have their own of the same name.
+# The code is torch's; the other libraries have their own of the same name.
 STRATEGIES = {
-    "single": Entry(
-        "ddl_core.train.strategies.single:Single",
-        "single process",
-        libraries=_ALL,
-        colour="#000000",
-        marker="D",
-    ),
-    "ddp": Entry("ddl_core.train.strategies.ddp:DDP", "PyTorch-DDP", colour="#0072B2", marker="o"),
+    "single": Entry("ddl_core.train.strategies.single:Single", "single process", libraries=_ALL),
+    "ddp": Entry("ddl_core.train.strategies.ddp:DDP", "PyTorch-DDP"),
     "horovod": Entry(
         "ddl_core.train.strategies.horovod:Horovod",
         "Horovod",
@@ -109,8 +95,6 @@ STRATEGIES = {
         install="make horovod",
         libraries=("torch", "tensorflow", "mxnet"),
         one_run_per_process=True,  # a second start ends with SIGSEGV
-        colour="#E69F00",
-        marker="s",
     ),
     "deepspeed": Entry(
         "ddl_core.train.strategies.deepspeed:DeepSpeed",
@@ -118,111 +102,50 @@ STRATEGIES = {
         packages=("deepspeed",),
         variables=("DEEPSPEED_", "DS_"),
         one_run_per_process=True,  # a second start looks for the group of the first
-        colour="#009E73",
-        marker="^",
     ),
-    "fsdp": Entry(
-        "ddl_core.train.strategies.fsdp:FSDP",
-        "PyTorch-FSDP",
-        one_run_per_process=True,
-        colour="#7B3294",
-        marker="*",
-    ),
+    "fsdp": Entry("ddl_core.train.strategies.fsdp:FSDP", "PyTorch-FSDP", one_run_per_process=True),
     "multiworker": Entry(
-        "ddl_core.libraries.tensorflow:TensorFlow",
-        "MultiWorkerMirrored",
-        libraries=("tensorflow",),
-        colour="#CC79A7",
-        marker="v",
+        "ddl_core.libraries.tensorflow:TensorFlow", "MultiWorkerMirrored", libraries=("tensorflow",)
     ),
-    "spmd": Entry(
-        "ddl_core.libraries.keras:Keras",
-        "shard_map",
-        libraries=("keras",),
-        colour="#56B4E9",
-        marker="P",
-    ),
-    "kvstore": Entry(
-        "ddl_core.libraries.mxnet:MXNet",
-        "KVStore",
-        libraries=("mxnet",),
-        colour="#D55E00",
-        marker="X",
-    ),
+    "spmd": Entry("ddl_core.libraries.keras:Keras", "shard_map", libraries=("keras",)),
+    "kvstore": Entry("ddl_core.libraries.mxnet:MXNet", "KVStore", libraries=("mxnet",)),
 }
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
 LOADERS = {
-    "native": Entry(
-        "ddl_core.train.loaders.native:Native", libraries=_ALL, line="solid", fill="full"
-    ),
-    "turbo": Entry("ddl_core.train.loaders.turbo:Turbo", line=(0, (2.5, 1)), fill="top"),
-    "memory": Entry("ddl_core.train.loaders.turbo:Memory", line=(0, (8, 1.5)), fill="none"),
+    "native": Entry("ddl_core.train.loaders.native:Native", libraries=_ALL),
+    "turbo": Entry("ddl_core.train.loaders.turbo:Turbo"),
+    "memory": Entry("ddl_core.train.loaders.turbo:Memory"),
     "dali_cpu": Entry(
-        "ddl_core.train.loaders.dali:DaliCPU",
-        "DALI (CPU)",
-        _DALI,
-        variables=("DALI_",),
-        line=(0, (5, 2)),
-        fill="left",
+        "ddl_core.train.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, variables=("DALI_",)
     ),
     "dali_gpu": Entry(
-        "ddl_core.train.loaders.dali:DaliGPU",
-        "DALI (GPU)",
-        _DALI,
-        variables=("DALI_",),
-        line=(0, (5, 2, 1, 2)),
-        fill="right",
+        "ddl_core.train.loaders.dali:DaliGPU", "DALI (GPU)", _DALI, variables=("DALI_",)
     ),
     "dali_reader_cpu": Entry(
         "ddl_core.train.loaders.dali_reader:DaliReaderCPU",
         "DALI reader (CPU)",
         _DALI,
         variables=("DALI_",),
-        line=(0, (9, 2, 3, 2)),
     ),
     "dali_reader_gpu": Entry(
         "ddl_core.train.loaders.dali_reader:DaliReaderGPU",
         "DALI reader (GPU)",
         _DALI,
         variables=("DALI_",),
-        line=(0, (9, 2, 3, 2, 1, 2)),
     ),
-    "synthetic": Entry(
-        "ddl_core.train.loaders.synthetic:Synthetic",
-        libraries=_ALL,
-        line=(0, (1, 1.5)),
-        fill="bottom",
-    ),
+    "synthetic": Entry("ddl_core.train.loaders.synthetic:Synthetic", libraries=_ALL),
 }
 
-# Colours are the "muted" ones of Paul Tol, Colour Schemes (SRON/EPS/TN/09-002, 2021): no strategy
-# has one of them.
 MODELS = {
-    "resnet18": Entry(
-        "ddl_core.train.models:resnet18", "ResNet18", libraries=_ALL, colour="#88CCEE", marker="D"
-    ),
-    "resnet50": Entry(
-        "ddl_core.train.models:resnet50", "ResNet50", libraries=_ALL, colour="#44AA99", marker="o"
-    ),
-    "resnet101": Entry(
-        "ddl_core.train.models:resnet101", "ResNet101", libraries=_ALL, colour="#AA4499", marker="s"
-    ),
-    "resnet152": Entry(
-        "ddl_core.train.models:resnet152", "ResNet152", libraries=_ALL, colour="#332288", marker="^"
-    ),
-    "resnet8": Entry(
-        "ddl_core.train.models:resnet8", "ResNet8", libraries=_ALL, colour="#DDCC77", marker="8"
-    ),
-    "resnet44": Entry(
-        "ddl_core.train.models:resnet44", "ResNet44", libraries=_ALL, colour="#999933", marker="d"
-    ),
-    "alexnet": Entry(
-        "ddl_core.train.models:alexnet", "AlexNet", libraries=_ALL, colour="#CC6677", marker="*"
-    ),
-    "googlenet": Entry(
-        "ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL, colour="#882255", marker="H"
-    ),
+    "resnet18": Entry("ddl_core.train.models:resnet18", "ResNet18", libraries=_ALL),
+    "resnet50": Entry("ddl_core.train.models:resnet50", "ResNet50", libraries=_ALL),
+    "resnet101": Entry("ddl_core.train.models:resnet101", "ResNet101", libraries=_ALL),
+    "resnet152": Entry("ddl_core.train.models:resnet152", "ResNet152", libraries=_ALL),
+    "resnet8": Entry("ddl_core.train.models:resnet8", "ResNet8", libraries=_ALL),
+    "resnet44": Entry("ddl_core.train.models:resnet44", "ResNet44", libraries=_ALL),
+    "alexnet": Entry("ddl_core.train.models:alexnet", "AlexNet", libraries=_ALL),
+    "googlenet": Entry("ddl_core.train.models:googlenet", "GoogLeNet", libraries=_ALL),
     "paced_resnet50": Entry(
         "ddl_core.emulation.network:paced_resnet50", "paced ResNet50", paced=True, of_run=True
     ),
@@ -245,28 +168,75 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "model": MODELS,
 }
 
+
+class PlugIn(NamedTuple):
+    """A name, where what it stands for is (``"module:attribute"``), and the package it is from."""
+
+    name: str
+    code: str
+    package: str
+
+
+def plug_ins(kind: str, taken: Collection[str]) -> tuple[dict[str, PlugIn], list[str]]:
+    """Return what installed packages announce as entry points of the group ``ddl_core.<kind>``.
+
+    None of the packages is imported; ``docs/plug_ins.md`` has a whole example.
+
+    Parameters
+    ----------
+    kind
+        ``"strategy"``, ``"loader"``, ``"model"`` or ``"site"``.
+    taken
+        Names that the project has: no package replaces one.
+
+    Returns
+    -------
+    plug_ins
+        By name.
+    left_out
+        A sentence on each that cannot be had.
+    """
+    found: dict[str, set[PlugIn]] = {}  # a package may be on the path twice
+    for point in _entry_points(f"ddl_core.{kind}"):
+        package = point.dist.name if point.dist else "?"
+        found.setdefault(point.name, set()).add(PlugIn(point.name, point.value.strip(), package))
+    chosen, left_out = {}, []
+    for name, several in found.items():
+        packages = " and ".join(sorted({one.package for one in several}))
+        announced = f"{kind} {name!r} of package {packages}"
+        if not re.fullmatch("[a-z0-9_]+", name):  # it becomes part of a folder's name
+            left_out.append(f"{announced}: a name is made of a-z, 0-9 and _")
+        elif name in taken:
+            left_out.append(f"{announced}: the project has one of that name; give it another")
+        elif len(several) > 1:
+            left_out.append(f"{announced}: one name stands for one thing; uninstall all but one")
+        else:
+            chosen[name] = several.pop()
+    return chosen, left_out
+
+
+@cache
+def _entry_points(group: str) -> metadata.EntryPoints:
+    """Return the entry points of all installed packages, which takes 10 ms to find."""
+    return metadata.entry_points(group=group)
+
+
 _BROUGHT: set[str] = set()  # by packages, none of which brings fields of a run
 LEFT_OUT: list[str] = []  # a sentence on each name of a package that cannot be had
 
-
-def _plug_in(kind: str) -> None:
-    """Add the names that installed packages announce."""
-    found, left_out = plug_ins(kind, REGISTRIES[kind])
-    LEFT_OUT.extend(left_out)
-    _BROUGHT.update(found)
-    REGISTRIES[kind] |= {
-        one.name: Entry(
-            one.code,
-            packages=(one.package,),
-            install=f"pip install {one.package}",
+for _kind in ("strategy", "loader", "model"):  # a library has an environment of its own
+    _found, _left_out = plug_ins(_kind, REGISTRIES[_kind])
+    LEFT_OUT.extend(_left_out)
+    _BROUGHT.update(_found)
+    REGISTRIES[_kind] |= {
+        _one.name: Entry(
+            _one.code,
+            packages=(_one.package,),
+            install=f"pip install {_one.package}",
             one_run_per_process=True,  # whether a second would fail is not known
         )
-        for one in found.values()
+        for _one in _found.values()
     }
-
-
-for _kind in ("strategy", "loader", "model"):  # a library has an environment of its own
-    _plug_in(_kind)
 
 
 def known(kind: str, name: str) -> Entry | None:

@@ -1,12 +1,9 @@
-"""What a run is: `RunSpec`, from which names, command lines and table columns follow.
-
-In one file, because a field, its bounds and what it cannot stand beside are read together.
-"""
+"""What a run is: `RunSpec`, from which names, command lines and table columns follow."""
 
 import hashlib
 import json
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,13 +12,12 @@ from pydantic import (
     Field,
     PositiveInt,
     ValidationError,
-    model_validator,
 )
 
 from ddl_core.errors import SpecError
-from ddl_core.spec import combinations, emulation
+from ddl_core.spec import combinations
 from ddl_core.spec.gate import describe
-from ddl_core.spec.registry import REGISTRIES, check_name, known, owner
+from ddl_core.spec.registry import check_name
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
@@ -29,12 +25,6 @@ IMAGENET_EVAL_IMAGES = 50_000
 # Horovod's ranks meet over Gloo by asking one server for every other rank, and connect to all:
 # minutes, then more sockets than a process may have. Above this they need MPI.
 MOST_NODES_OVER_GLOO = 16
-
-# What the loop of the other libraries does not have.
-TORCH_ONLY = (
-    *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
-    *("profile_steps", "nsys"),
-)
 
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
@@ -225,109 +215,6 @@ class RunSpec(BaseModel):
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of weights, order and augmentation")
     repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.strategy == "single" and self.world_size > 1:
-            raise ValueError(
-                f"strategy 'single' is one process, but nodes x gpus_per_node = {self.world_size}; "
-                "use 'ddp', or `accumulation` for virtual workers"
-            )
-        self._check_library()
-        self._check_loader()
-        self._check_profile()
-        emulation.check(self)
-        if self.window_steps and self.eval_every:
-            raise ValueError(
-                f"window_steps = {self.window_steps} may make an epoch several passes over the "
-                f"images, and accuracy is told by pass, but eval_every = {self.eval_every}; set it "
-                "to 0, or leave window_steps out"
-            )
-        self._check_powersgd()
-        if self.nesterov and (self.optimizer == "lamb" or self.momentum == 0):
-            raise ValueError(
-                f"nesterov = true needs momentum, but optimizer = {self.optimizer!r} and momentum "
-                f"= {self.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
-            )
-        for name in self.model_dump(exclude_defaults=True):
-            if owner(name) not in (None, self.strategy):
-                raise ValueError(
-                    f"{name} is a setting of strategy {owner(name)!r}, but the run's strategy is "
-                    f"{self.strategy!r}; leave it out"
-                )
-        return self
-
-    def _check_library(self) -> None:
-        for kind in ("strategy", "loader", "model"):
-            name = getattr(self, kind)
-            entry = known(kind, name)
-            assert entry is not None  # else its field would have said so
-            if self.library not in entry.libraries:
-                others = REGISTRIES[kind].items()
-                own = [one for one, other in others if self.library in other.libraries]
-                raise ValueError(
-                    f"{kind} {name!r} is not one of library {self.library!r}; choose one of: "
-                    f"{', '.join(own)}; or library {' or '.join(map(repr, entry.libraries))}"
-                )
-        if self.library != "torch":
-            asked = self.model_dump(include=set(TORCH_ONLY), exclude_defaults=True)
-            for name, value in asked.items():
-                raise ValueError(
-                    f"{name} = {value!r} is of library 'torch' alone, but library = "
-                    f"{self.library!r}; leave it out"
-                )
-
-    def _check_powersgd(self) -> None:
-        if self.ddp_compression == "powersgd":
-            if self.precision == "fp16":
-                raise ValueError(
-                    "ddp_compression = 'powersgd' with precision = 'fp16': gradients that overflow "
-                    "once would stay in what it has not sent yet, and nothing be learnt from then "
-                    "on; use precision 'bf16' or 'fp32', or ddp_compression 'fp16'"
-                )
-            if self.checkpoint_every:
-                raise ValueError(
-                    f"ddp_compression = 'powersgd' keeps on each rank what it has not sent yet, "
-                    f"which no checkpoint holds, but checkpoint_every = {self.checkpoint_every}; "
-                    "set it to 0"
-                )
-            return
-        for name in ("ddp_powersgd_rank", "ddp_powersgd_start"):
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} = {value} is of ddp_compression = 'powersgd' alone, but "
-                    f"ddp_compression = {self.ddp_compression!r}; leave it out"
-                )
-
-    def _check_loader(self) -> None:
-        if self.loader == "synthetic" and self.data_format != "folder":
-            raise ValueError("loader 'synthetic' reads no files; leave data_format out")
-        if self.loader == "synthetic" and self.work == "load":
-            raise ValueError("loader 'synthetic' is never waited for; work = 'load' needs another")
-        if self.loader in ("dali_gpu", "dali_reader_gpu") and self.device == "cpu":
-            raise ValueError(
-                f"loader {self.loader!r} decodes on a GPU, but device = 'cpu'; use loader "
-                f"{self.loader.replace('gpu', 'cpu')!r}"
-            )
-        if self.loader.startswith("dali") and self.loader_workers == 0:
-            raise ValueError("loader_workers = 0: DALI needs at least one thread")
-
-    def _check_profile(self) -> None:
-        if self.profile_steps and self.nsys:
-            raise ValueError(
-                f"profile_steps = {self.profile_steps}, but nsys = true: a GPU has one profiler at "
-                "a time; leave one of them out"
-            )
-        if self.profile_steps and self.work == "load":
-            raise ValueError(
-                f"profile_steps = {self.profile_steps}, but work = 'load' has no training to "
-                "watch; leave one of them out"
-            )
-        if self.profile_steps and self.epochs < 2:
-            raise ValueError(
-                f"profile_steps = {self.profile_steps} watches the last epoch, which then does not "
-                f"count, but epochs = {self.epochs}; use 2 at least, or 3 for a throughput as well"
-            )
 
     @property
     def world_size(self) -> int:

@@ -27,7 +27,7 @@ def test_a_mistake_in_any_command_is_told(path: Words, world: World) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    "kind", ["unknown option", "variable", "file bad.yaml", "STUDY 'na\udce9ve'"]
+    "kind", ["unknown option", "variable", "file bad.yaml", "STUDY 'na\\udce9ve'"]
 )
 def test_a_process_says_the_same(kind: str, world: World) -> None:
     bad = next(bad for bad in mistakes(("study", "plan"), world) if bad.kind == kind)

@@ -18,34 +18,26 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from ddl_core.analysis import looks
 from ddl_core.spec.labels import NAMES, called, phrase
 from ddl_core.spec.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, title
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
-# Colours, markers, lines and fillings of what is registered stand with their names.
-STRATEGY_COLOURS = {name: entry.colour for name, entry in STRATEGIES.items() if entry.colour}
-STRATEGY_MARKERS = {name: entry.marker for name, entry in STRATEGIES.items() if entry.marker}
+STRATEGY_COLOURS, STRATEGY_MARKERS = looks.STRATEGY_COLOURS, looks.STRATEGY_MARKERS
+LOADER_LINES, LOADER_FILLS = looks.LOADER_LINES, looks.LOADER_FILLS
+MODEL_COLOURS, MODEL_MARKERS = looks.MODEL_COLOURS, looks.MODEL_MARKERS
 _OWN_COLOURS = {
-    entry.libraries[0]: entry.colour
-    for entry in STRATEGIES.values()
-    if len(entry.libraries) == 1 and entry.libraries != ("torch",)
+    entry.libraries[0]: looks.STRATEGY_COLOURS[name]
+    for name, entry in STRATEGIES.items()
+    if len(entry.libraries) == 1 and entry.libraries != ("torch",) and name in STRATEGY_COLOURS
 }
-
-# The paper does not always say whether its DALI decoded on the CPU or on the GPU.
 _PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
-_LOADERS = {**LOADERS, **_PAPERS}
-LOADER_LINES: dict[str, Any] = {name: entry.line for name, entry in _LOADERS.items() if entry.line}
-# How a measured marker is filled; the rest is white.
-LOADER_FILLS = {name: entry.fill for name, entry in _LOADERS.items() if entry.fill}
 
 FORMAT_NAMES = NAMES["data_format"]
 # Many small files, few large ones: sizes of marker and line in points.
 FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
 FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
-
-MODEL_COLOURS = {name: entry.colour for name, entry in MODELS.items() if entry.colour}
-MODEL_MARKERS = {name: entry.marker for name, entry in MODELS.items() if entry.marker}
 
 SCHEDULE_NAMES = NAMES["schedule"]
 SCHEDULE_COLOURS = {

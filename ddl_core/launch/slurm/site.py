@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from ddl_core.errors import SpecError
 from ddl_core.records.paths import SITES
 from ddl_core.spec.gate import reading
-from ddl_core.spec.plug_ins import PlugIn, plug_ins
+from ddl_core.spec.registry import PlugIn, plug_ins
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")

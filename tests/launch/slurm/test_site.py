@@ -49,7 +49,7 @@ def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
     path.write_text('description = "mine"\ncpus_per_rank = 3\n')
     assert find_site(str(path)).cpus_per_rank == 3
     path.write_text("description = ")
-    with pytest.raises(SpecError, match="is not valid TOML"):
+    with pytest.raises(SpecError, match="is not a valid site file"):
         find_site(str(path))
 
 
