@@ -23,7 +23,7 @@ from ddl_core.train import device
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.loop import Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 BARE, LOOP = "bare loop", "train_one_epoch"
 TARGET = 0.98

@@ -10,20 +10,20 @@ Target: at least 0.99 of the throughput without marks.
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
-
-from torch import nn
 
 from benchmarks.loop_overhead import SHORT_STEPS
 from benchmarks.turns import in_turns, ratio, say, seconds, stored
+from ddl_core.rank.energy import Meter
+from ddl_core.rank.timing import Clock
 from ddl_core.records.profile import Phase
 from ddl_core.spec.registry import resolve
 from ddl_core.train import device, loop
-from ddl_core.train.clock import Clock
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
+from ddl_core.train.timing import TorchTimestamps, make_clock, marking_backward
 
 WITH, WITHOUT = "with marks", "without"
 TARGET = 0.99
@@ -39,9 +39,10 @@ class PlainClock(Clock):
         if phase == "update":
             super()._mark(phase)
 
-    def watching(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Watch nothing."""
-        return nullcontext()
+
+def plain_clock(strategy: Single, annotate: bool = False, meter: Meter | None = None) -> PlainClock:
+    """Return a clock with few marks."""
+    return PlainClock(strategy, TorchTimestamps(strategy.device, annotate), meter)
 
 
 def compare() -> dict[str, Any]:
@@ -52,14 +53,15 @@ def compare() -> dict[str, Any]:
     trainee = loop.Trainee.build(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
     loader = Synthetic(SHORT_STEPS, None, "train", 0, 1, group.device)
 
-    def epoch(clock: type[Clock]) -> Callable[[], object]:
+    def epoch(marks: bool) -> Callable[[], object]:
         def work() -> object:
-            loop.Clock = clock  # type: ignore[misc]
+            loop.make_clock = make_clock if marks else plain_clock
+            loop.marking_backward = marking_backward if marks else lambda *_: nullcontext()
             return loop.train_one_epoch(trainee, loader, 0, lambda done, steps: None)
 
         return work
 
-    took = in_turns({WITHOUT: epoch(PlainClock), WITH: epoch(Clock)}, MINUTES)
+    took = in_turns({WITHOUT: epoch(marks=False), WITH: epoch(marks=True)}, MINUTES)
     step_s = statistics.median(window.wall for window in took[WITH]) / len(loader)
     return {
         "ratios": [ratio(took, WITH, WITHOUT, TARGET)],
@@ -71,10 +73,10 @@ def compare() -> dict[str, Any]:
 
 def mark_seconds(group: Single) -> float:
     """Return the seconds of one mark: the largest of the calls that set one, the gradient's."""
-    clock = Clock(group)
+    clock = make_clock(group)
     before = time.perf_counter()
     for _ in range(CALLS):
-        clock.gradients_are_there()
+        clock.backward_done()
     return (time.perf_counter() - before) / CALLS
 
 

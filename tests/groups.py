@@ -34,7 +34,7 @@ class ThreadRank:
     """One rank's view."""
 
     device = torch.device("cpu")
-    shares_weights = False
+    is_sharded = False
     waits_in_backward = False
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:

@@ -8,9 +8,9 @@ import torch
 from benchmarks.gpu import __main__ as campaign
 from benchmarks.gpu import checks, overhead, report
 from ddl_core.launch.plan import find_study
+from ddl_core.rank.timing import Clock
 from ddl_core.records.ledger import plan
 from ddl_core.records.paths import Tree
-from ddl_core.train.clock import Clock
 
 
 @pytest.mark.numeric

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ddl_core.errors import DDLError
-from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy import Meter
 from ddl_core.records.run import Spent
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
@@ -25,8 +25,7 @@ from ddl_core.train.device import configure, identity
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.loop import Outcome, Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.group import Reducing
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 STEPS = 4
 SAME = 1e-3  # |a - b| / |b| of weights after four fp32 steps on two kinds of processor
@@ -256,7 +255,7 @@ def energy_is_power_times_time(device: str) -> str:
     """Hold the counter of joules against the power that the driver reports meanwhile."""
     group = Single(spec_of(device))
     gpu = identity(group.device)
-    with Meter(Reducing(group), gpu) as meter:
+    with Meter(group, gpu) as meter:
         if meter.method is None or gpu is None:
             raise Skipped(meter.missing or "no GPU, so no power to compare with")
         meter.start()

@@ -8,12 +8,11 @@ from torch import nn
 from benchmarks.turns import Took, in_turns, ratio, say, timed
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.compiler import check_compiled, compile_network
-from ddl_core.train.device import configure
+from ddl_core.train.device import check_compiled, compile_network, configure
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.loop import Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 TARGET = 0.98
 STEPS = 20

@@ -55,10 +55,9 @@ class Begun(NamedTuple):
 class Native:
     """Image files or TFRecord, decoded, cut and resized by Pillow; one rank's share of one split.
 
-    As torch's `native` for all that a rank is told and asked (`ddl_core.rank.rules.Source`), with
-    ``loader_workers`` threads in place of processes: they make ``loader_prefetch`` batches ahead
-    of the one that is used, and end with the epoch. Without any, the rank itself makes a batch
-    when it is asked for it.
+    ``loader_workers`` threads make batches, ``loader_prefetch`` ahead of the one that is used; they
+    end with the epoch. Without any, the rank itself makes a batch when it is
+    asked for it.
 
     Parameters
     ----------

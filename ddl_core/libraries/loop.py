@@ -5,27 +5,24 @@ step cannot be watched, and is proved by tests/libraries instead.
 """
 
 import math
-import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import broken
 from ddl_core.libraries.protocol import Batches, Floats, Library, State
-from ddl_core.rank.clock import Clock, Seconds
-from ddl_core.rank.energy.meter import Meter
-from ddl_core.rank.group import Group
-from ddl_core.rank.outcome import OnStep, Outcome
-from ddl_core.rank.rules import (
+from ddl_core.rank.energy import Meter
+from ddl_core.rank.fairness import (
     check_agreement,
     check_epoch,
     check_evaluation,
     count_corrupt,
     refuse_broken_data,
 )
+from ddl_core.rank.group import Group
+from ddl_core.rank.outcome import OnStep, Outcome
 from ddl_core.rank.state import state_sha256
-from ddl_core.records.profile import Phase
+from ddl_core.rank.timing import Clock, HostTimestamps
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 
@@ -34,23 +31,16 @@ SINGLE = 1e-6  # relative: a number that went through float32
 BUSY = 1.1  # a processor's clock against that of the wall, and what the system does for a rank
 
 
-class Marks:
-    """Moments of the host, for the clock: these libraries offer none of the device."""
+class Timestamps(HostTimestamps):
+    """Timestamps of the host: these frameworks offer none of the device."""
 
     def __init__(self, library: Library) -> None:
-        self.wait = library.wait
-        self.tell_steps = library.synchronous
+        self._library = library
+        self.has_step_times = library.synchronous
 
-    def now(self) -> float:
-        """Return seconds."""
-        return time.perf_counter()
-
-    def seconds(self, moments: list[Any]) -> Seconds:
-        """Return the seconds between neighbours."""
-        return np.diff(moments)
-
-    def show(self, phase: Phase) -> None:
-        """Show nothing: no profiler watches."""
+    def wait(self) -> None:
+        """Wait for the device."""
+        self._library.wait()
 
 
 class Loop:
@@ -89,7 +79,7 @@ class Loop:
         steps, rate = len(source), math.nan
         images_per_epoch = steps * spec.global_batch_size
         source.set_epoch(epoch)
-        clock = Clock(group, Marks(library), self._meter)
+        clock = Clock(group, Timestamps(library), self._meter)
         clock.start()
         batches = clock.batches(iter(source))
         for step in range(steps):
@@ -129,7 +119,7 @@ class Loop:
         totals = np.zeros(3)
         own = 0
         source.set_epoch(0)
-        clock = Clock(group, Marks(library), self._meter)
+        clock = Clock(group, Timestamps(library), self._meter)
         clock.start()
         for step, (images, labels) in enumerate(clock.batches(iter(source)), start=1):
             logits = library.predict(filled(images, self.spec.local_batch_size))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ddl_core.errors import LaunchError
 from ddl_core.processes import TOKEN
-from ddl_core.rank.group import Place, Reduction
+from ddl_core.rank.group import RankInfo, Reduction
 from ddl_core.spec.run import RunSpec
 
 LOCAL = "127.0.0.1"
@@ -50,7 +50,7 @@ class Meeting:
     """
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
-        place = Place.from_environment(spec)
+        place = RankInfo.from_environment(spec)
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.host = _own_address() if spec.nodes > 1 else LOCAL
         self._kept: list[socket.socket] = []

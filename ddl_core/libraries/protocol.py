@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import LaunchError
-from ddl_core.rank.rules import Source
+from ddl_core.rank.fairness import Source
 from ddl_core.rank.state import Floats as Floats
 from ddl_core.rank.state import State as State
 from ddl_core.records import gpus

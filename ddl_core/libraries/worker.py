@@ -16,10 +16,10 @@ from ddl_core.libraries.meeting import Meeting
 from ddl_core.libraries.protocol import Batches, Library, State
 from ddl_core.rank import entry, state
 from ddl_core.rank.cores import affinity
-from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy import Meter
 from ddl_core.rank.entry import Entry
+from ddl_core.rank.fairness import check_agreement
 from ddl_core.rank.order import Split
-from ddl_core.rank.rules import check_agreement
 from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.spec.registry import resolve

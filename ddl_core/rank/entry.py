@@ -20,8 +20,8 @@ from ddl_core.emulation.counters import RankCounters
 from ddl_core.errors import DDLError
 from ddl_core.private import caches
 from ddl_core.processes import allow_open_files, die_with_parent
+from ddl_core.rank.fairness import Source
 from ddl_core.rank.outcome import Outcome
-from ddl_core.rank.rules import Source
 from ddl_core.rank.turns import Turns
 from ddl_core.records.environment import told
 from ddl_core.records.paths import BoxFiles, RunFiles

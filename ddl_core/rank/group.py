@@ -1,4 +1,4 @@
-"""One rank's place among the others, and what all of them can do together without a tensor."""
+"""Which rank of a run a process is, and what ranks can do together without a tensor."""
 
 import os
 from dataclasses import dataclass
@@ -12,43 +12,9 @@ from ddl_core.spec.run import RunSpec
 Reduction = Literal["sum", "min", "max"]
 
 
-class Ranks(Protocol):
-    """Which of a run's ranks one is, `local_rank` on its machine."""
-
-    @property
-    def rank(self) -> int:
-        """From 0."""
-        ...
-
-    @property
-    def local_rank(self) -> int:
-        """From 0."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """How many there are."""
-        ...
-
-
-class Group(Ranks, Protocol):
-    """The ranks of a run, as one of them sees them."""
-
-    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
-        """Return `values` reduced over ranks element by element, in their own type. A collective.
-
-        Exact for integers and float64.
-        """
-        ...
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        ...
-
-
 @dataclass(frozen=True)
-class Place:
-    """Place of this process: `rank` of `world_size`, `local_rank` on its machine."""
+class RankInfo:
+    """Which rank this process is: `rank` of `world_size`, `local_rank` on its node."""
 
     rank: int
     local_rank: int
@@ -63,14 +29,33 @@ class Place:
         LaunchError
             If the number of processes is not the one that `spec` asks for.
         """
-        place = cls(
+        info = cls(
             rank=int(os.environ.get("RANK", 0)),
             local_rank=int(os.environ.get("LOCAL_RANK", 0)),
             world_size=int(os.environ.get("WORLD_SIZE", 1)),
         )
-        if place.world_size != spec.world_size:
+        if info.world_size != spec.world_size:
             raise LaunchError(
-                f"{place.world_size} ranks were started, but the run asks for {spec.world_size} "
+                f"{info.world_size} ranks were started, but the run asks for {spec.world_size} "
                 f"(nodes {spec.nodes} x gpus_per_node {spec.gpus_per_node})"
             )
-        return place
+        return info
+
+
+class Group(Protocol):
+    """The ranks of a run, as one of them sees them: `rank` of `world_size`, from 0."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
+        """Return `values` reduced over ranks element by element, in their own type. A collective.
+
+        Exact for integers and float64.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        ...

@@ -7,7 +7,7 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from ddl_core.processes import TURNS
-from ddl_core.rank.group import Ranks
+from ddl_core.rank.group import Group
 from ddl_core.spec.run import RunSpec
 
 MIB = 1024 * 1024
@@ -32,14 +32,14 @@ def configure(spec: RunSpec) -> None:
         os.environ.setdefault(name, seconds)
 
 
-def take_place(spec: RunSpec, place: Ranks) -> None:
+def take_place(spec: RunSpec, info: Group) -> None:
     """Tell Horovod which rank this is, as its own launcher would, and that ranks meet over Gloo."""
     _set(
-        RANK=place.rank,
-        SIZE=place.world_size,
-        LOCAL_RANK=place.local_rank,
+        RANK=info.rank,
+        SIZE=info.world_size,
+        LOCAL_RANK=info.local_rank,
         LOCAL_SIZE=spec.gpus_per_node,
-        CROSS_RANK=place.rank // spec.gpus_per_node,
+        CROSS_RANK=info.rank // spec.gpus_per_node,
         CROSS_SIZE=spec.nodes,
         CONTROLLER="gloo",
         CPU_OPERATIONS="gloo",
@@ -63,7 +63,7 @@ def meet_at(host: str, port: str) -> None:
 
 
 def close(server: RendezvousHTTPServer | None) -> None:
-    """End the meeting place."""
+    """End the meeting info."""
     if server:
         server.shutdown()
         server.server_close()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddl_core.rank.clock import Window
+from ddl_core.rank.timing import EpochTiming
 
 OnStep = Callable[[int, int], None]
 """Called after each step with the steps done and the steps of the epoch."""
@@ -20,7 +20,7 @@ class Outcome:
     device synchronisations on this rank, null for evaluation and for a compiled network.
     """
 
-    window: Window
+    window: EpochTiming
     steps: int
     samples: int
     corrupt_images: int

@@ -85,7 +85,7 @@ _ALL = tuple(LIBRARIES)
 
 # The code is torch's; the other libraries have their own of the same name.
 STRATEGIES = {
-    "single": Entry("ddl_core.train.strategies.single:Single", "single process", libraries=_ALL),
+    "single": Entry("ddl_core.train.strategies.base:Single", "single process", libraries=_ALL),
     "ddp": Entry("ddl_core.train.strategies.ddp:DDP", "PyTorch-DDP"),
     "horovod": Entry(
         "ddl_core.train.strategies.horovod:Horovod",
@@ -153,9 +153,9 @@ MODELS = {
 # Whose networks are asked for as "timm/convnext_tiny".
 ZOOS = {
     "torchvision": Entry(
-        "ddl_core.train.zoos:of_torchvision", packages=("torchvision",), of_run=True
+        "ddl_core.train.models:of_torchvision", packages=("torchvision",), of_run=True
     ),
-    "timm": Entry("ddl_core.train.zoos:of_timm", packages=("timm",), of_run=True),
+    "timm": Entry("ddl_core.train.models:of_timm", packages=("timm",), of_run=True),
 }
 _IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
 # "package.module:function": a network of one's own, of its number of classes.

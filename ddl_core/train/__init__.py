@@ -1,20 +1,16 @@
-"""What happens inside a rank: one loop, one clock, and the rules that every run is held to.
+"""What happens inside a rank that trains with PyTorch.
 
-The tour, 15 files in an hour; each is one idea:
+Files in reading order:
 
 1. `spec/run.py`: what a run is, all of its settings
 2. `spec/schedules.py`: the learning rate, a function of images seen
-3. `train/protocols.py`: what a framework and a data path must offer
-4. `train/loop.py`: train, evaluate, load: one epoch each, the same for all
-5. `rank/clock.py`: what is timed, and when
-6. `train/fairness.py`: the rules, and how a broken one ends the run
-7. `train/optim.py`: the optimiser, and how it is given its rate
-8. `train/models.py`: the networks
-9. `train/strategies/ddp.py`: one framework
-10. `train/strategies/group.py`: who am I among the ranks, and collectives
-11. `rank/order.py`: which image when
-12. `rank/views.py`: which part of it, and its pixels
-13. `train/loaders/native.py`: one data path
-14. `rank/entry.py`: what a rank leaves of its run
-15. `train/worker.py`: one rank of a run, from its start to its end
+3. `train/loop.py`: train, evaluate, load: one epoch each
+4. `train/strategies/base.py`: what a strategy does, and its defaults
+5. `train/strategies/ddp.py`: one strategy
+6. `train/loaders/base.py`, `train/loaders/native.py`: what a loader offers; one loader
+7. `rank/order.py`, `rank/views.py`: which image when, and which part of it
+8. `rank/timing.py`, `train/timing.py`: what is timed, and when
+9. `rank/fairness.py`, `train/fairness.py`: the checks of every run
+10. `train/optim.py`, `train/models.py`: the optimiser and the networks
+11. `rank/entry.py`, `train/worker.py`: what a rank records, and its course
 """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ddl_core.train.protocols import Strategy
+from ddl_core.train.strategies.base import Strategy
 
 
 class VirtualWorkers:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from ddl_core.datasets.shards import shards_folder
-from ddl_core.rank.clock import cpu_seconds
+from ddl_core.rank.timing import cpu_seconds
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.dataloader import ProcessLoader

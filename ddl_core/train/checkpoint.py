@@ -11,7 +11,7 @@ from torch import nn
 from ddl_core.errors import RecordError
 from ddl_core.records.storage import cannot_write
 from ddl_core.train.loop import Trainee
-from ddl_core.train.protocols import Strategy
+from ddl_core.train.strategies.base import Strategy
 
 
 def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
@@ -90,7 +90,7 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
         digest.update(name.encode())
         flat = tensor.detach().contiguous().cpu().flatten()
         digest.update(flat.view(torch.uint8).numpy().tobytes())
-    if strategy is None or not strategy.shares_weights:
+    if strategy is None or not strategy.is_sharded:
         return digest.hexdigest()
     own = torch.tensor(list(digest.digest()), device=strategy.device)
     return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()

@@ -1,14 +1,27 @@
-"""What torch knows of the device a rank computes on, and the settings a run asks of it."""
+"""The device of a rank: torch's switches, facts for the record, peak memory, torch.compile."""
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from ddl_core.errors import LaunchError
+from ddl_core.private import compiled
+from ddl_core.records import gpus
 from ddl_core.records.profile import WINDOW
 from ddl_core.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from ddl_core.train.strategies.base import Strategy
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET_THE_PEAK = "5"  # proc(5)
+_NEEDED = {"VmHWM", "RssFile", "RssShmem"}
 
 
 def configure(spec: RunSpec) -> None:
@@ -20,6 +33,33 @@ def configure(spec: RunSpec) -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = spec.precision == "tf32"
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """Return this rank's device for ``"auto"``, ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    LaunchError
+        If CUDA is asked for and not there; or if torch sees no GPU where the driver lists one.
+    """
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        # What a newer driver or another torch would train on a GPU is not trained on the CPU.
+        cuda = torch.version.cuda
+        if why := gpus.unseen(cuda):
+            raise LaunchError(f"{why}; {gpus.remedy(cuda)}; or choose device 'cpu'")
+        if wanted == "auto":
+            return torch.device("cpu")
+        raise LaunchError(
+            "device 'cuda' was asked for, but torch sees no CUDA device; "
+            "use device 'cpu' or 'auto', or a CUDA build of torch on a machine with a GPU"
+        )
+    # Some sites show every rank all GPUs of the node, some only its own.
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -80,3 +120,92 @@ def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
             yield True
     else:
         yield False
+
+
+class PeakMemory:
+    """Watches the memory of a rank.
+
+    On a GPU that is what torch's tensors take. On the CPU it is what the process has in its main
+    memory above what it had when this was made: before there was a network, and without files that
+    are only mapped, such as libraries.
+    """
+
+    def __init__(self, strategy: "Strategy") -> None:
+        self._strategy = strategy
+        self._before = _resident().get("RssAnon", 0)
+        self._forgets = False
+
+    def begin(self) -> None:
+        """Begin a measurement."""
+        if self._strategy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._strategy.device)
+            return
+        try:
+            CLEAR.write_text(FORGET_THE_PEAK)
+        except OSError:  # not Linux, or one that does not let a process ask for it
+            self._forgets = False
+        else:
+            self._forgets = True
+
+    def peak(self) -> int | None:
+        """Return bytes, the most of any rank since `begin`; None where none can tell.
+
+        A collective.
+        """
+        own = torch.tensor(float(self._own()), dtype=torch.float64, device=self._strategy.device)
+        return int(self._strategy.all_reduce(own, "max").item()) or None
+
+    def _own(self) -> int:
+        if self._strategy.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._strategy.device)
+        if not self._forgets:
+            return 0
+        now = _resident()
+        if not now.keys() >= _NEEDED:  # a Linux before 4.5, or what only looks like one
+            return 0
+        mapped = now["RssFile"] + now["RssShmem"]
+        return max(0, now["VmHWM"] - mapped - self._before)
+
+
+def _resident() -> dict[str, int]:
+    """Return what Linux says of this process's main memory, bytes."""
+    if not STATUS.exists():  # not Linux
+        return {}
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return {
+        words[0].rstrip(":"): 1024 * int(words[1])
+        for words in lines
+        if words and words[0].startswith(("VmHWM", "Rss"))
+    }
+
+
+def compile_network(network: nn.Module) -> None:
+    """Have `network` compiled in place when it is first called.
+
+    What torch would otherwise run uncompiled with a warning, because it gave up, ends the run. So
+    does a folder for what it makes that is not this user's alone.
+    """
+    os.environ.update(compiled())
+    import torch._dynamo  # takes a second, which runs without it need not spend
+
+    torch._dynamo.config.suppress_errors = False
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    network.compile()
+
+
+def check_compiled() -> None:
+    """Check, after a first epoch, that this process has compiled something.
+
+    Raises
+    ------
+    LaunchError
+        If it has not: torch leaves some networks, and all of them if told by the environment, as
+        they are without a word.
+    """
+    from torch._dynamo.utils import counters
+
+    if not counters["stats"]["unique_graphs"]:
+        raise LaunchError(
+            "compile = true, but torch.compile has compiled nothing; unset TORCHDYNAMO_DISABLE and "
+            "TORCH_COMPILE_DISABLE if the shell has them, or set compile to false"
+        )

@@ -1,7 +1,7 @@
 """The fairness contract, checked in every run: a broken rule ends the run and names itself.
 
-Same setup, same gradients; that the images are the same is checked by `rank/rules.py`. What costs
-more than a counter is done outside the timed window, or only in the first steps after a start,
+Same setup, same gradients; `rank/fairness.py` checks that the images are the same. What costs more
+than a counter is done outside the timed window, or only in the first steps after a start,
 which lie in a cold epoch. What can only be seen by comparing with another run (a gradient that is
 summed where it should be averaged) is proved by tests/test_equality.py instead.
 """
@@ -20,12 +20,11 @@ from torch.optim.optimizer import (
 )
 
 from ddl_core.errors import broken
-from ddl_core.rank.rules import check_agreement
+from ddl_core.rank.fairness import check_agreement
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.train.optim import group_settings
-from ddl_core.train.protocols import Strategy
-from ddl_core.train.strategies.group import Reducing
+from ddl_core.train.strategies.base import Strategy
 
 CLOSELY_WATCHED_STEPS = 3
 
@@ -67,7 +66,7 @@ class Referee:
     def __init__(
         self, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
     ) -> None:
-        self._spec, self._group = spec, Reducing(strategy)
+        self._spec, self._group = spec, strategy
         self._network, self._optimizer = network, optimizer
         self._close_steps = CLOSELY_WATCHED_STEPS
         self._images_seen = self._images_per_epoch = 0

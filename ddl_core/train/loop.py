@@ -13,24 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddl_core.rank.energy.meter import Meter
-from ddl_core.rank.outcome import OnStep, Outcome
-from ddl_core.rank.rules import (
+from ddl_core.rank.energy import Meter
+from ddl_core.rank.fairness import (
     check_epoch,
     check_evaluation,
     count_corrupt,
     count_rescued,
     refuse_broken_data,
 )
+from ddl_core.rank.outcome import OnStep, Outcome
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.batch_statistics import VirtualWorkers, average_batch_statistics
-from ddl_core.train.clock import Clock
 from ddl_core.train.fairness import Referee
+from ddl_core.train.loaders.base import Loader
 from ddl_core.train.optim import set_learning_rate
-from ddl_core.train.protocols import Loader, Strategy
-from ddl_core.train.strategies.group import Reducing
+from ddl_core.train.strategies.base import Strategy
+from ddl_core.train.timing import make_clock, marking_backward
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -112,10 +112,11 @@ def train_one_epoch(
     trainee.wrapped.train()
     workers = VirtualWorkers(trainee.network, spec.accumulation)
     loader.set_epoch(epoch)
-    clock = Clock(strategy, annotate, trainee.meter)
+    clock = make_clock(strategy, annotate, trainee.meter)
     clock.start()
     batches = clock.batches(iter(loader))
-    with referee.watching(epoch, steps, loader.images), clock.watching(trainee.network):
+    watched = referee.watching(epoch, steps, loader.images)
+    with watched, marking_backward(clock, strategy, trainee.network):
         for step in range(steps):
             seen = epoch * images_per_epoch + step * spec.global_batch_size
             rate = learning_rate(spec, seen, images_per_epoch)
@@ -135,7 +136,7 @@ def train_one_epoch(
 
     average_batch_statistics(strategy, trainee.network)
     referee.check_training()
-    group = Reducing(strategy)
+    group = strategy
     corrupt = count_corrupt(group, loader)
     refuse_broken_data(corrupt, images_per_epoch)
     ids = check_epoch(spec, group, loader, epoch)
@@ -171,7 +172,7 @@ def load_one_epoch(
     """
     steps = len(loader) // spec.accumulation
     loader.set_epoch(epoch)
-    clock = Clock(strategy, meter=meter)
+    clock = make_clock(strategy, meter=meter)
     clock.start()
     batches = clock.batches(iter(loader))
     for step in range(steps):
@@ -181,7 +182,7 @@ def load_one_epoch(
         on_step(step + 1, steps)
     window = clock.stop()
 
-    group = Reducing(strategy)
+    group = strategy
     samples = steps * spec.global_batch_size
     corrupt = count_corrupt(group, loader)
     refuse_broken_data(corrupt, samples)
@@ -217,12 +218,12 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
     criterion = nn.CrossEntropyLoss(reduction="sum")
     totals = torch.zeros(3, dtype=torch.float64, device=strategy.device)
     own = 0  # counted on the host: a number made on a GPU waits for all that it has to do
-    group = Reducing(strategy)
+    group = strategy
     busiest = int(group.reduce(len(loader), "max"))
 
     trainee.network.eval()
     loader.set_epoch(0)
-    clock = Clock(strategy, meter=trainee.meter)
+    clock = make_clock(strategy, meter=trainee.meter)
     clock.start()
     # Not inference_mode: weights that ZeRO gathers in it could not be trained with afterwards.
     with torch.no_grad():
@@ -234,7 +235,7 @@ def evaluate(trainee: Trainee, loader: Loader, on_step: OnStep) -> Outcome:
             own += len(labels)
             clock.step_done()
             on_step(step, len(loader))
-        if strategy.shares_weights:
+        if strategy.is_sharded:
             side = trainee.spec.image_size
             for _ in range(busiest - len(loader)):
                 trainee.network(torch.zeros(1, 3, side, side, device=strategy.device))

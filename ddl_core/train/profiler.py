@@ -17,7 +17,7 @@ from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, write_p
 from ddl_core.records.timeline import PARTS, Seconds, Timeline, transfer_and_waiting
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.kineto import kernel_shares, read_trace, timeline
-from ddl_core.train.protocols import Strategy
+from ddl_core.train.strategies.base import Strategy
 
 # Steps in which the profiler gets ready, results thrown away. As many as `fairness.py` watches
 # closely after a start, so that a resumed run is not profiled with that.

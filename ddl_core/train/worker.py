@@ -11,11 +11,11 @@ import torch
 from ddl_core.errors import SpecError
 from ddl_core.rank import entry
 from ddl_core.rank.cores import affinity
-from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy import Meter
 from ddl_core.rank.entry import Entry
+from ddl_core.rank.fairness import check_agreement
 from ddl_core.rank.order import Split
 from ddl_core.rank.outcome import Outcome
-from ddl_core.rank.rules import check_agreement
 from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import locate
 from ddl_core.records.progress import Publish
@@ -24,15 +24,14 @@ from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint, device
 from ddl_core.train.checkpoint import weights_sha256
-from ddl_core.train.compiler import check_compiled, compile_network
+from ddl_core.train.device import PeakMemory, check_compiled, compile_network
 from ddl_core.train.fairness import check_setup
 from ddl_core.train.initial import drawn, values
+from ddl_core.train.loaders.base import Loader
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
-from ddl_core.train.memory import Memory
-from ddl_core.train.network import inspect_network
+from ddl_core.train.models import inspect_network
 from ddl_core.train.optim import implementation, make_optimizer
-from ddl_core.train.protocols import Loader, Strategy
-from ddl_core.train.strategies.group import Reducing
+from ddl_core.train.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from ddl_core.train.profiler import Profiler
@@ -65,7 +64,7 @@ class Run:
         self.network: dict[str, Any] | None = None  # what it is, where one is trained
         self.strategy: Strategy = resolve("strategy", self.spec.strategy)(self.spec)
         combinations.check(self.spec, self.strategy.device.type)
-        self.group = Reducing(self.strategy)
+        self.group = self.strategy
 
     def execute(self, leaving: ExitStack) -> None:
         """Train, evaluate, record; put on `leaving` how to leave the group."""
@@ -82,7 +81,7 @@ class Run:
         train_loader = self._loader("train")
         eval_loader = self._loader("eval") if self.spec.eval_every else None
         self.progress.set_up("building the network and sending its weights")
-        self.memory = Memory(self.strategy)
+        self.memory = PeakMemory(self.strategy)
         trainee = self._trainee()
         steps = len(train_loader) // self.spec.accumulation
         _check_compression(self.spec, self.spec.epochs * steps)
@@ -111,7 +110,7 @@ class Run:
         self.progress.set_up("listing the images")
         loader = self._loader("train")
         self._describe(loader, None, None)
-        self.memory = Memory(self.strategy)
+        self.memory = PeakMemory(self.strategy)
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
             self.entry.take_turn(epoch, epoch < cold)

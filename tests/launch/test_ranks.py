@@ -20,7 +20,7 @@ from ddl_core.records.provenance import available_cores
 from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
 from ddl_core.records.storage import now, write_atomically
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.group import COLLECTIVE_TIMEOUT
+from ddl_core.train.strategies.base import COLLECTIVE_TIMEOUT
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, rank_process, wait_for
 

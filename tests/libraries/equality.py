@@ -27,7 +27,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.train.loop import Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 from tests.libraries.driver import TINY
 
 # Ten times what was seen between any two libraries; planted faults are a thousand times as far.

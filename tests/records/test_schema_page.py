@@ -14,8 +14,7 @@ from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import device
-from ddl_core.train.strategies.group import Reducing
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
 
@@ -65,7 +64,7 @@ def test_all_that_a_run_tells_of_machine_and_settings_is_described():
     group = Single(spec)
     known = {**provenance(), **host(), **device.describe(group.device)}
     known |= {**device.threads(), **device.settings(spec, group.device)}
-    known |= {**affinity(Reducing(group), 1), "environment": {}, "communication": {}}
+    known |= {**affinity(group, 1), "environment": {}, "communication": {}}
     for name in known:
         assert f"`{name}`" in text
 

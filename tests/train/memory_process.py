@@ -9,8 +9,8 @@ import sys
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.memory import Memory
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.device import PeakMemory
+from ddl_core.train.strategies.base import Single
 
 TAKEN = 64 * 2**20
 
@@ -18,7 +18,7 @@ TAKEN = 64 * 2**20
 def main() -> None:
     """Print bytes above those of an idle process, by when the memory was taken."""
     strategy = Single(RunSpec(device="cpu"))
-    watched = Memory(strategy)
+    watched = PeakMemory(strategy)
     watched.begin()
     idle = watched.peak() or 0
     _take().close()
@@ -26,7 +26,7 @@ def main() -> None:
     watched.begin()
     before = watched.peak() or 0
     kept = _take()
-    of_others = Memory(strategy)
+    of_others = PeakMemory(strategy)
     of_others.begin()
     there = of_others.peak() or 0
     kept.close()

@@ -11,7 +11,7 @@ from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint
 from ddl_core.train.loop import Trainee
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 
 def trainee(seed: int = 0, **fields) -> Trainee:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.rank.clock import by_step, cpu_seconds
+from ddl_core.rank.timing import by_step, cpu_seconds
 from ddl_core.records.profile import MARK
 from ddl_core.records.run import Spent
-from ddl_core.train.clock import Clock
+from ddl_core.train.timing import Clock, make_clock, marking_backward
 from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup
 
@@ -26,7 +26,7 @@ def slow_items(count: int, seconds: float):
 
 def window_of(group: ThreadGroup, work):
     def timed(rank):
-        clock = Clock(rank)
+        clock = make_clock(rank)
         clock.start()
         work(rank, clock)
         return clock.stop()
@@ -68,7 +68,7 @@ def test_computing_is_not_waiting_for_data():
 
 def test_what_happens_before_and_after_is_not_counted():
     def timed(rank):
-        clock = Clock(rank)
+        clock = make_clock(rank)
         time.sleep(0.5)
         clock.start()
         clock.step_done()
@@ -150,7 +150,7 @@ def train(rank, clock: Clock, steps: int, late: float = 0.0, spent=SPENT) -> Tak
             yield step
 
     network = Planted()
-    with clock.watching(network):
+    with marking_backward(clock, rank, network):
         for _ in clock.batches(data()):
             with taken.part("compute"):
                 network(spent["compute"] + (late if rank.rank == 1 else 0.0)).sum().backward()
@@ -198,7 +198,7 @@ def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
     gpu = Timeline(monkeypatch)
     (rank,) = ThreadGroup(1).run(lambda rank: rank)
     rank.device = GPU
-    clock, network = Clock(rank), Planted()
+    clock, network = make_clock(rank), Planted()
 
     def data():
         for step in range(3):
@@ -208,7 +208,7 @@ def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
             yield step
 
     clock.start()
-    with clock.watching(network):
+    with marking_backward(clock, rank, network):
         for _ in clock.batches(data()):
             gpu.launch(0.2)
             network(0.0).sum().backward()
@@ -267,7 +267,7 @@ def test_parts_that_are_not_there_are_zero():
 def test_a_profiler_sees_the_marks_only_if_it_should():
     def names(annotate: bool) -> set[str]:
         def timed(rank):
-            clock = Clock(rank, annotate)
+            clock = make_clock(rank, annotate)
             clock.start()
             train(rank, clock, 1, spent=dict.fromkeys(SPENT, 0.0))
             return clock.stop()

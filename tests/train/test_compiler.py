@@ -14,7 +14,7 @@ from ddl_core.rank import entry
 from ddl_core.records.run import Attempt, RunRecord, write_record
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import worker
-from ddl_core.train.compiler import check_compiled, compile_network
+from ddl_core.train.device import check_compiled, compile_network
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ddl_core.errors import FairnessError
+from ddl_core.rank.fairness import check_agreement, check_epoch
 from ddl_core.rank.order import eval_batches, train_batches
-from ddl_core.rank.rules import check_agreement, check_epoch
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop, optim

@@ -12,7 +12,7 @@ from ddl_core.spec.schedules import learning_rate
 from ddl_core.train.batch_statistics import average_batch_statistics
 from ddl_core.train.loop import Trainee, evaluate, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 from tests.closeness import assert_far, assert_near, falls
 from tests.groups import ThreadGroup
 from tests.planted import tiny

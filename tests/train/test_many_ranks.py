@@ -10,17 +10,16 @@ import torch.distributed as dist
 from torch import nn
 
 from ddl_core.rank.cores import affinity
+from ddl_core.rank.fairness import check_agreement, check_epoch
 from ddl_core.rank.images import Batches
 from ddl_core.rank.order import epoch_order
-from ddl_core.rank.rules import check_agreement, check_epoch
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.checkpoint import weights_sha256
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.loop import Trainee, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies import group
+from ddl_core.train.strategies import base as group
 from ddl_core.train.strategies.ddp import DDP
-from ddl_core.train.strategies.group import Reducing
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
@@ -93,7 +92,7 @@ def collectives_of_an_epoch(join, nodes: int) -> list[int]:
     rank = join(spec)
     model = network()
     trainee = Trainee.build(spec, rank, model, make_optimizer(spec, model))
-    check_agreement(Reducing(rank), weights_sha256(model), "same initial weights")
+    check_agreement(rank, weights_sha256(model), "same initial weights")
     loader = Synthetic(spec, None, "train", RANK, spec.world_size, rank.device)
     outcome = train_one_epoch(trainee, loader, 0, lambda done, steps: None)
     assert outcome.samples == 2 * spec.global_batch_size
@@ -108,7 +107,7 @@ def test_an_epoch_of_1024_ranks_sends_what_one_of_8_sends(join) -> None:
 
 def test_cores_of_256_nodes_are_compared_in_two_mebibytes(join) -> None:
     rank = join(run(NODES))
-    affinity(Reducing(rank), PER_NODE)
+    affinity(rank, PER_NODE)
     assert len(rank.bytes) == 2
     assert sum(rank.bytes) <= 2 * MIB + 16
 
@@ -126,5 +125,5 @@ def test_images_of_imagenet_are_checked_in_one_collective_of_4_bytes_each(join) 
     everybody[torch.from_numpy(epoch_order(spec, images, 3)[: 19 * 64 * 1024])] = 1
     rank.answer = lambda counts: everybody
     loader = SimpleNamespace(images=images, seen=[np.array(own)], own_order=False)
-    assert check_epoch(spec, Reducing(rank), loader, 3)
+    assert check_epoch(spec, rank, loader, 3)
     assert rank.bytes == [4 * images]

@@ -8,9 +8,9 @@ import pytest
 
 from ddl_core.records.paths import PROJECT
 from ddl_core.spec.run import RunSpec
-from ddl_core.train import memory
-from ddl_core.train.memory import Memory
-from ddl_core.train.strategies.single import Single
+from ddl_core.train import device as memory
+from ddl_core.train.device import PeakMemory
+from ddl_core.train.strategies.base import Single
 from tests.train.memory_process import TAKEN
 
 pytestmark = pytest.mark.skipif(not memory.STATUS.exists(), reason="only Linux tells")
@@ -44,13 +44,13 @@ def test_a_system_that_does_not_tell_files_apart_tells_nothing(monkeypatch, tmp_
     status = tmp_path / "status"
     status.write_text("Name:\tpython\nVmHWM:\t  1000 kB\nVmRSS:\t  900 kB\n")
     monkeypatch.setattr(memory, "STATUS", status)
-    watched = Memory(Single(RunSpec(device="cpu")))
+    watched = PeakMemory(Single(RunSpec(device="cpu")))
     watched.begin()
     assert watched.peak() is None
 
 
 def test_a_system_that_forgets_no_peak_tells_nothing(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(memory, "CLEAR", tmp_path / "none" / "clear_refs")
-    watched = Memory(Single(RunSpec(device="cpu")))
+    watched = PeakMemory(Single(RunSpec(device="cpu")))
     watched.begin()
     assert watched.peak() is None

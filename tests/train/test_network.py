@@ -13,7 +13,7 @@ from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.spec.registry import known, require, resolve, title
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.initial import drawn, values
-from ddl_core.train.network import inspect_network
+from ddl_core.train.models import inspect_network
 
 OWN = """
 import torch

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddl_core.rank.timing import Clock
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop
-from ddl_core.train.clock import Clock
 from ddl_core.train.loaders import dataloader
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures
 

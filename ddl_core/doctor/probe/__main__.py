@@ -13,9 +13,10 @@ from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
 from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.rank.entry import report
+from ddl_core.rank.group import RankInfo
 from ddl_core.records.probe import Answer, read_probe, write_answer
 from ddl_core.train import device as accelerator
-from ddl_core.train.strategies.group import ProcessGroup, Rank
+from ddl_core.train.strategies.base import ProcessGroup
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Probe:
         self.directory = directory
         self.record = read_probe(directory)
         self.spec = self.record.spec
-        self.answer: Answer = place.describe(Rank.from_environment(self.spec))
+        self.answer: Answer = place.describe(RankInfo.from_environment(self.spec))
         self.step("start")
 
     def step(self, name: str) -> None:
@@ -56,7 +57,8 @@ class Probe:
         """Measure everything; leave the group whatever happens."""
         accelerator.configure(self.spec)
         self.step("loader processes")
-        device = Rank.from_environment(self.spec).device(self.spec.device)
+        local_rank = RankInfo.from_environment(self.spec).local_rank
+        device = accelerator.choose_device(self.spec.device, local_rank)
         self.answer.device = accelerator.describe(device)
         self.answer.device_id = accelerator.identity(device)
         self.answer.loader_cores = place.loader_cores(self.spec, device)

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from ddl_core.records.probe import AllReduce
-from ddl_core.train.strategies.group import ProcessGroup
+from ddl_core.train.strategies.base import ProcessGroup
 
 SIZES = tuple(1024 * 4**power for power in range(10))  # 1 KiB to 256 MiB
 WARM_UP = 2

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.errors import LaunchError
 from ddl_core.private import caches
+from ddl_core.rank.group import RankInfo
 from ddl_core.records.probe import Answer, Folder, Interface
 from ddl_core.records.provenance import file_system
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.dataloader import start_method
-from ddl_core.train.strategies.group import Rank
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 VISIBLE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -29,7 +29,7 @@ SHARED_MEMORY = Path("/dev/shm")
 LOADER_PATIENCE_S = 100.0  # less than what the launcher waits for a step
 
 
-def describe(rank: Rank) -> Answer:
+def describe(rank: RankInfo) -> Answer:
     """Return what a rank can tell alone and at once."""
     return Answer(
         rank=rank.rank,

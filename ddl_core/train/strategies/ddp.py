@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.group import ProcessGroup
+from ddl_core.train.strategies.base import ProcessGroup
 
 COMPRESSION = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -44,7 +44,11 @@ def _one_bucket_at_a_time(
 
 
 class DDP(ProcessGroup):
-    """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
+    """A torch.distributed process group and a model wrapped in DistributedDataParallel.
+
+    The wrapper goes before the group does: its reducer's threads, alive at interpreter exit,
+    sometimes abort the process after a correct training.
+    """
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap `model`; the constructor sends rank 0's weights to all.
@@ -52,11 +56,11 @@ class DDP(ProcessGroup):
         Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
         policy for all strategies, which `loop.py` owns.
         """
-        spec = self._spec
-        self._optimizer = optimizer
+        spec = self.spec
+        self.optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None
         options: dict[str, Any] = {BUFFER_SYNC: False}
-        self._model = DistributedDataParallel(
+        self.model = DistributedDataParallel(
             model,
             device_ids=devices,
             # Told its own default, DDP would leave out the small first bucket that it has then.
@@ -66,23 +70,23 @@ class DDP(ProcessGroup):
             **options,
         )
         self._compress()
-        return self._model, optimizer
+        return self.model, optimizer
 
     def _compress(self) -> None:
-        spec = self._spec
+        spec = self.spec
         if spec.ddp_compression == "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 None, spec.ddp_powersgd_rank, start_powerSGD_iter=spec.ddp_powersgd_start
             )
             on_gpu = self.device.type == "cuda"
             hook = powerSGD_hook.powerSGD_hook if on_gpu else _one_bucket_at_a_time
-            self._model.register_comm_hook(state, hook)
+            self.model.register_comm_hook(state, hook)
         elif spec.ddp_compression != "none":
-            self._model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
+            self.model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return DDP's own context."""
-        return self._model.no_sync()
+        return self.model.no_sync()
 
     def describe(self) -> dict[str, Any]:
         """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
@@ -90,17 +94,8 @@ class DDP(ProcessGroup):
         The first one may be smaller, so that communication begins early. PowerSGD waits in each
         bucket: on the CPU as above, on a GPU in torch's own hook.
         """
-        size = self._model.bucket_bytes_cap
-        first = _DEFAULT_FIRST_BUCKET_BYTES if self._model.bucket_bytes_cap_default else size
+        size = self.model.bucket_bytes_cap
+        first = _DEFAULT_FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
         overlap = not self.waits_in_backward
         buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": overlap}
         return {**super().describe(), **buckets}
-
-    def teardown(self) -> None:
-        """Leave the group.
-
-        The wrapper goes first: its reducer's threads, alive at interpreter exit, sometimes abort
-        the process after a correct training.
-        """
-        self._model = self._optimizer = None  # type: ignore[assignment]
-        super().teardown()

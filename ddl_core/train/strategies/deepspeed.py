@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.group import ProcessGroup
+from ddl_core.train.strategies.base import ProcessGroup
 
 # The package itself is imported once the device is known, because it fixes its own at import.
 if find_spec("deepspeed") is None:
@@ -32,7 +32,7 @@ AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 def configuration(spec: RunSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
 
-    Loss, learning rate, clipping and timing belong to `loop.py` and `clock.py`, for all
+    Loss, learning rate, clipping and timing belong to `loop.py` and `timing.py`, for all
     strategies. Two defaults would wait for the device in every step and are switched off: the
     throughput timer and the norm of the gradients (stage 3: `_without_norm`).
     """
@@ -82,7 +82,7 @@ class DeepSpeed(ProcessGroup):
     def __init__(self, spec: RunSpec) -> None:
         self._configuration = configuration(spec)
         super().__init__(spec)
-        self.shares_weights = spec.deepspeed_zero_stage == 3
+        self.is_sharded = spec.deepspeed_zero_stage == 3
         self._deepspeed = _import_deepspeed(self.device)
         self._engine: Any = None
 
@@ -91,7 +91,7 @@ class DeepSpeed(ProcessGroup):
 
         It steps no schedule, since none is given to it, and leaves buffers to `loop.py`.
         """
-        spec = self._spec
+        spec = self.spec
         if spec.channels_last:  # the engine sends weights as bytes, which needs them contiguous
             _lay_out(model, torch.contiguous_format)
         # Not the local rank: on some sites every rank sees one GPU only, its own number 0.
@@ -103,11 +103,11 @@ class DeepSpeed(ProcessGroup):
             _lay_out(model, torch.channels_last)
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
-        if self.shares_weights:
+        if self.is_sharded:
             _keep_whole_states(model)
             _without_norm(self._engine.optimizer)
-        self._optimizer = EngineOptimizer(self._engine)
-        return self._engine, cast(Optimizer, self._optimizer)
+        self.optimizer = EngineOptimizer(self._engine)
+        return self._engine, cast(Optimizer, self.optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -125,11 +125,6 @@ class DeepSpeed(ProcessGroup):
         """Add the gradients of `loss`, which `loop.py` has divided by `accumulation` already."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
-    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
-        """Apply one update."""
-        scaler.step(cast(Optimizer, self._optimizer))
-        scaler.update()
-
     def describe(self) -> dict[str, Any]:
         """Add the buckets of the engine: of so many elements, not bytes.
 
@@ -145,7 +140,7 @@ class DeepSpeed(ProcessGroup):
             zero = self._engine.optimizer
             overlap = bool(self._engine.zero_overlap_comm())
             buckets = {"bucket_elements": zero.reduce_bucket_size, "overlap": overlap}
-            if self.shares_weights:
+            if self.is_sharded:
                 kept = zero.parameter_offload.param_numel_persistence_threshold
                 buckets |= {"prefetch_elements": zero.prefetch_elements, "kept_elements": kept}
             else:
@@ -157,7 +152,7 @@ class DeepSpeed(ProcessGroup):
         """Leave the group; the engine goes first, because it holds groups of its own."""
         if self._engine is not None:
             self._engine.destroy()
-        self._engine = self._optimizer = None  # type: ignore[assignment]
+        self._engine = None
         super().teardown()
 
 

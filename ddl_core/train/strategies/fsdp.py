@@ -14,7 +14,7 @@ from torch.distributed.utils import _sync_module_states
 from torch.optim import Optimizer
 
 from ddl_core.errors import SpecError
-from ddl_core.train.strategies.group import ProcessGroup
+from ddl_core.train.strategies.base import ProcessGroup
 
 UNIT = 1_000_000
 """Weights that are gathered together, at least; torch leaves the cut to its user."""
@@ -37,7 +37,7 @@ class FSDP(ProcessGroup):
     main memory, the others empty tensors. All load the whole state.
     """
 
-    shares_weights = True
+    is_sharded = True
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Send rank 0's weights to all, then keep a part; `optimizer` updates that part."""
@@ -47,7 +47,7 @@ class FSDP(ProcessGroup):
         names = {parameter: name for name, parameter in model.named_parameters()}
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         self._units = units(model)
-        half = self._spec.precision == "bf16"
+        half = self.spec.precision == "bf16"
         cast = cast_by_autocast(model)
         if half and (kept := normalisations(model)):
             fully_shard(kept, mesh=mesh, reshard_after_forward=False)
@@ -62,13 +62,13 @@ class FSDP(ProcessGroup):
         model.register_load_state_dict_pre_hook(_share_out)
         optimizer.register_state_dict_post_hook(_gathered)
         optimizer.register_load_state_dict_pre_hook(_shared_out)
-        self._model, self._optimizer = model, optimizer
+        self.model, self.optimizer = model, optimizer
         return model, optimizer
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let gradients of whole tensors add up on each rank, as they do under DDP."""
-        model = self._model
+        model = self.model
         assert isinstance(model, FSDPModule)
         model.set_requires_gradient_sync(False)
         try:
@@ -84,7 +84,7 @@ class FSDP(ProcessGroup):
 
     def teardown(self) -> None:
         """Leave the group."""
-        self._model = self._optimizer = self._units = None  # type: ignore[assignment]
+        self._units = []
         super().teardown()
 
 

@@ -18,29 +18,23 @@ from ddl_core.errors import LaunchError
 from ddl_core.rank import horovod
 from ddl_core.rank.group import Reduction
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
-from ddl_core.train.strategies.group import Rank
+from ddl_core.train.strategies.base import Strategy
 
 OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
-class Horovod:
+class Horovod(Strategy):
     """A Horovod group; its optimiser averages gradients while backward goes on."""
 
-    shares_weights = False
-    waits_in_backward = False
-
     def __init__(self, spec: RunSpec) -> None:
-        self._spec = spec
+        super().__init__(spec)
         self._last_pass = True
-        place = Rank.from_environment(spec)
-        self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
-        self.device = place.device(spec.device)
         if self.device.type == "cuda":
             _check_gpu_build()
         _check_controller(spec.nodes)
         horovod.configure(spec)
-        server, _store = _meet(spec, place)  # both are needed until all ranks are here
+        server, _store = _meet(spec, self)  # both are needed until all ranks are here
         hvd.init()
         # All ranks have to be connected before the place where they met may close.
         hvd.barrier()
@@ -57,11 +51,11 @@ class Horovod:
         Horovod sums the gradients of `accumulation` backward passes, then averages them over ranks.
         The loop has divided each loss by `accumulation`, so the result is the mean over both.
         """
-        spec = self._spec
+        spec = self.spec
         _broadcast(model.state_dict())
-        self._model = model
+        self.model = model
         compression = COMPRESSION[spec.horovod_compression]
-        self._optimizer = hvd.DistributedOptimizer(
+        self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
             compression=InMemoryOrder(compression) if spec.channels_last else compression,
@@ -69,10 +63,10 @@ class Horovod:
             op=hvd.Average,
         )
         # Horovod's own takes no arguments, and torch's default is the only value used.
-        plain_zero_grad = self._optimizer.zero_grad
-        self._optimizer.zero_grad = lambda set_to_none=True: plain_zero_grad()
-        self._optimizer.register_load_state_dict_post_hook(self._share_resumed_state)
-        return model, self._optimizer
+        plain_zero_grad = self.optimizer.zero_grad
+        self.optimizer.zero_grad = lambda set_to_none=True: plain_zero_grad()
+        self.optimizer.register_load_state_dict_post_hook(self._share_resumed_state)
+        return model, self.optimizer
 
     def _share_resumed_state(self, optimizer: Optimizer) -> None:
         """Let all ranks continue from what rank 0 has read, weights and optimiser.
@@ -81,7 +75,7 @@ class Horovod:
         changes the weights.
         """
         if optimizer.state:
-            _broadcast(self._model.state_dict())
+            _broadcast(self.model.state_dict())
             _broadcast_state(optimizer)
 
     @contextmanager
@@ -97,11 +91,11 @@ class Horovod:
         """Add the gradients of `loss`; in the last pass of a step, hooks send them off."""
         loss.backward()
         if self._last_pass:
-            self._optimizer.synchronize()
+            self.optimizer.synchronize()
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
         """Apply one update."""
-        optimizer: Any = self._optimizer
+        optimizer: Any = self.optimizer
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
         scaler.update()
@@ -139,7 +133,7 @@ class Horovod:
         Leaving makes the other ranks raise. A failing rank first has to leave its reason, then it
         leaves the group as it exits; otherwise the others' complaint would come first.
         """
-        self._model = self._optimizer = None  # type: ignore[assignment]
+        super().teardown()
         if sys.exc_info()[0] is None:
             hvd.shutdown()
 
@@ -258,7 +252,7 @@ def _version(code: int) -> str:
     return f"{code // thousand}.{code % thousand // 100}.{code % 100}"
 
 
-def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]:
+def _meet(spec: RunSpec, info: Strategy) -> tuple[RendezvousHTTPServer | None, Any]:
     """Tell Horovod where its ranks meet, unless their launcher has done so.
 
     horovodrun and MPI have. `ddl` and srun have not: then rank 0 opens Horovod's own meeting
@@ -270,12 +264,12 @@ def _meet(spec: RunSpec, place: Rank) -> tuple[RendezvousHTTPServer | None, Any]
     one_machine = spec.nodes == 1
     address = "127.0.0.1" if one_machine else os.environ["MASTER_ADDR"]
     server, store, port = None, None, b""
-    if place.world_size > 1:
-        store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
-        if place.rank == 0:
+    if info.world_size > 1:
+        store, _, _ = next(rendezvous("env://", info.rank, info.world_size))
+        if info.rank == 0:
             server = horovod.open_meeting_place(spec, "127.0.0.1" if one_machine else "")
             store.set("horovod_port", str(server.server_port))
         port = store.get("horovod_port")
         horovod.meet_at(address, port.decode())
-    horovod.take_place(spec, place)
+    horovod.take_place(spec, info)
     return server, store

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.rank.energy.meter import Meter
-from ddl_core.rank.energy.rapl import Rapl
+from ddl_core.rank.energy import Meter
+from ddl_core.rank.energy_counters import Rapl
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.clock import Clock
 from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
 from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.group import Reducing
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
+from ddl_core.train.timing import make_clock
 from tests.groups import ThreadGroup, ThreadRank
 from tests.rank.energy import powercap
 from tests.train.test_loop import ListLoader, batches
@@ -57,7 +56,7 @@ def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
             super().__init__()
             self.place = next(places)
 
-    monkeypatch.setattr("ddl_core.rank.energy.meter.Rapl", Elsewhere)
+    monkeypatch.setattr("ddl_core.rank.energy.Rapl", Elsewhere)
     assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
 
 
@@ -65,7 +64,7 @@ def test_what_one_rank_cannot_read_counts_for_none(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readable = iter([root, root / "nowhere"])
-    monkeypatch.setattr("ddl_core.rank.energy.meter.Rapl", lambda: Rapl(next(readable)))
+    monkeypatch.setattr("ddl_core.rank.energy.Rapl", lambda: Rapl(next(readable)))
 
     def measure(group: ThreadRank) -> tuple:
         meter = Meter(group, None)
@@ -125,7 +124,7 @@ def test_leaving_ends_a_window_that_an_error_cut_short(root: Path) -> None:
 
 def test_the_clock_measures_between_start_and_stop_only(root: Path) -> None:
     def timed(group: ThreadRank) -> float | None:
-        clock = Clock(group, meter=Meter(group, None))
+        clock = make_clock(group, meter=Meter(group, None))
         if group.rank == 0:
             powercap.spend(root)
         clock.start()
@@ -143,7 +142,7 @@ def test_the_clock_measures_between_start_and_stop_only(root: Path) -> None:
 def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
     spec = RunSpec(classes=3, local_batch_size=4)
     group, model = Single(spec), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-    meter = Meter(Reducing(group), None)
+    meter = Meter(group, None)
     trainee = Trainee.build(spec, group, model, make_optimizer(spec, model), meter)
     loader = ListLoader(batches(6))
 
@@ -159,7 +158,7 @@ def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
 @pytest.mark.usefixtures("nowhere")
 def test_nothing_to_read_costs_nothing_but_the_number() -> None:
     def timed(group: ThreadRank) -> float | None:
-        clock = Clock(group, meter=Meter(group, None))
+        clock = make_clock(group, meter=Meter(group, None))
         clock.start()
         return clock.stop().energy_j
 

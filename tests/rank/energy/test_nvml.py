@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.rank.energy.nvml import GpuCounter, GpuPower, integral
-from ddl_core.rank.energy.source import Every, Unmeasured
+from ddl_core.rank.energy_counters import Every, GpuCounter, GpuPower, Unmeasured, integral
 from tests.rank.energy import powercap
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -79,14 +78,13 @@ def test_work_that_fails_is_told_when_it_is_stopped() -> None:
 ASK = """
 import json, os, sys, time
 from pathlib import Path
-from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy import Meter
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.group import Reducing
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 
 def measure(board):
     os.environ["NVML_STAND_IN"] = board
-    meter = Meter(Reducing(Single(RunSpec(device="cpu"))), sys.argv[1])
+    meter = Meter(Single(RunSpec(device="cpu")), sys.argv[1])
     begin = time.perf_counter()
     meter.start()
     counter = Path(board, "energy_mj")

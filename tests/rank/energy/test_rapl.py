@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.rank.energy.rapl import Rapl
-from ddl_core.rank.energy.source import Unmeasured
+from ddl_core.rank.energy_counters import Rapl, Unmeasured
 from tests.rank.energy import powercap
 
 

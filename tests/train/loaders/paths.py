@@ -14,7 +14,7 @@ from ddl_core.datasets.convert import plan_conversion
 from ddl_core.datasets.sample import make_sample
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.protocols import Loader
+from ddl_core.train.loaders.base import Loader
 
 CPU = torch.device("cpu")
 # 51 of 64 images: odd, so that 2 and 4 ranks cannot share them evenly.

@@ -121,10 +121,10 @@ class Waits:
 
 def make(group: DeepSpeed, fields: dict) -> Trainee:
     run = spec("deepspeed", gpus_per_node=2, **fields)
-    group._spec, group._configuration = run, configuration(run)
+    group.spec, group._configuration = run, configuration(run)
     # What DeepSpeed's default is for a network of more than a billion weights: many sub-groups.
     group._configuration["zero_optimization"].setdefault("sub_group_size", 10)
-    group.shares_weights = run.deepspeed_zero_stage == 3
+    group.is_sharded = run.deepspeed_zero_stage == 3
     model = network()
     if group.rank == 1:
         with torch.no_grad():
@@ -187,7 +187,7 @@ def resumed(group: DeepSpeed, fields: dict, path: Path) -> dict:
 def forget(group: DeepSpeed) -> None:
     """End the engine now: the garbage collector would do it while waits are being counted."""
     group._engine.destroy()
-    group._engine = group._optimizer = None  # type: ignore[assignment]
+    group._engine = group.optimizer = None  # type: ignore[assignment]
     gc.collect()
 
 

@@ -19,12 +19,12 @@ UNIT = 100  # so that this network has several
 
 
 def make(group: FSDP, fields: dict) -> Trainee:
-    group._spec = spec("fsdp", gpus_per_node=2, **fields)
+    group.spec = spec("fsdp", gpus_per_node=2, **fields)
     model = network()
     if group.rank == 1:
         with torch.no_grad():
             model[0].weight.zero_()  # rank 0's weights must come
-    return build(group._spec, group, model)
+    return build(group.spec, group, model)
 
 
 def batches(group: FSDP, subject: Trainee) -> Batches:
@@ -42,8 +42,8 @@ class Scaled(nn.Module):
 
 def goes_on_in(group: FSDP, fields: dict) -> list[str]:
     """Return the type in which a network with a weight of its own goes on: one rank, sharded."""
-    group._spec = spec("fsdp", gpus_per_node=2, **fields)
-    model, half = Scaled(), group._spec.precision == "bf16"
+    group.spec = spec("fsdp", gpus_per_node=2, **fields)
+    model, half = Scaled(), group.spec.precision == "bf16"
     types = []
     for sharded in (False, True):
         if sharded:

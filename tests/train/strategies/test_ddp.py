@@ -100,7 +100,7 @@ def _done(bucket):
 
 def trained(rank: DDP) -> Any:
     model = tiny(3)
-    run = rank._spec
+    run = rank.spec
     subject = Trainee.build(run, rank, model, make_optimizer(run, model))
     return train_one_epoch(subject, Batches(0, 1, 1), 0, lambda *_: None).window
 

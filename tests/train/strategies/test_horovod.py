@@ -184,13 +184,13 @@ class AcceptedError(Exception):
 @pytest.fixture
 def strategy(monkeypatch) -> Any:
     """The strategy's module with a Horovod that is complete and a GPU that is there."""
-    from ddl_core.train.strategies import horovod
+    from ddl_core.train.strategies import base, horovod
 
     def accept(spec: RunSpec) -> None:
         raise AcceptedError
 
     monkeypatch.setattr(horovod.horovod, "configure", accept)
-    monkeypatch.setattr(horovod.Rank, "device", lambda place, wanted: torch.device(wanted))
+    monkeypatch.setattr(base, "choose_device", lambda wanted, _: torch.device(wanted))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(horovod.hvd, "nccl_built", lambda: 22907)
     monkeypatch.setattr(horovod.hvd, "mpi_built", lambda: True)

@@ -8,10 +8,9 @@ import torch
 from ddl_core.doctor import machine
 from ddl_core.errors import LaunchError
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies import group
-from ddl_core.train.strategies.group import ProcessGroup, Rank
-
-ALONE = Rank(rank=0, local_rank=0, world_size=1)
+from ddl_core.train.device import choose_device
+from ddl_core.train.strategies import base as group
+from ddl_core.train.strategies.base import ProcessGroup
 
 
 @pytest.fixture
@@ -33,23 +32,23 @@ def test_a_driver_that_is_too_old_for_torch_is_named(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(LaunchError) as raised:
-        ALONE.device(wanted)
+        choose_device(wanted, 0)
     for words in ("NVIDIA A100", "550.54.15", built, "whl/cu126", "device 'cpu'"):
         assert words in str(raised.value)
 
 
 def test_the_cpu_is_used_where_it_is_asked_for_or_gpus_are_hidden(nvidia_smi, monkeypatch) -> None:
-    assert ALONE.device("cpu").type == "cpu"
+    assert choose_device("cpu", 0).type == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert ALONE.device("auto").type == "cpu"
+    assert choose_device("auto", 0).type == "cpu"
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
 def test_a_driver_tool_that_lists_nothing_is_no_gpu(nvidia_smi, script) -> None:
     nvidia_smi.write_text(f"#!/bin/sh\n{script}\n")
-    assert ALONE.device("auto").type == "cpu"
+    assert choose_device("auto", 0).type == "cpu"
     with pytest.raises(LaunchError, match="sees no CUDA device"):
-        ALONE.device("cuda")
+        choose_device("cuda", 0)
 
 
 @pytest.mark.slow
@@ -68,7 +67,7 @@ def test_a_group_is_bound_to_a_gpu_only_if_it_has_others(monkeypatch, ranks: int
     """NCCL cannot split the bound communicator of one rank, as DeepSpeed does."""
     asked = {}
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    monkeypatch.setattr(Rank, "device", lambda place, wanted: torch.device("cuda", 0))
+    monkeypatch.setattr(group, "choose_device", lambda *_: torch.device("cuda", 0))
     monkeypatch.setattr(
         group.dist, "init_process_group", lambda backend, **how: asked.update(how, name=backend)
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ddl_core.train.strategies.single import Single
+from ddl_core.train.strategies.base import Single
 from tests.train.strategies.deepspeed_ranks import Batches, build, network, result, spec, train
 
 PROJECT = Path(__file__).resolve().parents[3]

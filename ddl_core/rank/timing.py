@@ -1,20 +1,19 @@
-"""The clock. All throughputs come from here, for every library, every strategy and every loader.
+"""Time of an epoch and its breakdown, for every framework, strategy and loader.
 
-A window runs from (barrier, device idle) to (device idle, barrier); its wall time is the maximum
-over ranks. Inside it the device is never waited for: what a mark is, and when it can be read, is
-the library's matter.
+The timed window runs from (barrier, device idle) to (device idle, barrier); its wall time is the
+maximum over ranks. Inside it nothing waits for the device.
 """
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from ddl_core.rank.energy.meter import Meter
+from ddl_core.rank.energy import Meter
 from ddl_core.rank.group import Group, Reduction
 from ddl_core.records.profile import PHASES, Phase
 from ddl_core.records.run import Spent
@@ -48,8 +47,8 @@ def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArra
 
 
 @dataclass(frozen=True)
-class Window:
-    """What one window took; seconds.
+class EpochTiming:
+    """What one epoch took; seconds.
 
     `wall_s` is from barrier to barrier, `rank_wall_s_*` are the ranks' own times before the closing
     barrier, `cpu_s` is summed over ranks and their loader processes, and `data_s`, `step_s_median`
@@ -70,33 +69,33 @@ class Window:
     spent: Spent | None = None
 
 
-class Marks(Protocol):
-    """Moments in the work of a rank's device.
+class HostTimestamps:
+    """Timestamps of the host, for a device whose work is done when a call returns.
+
+    A device that runs behind the host overrides what it does differently.
 
     Attributes
     ----------
-    tell_steps
-        Whether the time between marks is that of the device's work. Where the host runs ahead and
-        nothing else can be asked, it is not, and steps are not timed one by one.
+    has_step_times : bool
+        Whether the time between two timestamps is that of the device's work. Otherwise steps are
+        not timed one by one.
     """
 
-    tell_steps: bool
+    has_step_times = True
 
     def now(self) -> Any:
         """Return the moment at which the device has done all it was given; wait for nothing."""
-        ...
+        return time.perf_counter()
 
     def seconds(self, moments: list[Any]) -> Seconds:
         """Return the seconds from each moment to the next, once the device is idle."""
-        ...
+        return np.diff(moments)
 
     def wait(self) -> None:
         """Wait until the device is idle."""
-        ...
 
     def show(self, phase: Phase) -> None:
-        """Let a profiler know, if there is one, what has just ended."""
-        ...
+        """Show a profiler, if there is one, which phase has just ended."""
 
 
 class Clock:
@@ -109,14 +108,17 @@ class Clock:
     ----------
     group : Group
         The ranks that share the window.
-    marks : Marks
+    timestamps : HostTimestamps
+        Of the rank's device.
     meter : Meter or None
         Measures energy; it is read outside the timed part.
     """
 
-    def __init__(self, group: Group, marks: Marks, meter: Meter | None = None) -> None:
+    def __init__(
+        self, group: Group, timestamps: HostTimestamps, meter: Meter | None = None
+    ) -> None:
         self._group = group
-        self._marks = marks
+        self._timestamps = timestamps
         self._meter = meter
         self._moments: list[Any] = []
         self._phases: list[Phase] = []
@@ -124,15 +126,15 @@ class Clock:
 
     def start(self) -> None:
         """Open the window."""
-        self._marks.wait()
+        self._timestamps.wait()
         self._group.barrier()
         if self._meter:  # after a barrier, to count nobody's waiting; before one, to delay nobody
             self._meter.start()
             self._group.barrier()
-        self._marks.wait()  # a barrier of NCCL is itself work on the device
+        self._timestamps.wait()  # a barrier of NCCL is itself work on the device
         self._cpu_start = cpu_seconds()
         self._start = time.perf_counter()
-        self._moments.append(self._marks.now())
+        self._moments.append(self._timestamps.now())
 
     def batches(self, loader: Iterator[Item]) -> Iterator[Item]:
         """Pass on the batches of `loader`, and mark when each is asked for and when it is there."""
@@ -146,7 +148,7 @@ class Clock:
             self._has_gradients = False
             yield batch
 
-    def gradients_are_there(self) -> None:
+    def backward_done(self) -> None:
         """Mark that a backward pass has come to its last gradient."""
         self._has_gradients = True
         self._mark("compute")
@@ -160,16 +162,16 @@ class Clock:
         self._mark("update")
 
     def _mark(self, phase: Phase) -> None:
-        self._moments.append(self._marks.now())
+        self._moments.append(self._timestamps.now())
         self._phases.append(phase)
-        self._marks.show(phase)
+        self._timestamps.show(phase)
 
-    def stop(self) -> Window:
+    def stop(self) -> EpochTiming:
         """Close the window and compare the ranks."""
-        self._marks.wait()
+        self._timestamps.wait()
         own_s = time.perf_counter() - self._start
         self._group.barrier()
-        self._marks.wait()
+        self._timestamps.wait()
         wall_s = time.perf_counter() - self._start
         cpu_s = cpu_seconds() - self._cpu_start
         energy_j = self._meter.stop() if self._meter else None
@@ -177,16 +179,16 @@ class Clock:
 
     def _over_ranks(
         self, wall_s: float, own_s: float, cpu_s: float, energy_j: float | None
-    ) -> Window:
-        seconds = self._marks.seconds(self._moments)
+    ) -> EpochTiming:
+        seconds = self._timestamps.seconds(self._moments)
         table = by_step(self._phases, seconds)
-        steps = table.sum(axis=1) if self._marks.tell_steps else np.empty(0)
+        steps = table.sum(axis=1) if self._timestamps.has_step_times else np.empty(0)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
         data_s = float(seconds[np.array(self._phases) == "data"].sum())
         high = self._reduced([wall_s, own_s, data_s, median, p95], "max")
         low = self._reduced([own_s], "min")
         total = self._reduced([cpu_s], "sum")
-        return Window(
+        return EpochTiming(
             wall_s=high[0],
             cpu_s=total[0],
             data_s=high[2],

@@ -7,9 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from ddl_core.rank.energy.nvml import GpuCounter, GpuPower
-from ddl_core.rank.energy.rapl import Rapl
-from ddl_core.rank.energy.source import Source, Unmeasured
+from ddl_core.rank.energy_counters import Counter, GpuCounter, GpuPower, Rapl, Unmeasured
 from ddl_core.rank.group import Group
 
 log = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ class Meter:
 
     def __init__(self, group: Group, gpu: str | None) -> None:
         self._group = group
-        self._mine: list[Source] = []
+        self._mine: list[Counter] = []
         self._failed = False
         methods: list[str] = []
         reasons: list[str] = []
@@ -87,7 +85,7 @@ class Meter:
         log.warning("energy of this window is lost: %s", error)
 
     def _add(
-        self, makers: list[Callable[[], Source]], methods: list[str], reasons: list[str]
+        self, makers: list[Callable[[], Counter]], methods: list[str], reasons: list[str]
     ) -> None:
         """Use the first source that all ranks can make, or tell why there is none."""
         for make in makers:

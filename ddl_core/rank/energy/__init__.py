@@ -1,1 +1,0 @@
-"""Energy of a window: GPU boards by NVML, processor packages by RAPL, else the reason why not."""
