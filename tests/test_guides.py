@@ -112,13 +112,12 @@ def test_all_figures_are_drawn(
     others |= {"ratios", "time_shares", "accuracy_by_library", "efficiency_emulated"}
     others |= {"memory_per_rank"}  # which these records do not tell
     assert set(QUESTIONS) - drawn <= others
-    claims = f"""
+    judge = f"""
 from pathlib import Path
-from ddl_core.analysis import tables, paper
-from ddl_core.analysis.claims import table
-print(len(table.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper())))
+from ddl_core.analysis import claims, paper, tables
+print(len(claims.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper().claims)))
 """
-    assert int(python(project, "-c", claims).splitlines()[-1]) > 50
+    assert int(python(project, "-c", judge).splitlines()[-1]) > 50
 
 
 def commands(page: str) -> list[list[str]]:

@@ -10,6 +10,7 @@ from ddl_core.records.paths import PAPER, PUBLISHED
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
+AACH = "aach2023"  # its name in claims.csv
 
 # What its loaders read (data/paper/settings.csv): its comparison changes both at once.
 FORMATS = {
@@ -42,6 +43,7 @@ _TYPES = {
     "world_size": "Int64",
     "global_batch_size": "Int64",
     "value": "float64",
+    "stated": "float64",
     "allreduce_percent": "float64",
     "io_percent": "float64",
     "cudnn_percent": "float64",
@@ -52,12 +54,13 @@ _TYPES = {
 class Paper:
     """What Aach et al. 2023 state and quote, what follows by arithmetic, and others' numbers.
 
+    ``claims`` are the comparisons that its statements and those of the two seed papers make.
     ``published`` are accuracies of others, ``performance`` their throughputs, times and energies.
     """
 
     efficiency: pd.DataFrame
     runtime: pd.DataFrame
-    orderings: pd.DataFrame
+    claims: pd.DataFrame
     derived: pd.DataFrame
     accuracy: pd.DataFrame
     profile: pd.DataFrame
@@ -151,3 +154,35 @@ def covers(stated: str, name: str) -> bool:
     if stated == "dali":
         return name.startswith("dali_")
     return name in (stated, stated.replace("dali_", "dali_reader_"))
+
+
+READ = ["source_read", "logs_read", "quoted"]  # data/published/README.md
+
+
+def published_beside(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return a row per published throughput and arm of ours with this network on such a GPU.
+
+    per_gpu is images per second and GPU. A published number without one of ours keeps its row.
+    Precision, loader and batch differ from row to row: a check of plausibility, and no ranking.
+    """
+    table = paper.performance
+    table = table[(table["quantity"] == "throughput") & table["evidence"].isin(READ)]
+    per_gpu = table["value"] / table["world_size"].astype(float)
+    table = table.assign(kind=_gpu_kind(table), per_gpu=per_gpu)
+    ours = arms[~arms["on_cpu"].astype(bool) & arms["value"].notna()]
+    names = [ours[name].astype("string") for name in ("setting", "library", "strategy", "loader")]
+    ours = ours.assign(
+        kind=_gpu_kind(ours),
+        ours=names[0].str.cat(names[1:], sep=", "),
+        ours_per_gpu=(ours["value"] / ours["world_size"]).astype(float),
+    ).dropna(subset="kind")
+    columns = ["kind", "model", "ours", "ours_per_gpu"]
+    both = table.merge(ours[columns], on=["kind", "model"], how="left")
+    about = ["source", "place", "framework", "model", "hardware", "world_size", "precision"]
+    both = both[[*about, "loader", "per_gpu", "ours", "ours_per_gpu"]]
+    return both.assign(ratio=both["ours_per_gpu"] / both["per_gpu"])
+
+
+def _gpu_kind(table: pd.DataFrame) -> "pd.Series[str]":
+    """Return the kind of GPU that each machine's description names, e.g. "A100"."""
+    return table["hardware"].astype("string").str.extract(r"\b([A-Z]{1,2}\d{2,3})\b")[0]

@@ -1,11 +1,11 @@
 """Generated blocks of the README and of docs/results/: written from records, between markers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ddl_core.analysis import results_table
-from ddl_core.analysis.claims import readme as statements
-from ddl_core.analysis.claims import table
+import pandas as pd
+
+from ddl_core.analysis import claims, results_table
 from ddl_core.analysis.figures import ratios
 from ddl_core.analysis.tables import runs_table, windows_table
 from ddl_core.errors import DataError
@@ -26,11 +26,11 @@ def texts(tree: Tree) -> dict[str, str]:
     own = [part[part["study"] == HEADLINE] for part in (runs, windows)]
     points = ratios.points(*own)
     told = ratios.sentences(points) or ["no arms have taken turns yet"]
-    judged = table.of_records(tree)
+    judged = claims.of_records(tree)
     return {
         "results": results_table.render(tree, judged),
         "ratios": "\n".join(["```text", *told, "```"]),
-        "statements": statements.render(judged),
+        "statements": statements(judged),
     }
 
 
@@ -96,3 +96,38 @@ def _split(readme: Path, name: str) -> tuple[str, str, str]:
     before, rest = text.split(begin)
     inside, after = rest.split(end)
     return before, inside.strip("\n"), after
+
+
+def statements(table: pd.DataFrame) -> str:
+    """Return judged statements of the paper as Markdown: counts, decided ones, then each line."""
+    counts = claims.summary(table)
+    decided = table[table["verdict"] != claims.UNDECIDED].to_dict("records")
+    of_paper = counts.drop("quoted")
+    quoted = len(table) - int(of_paper.drop(columns=claims.SEEN).to_numpy().sum())
+    lines = [
+        f"Of {len(table) - quoted} statements of the paper these records support "
+        f"{of_paper[claims.SUPPORTED].sum()} and contradict {of_paper[claims.CONTRADICTED].sum()}. "
+        f"Of {of_paper[claims.SEEN].sum()} they show something, at other sizes or on other "
+        f"hardware, which judges nothing. {quoted} more are quoted from others, and not tested.",
+        "",
+        *_head(["", *counts.columns]),
+        *(_line([kind, *counts.loc[kind]]) for kind in counts.index),
+        "",
+        *(f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}." for row in decided),
+        *([""] if decided else []),
+        *_head(["", "the paper says", "verdict on its terms", "seen here"]),
+        *(
+            _line([row["statement"], row["claim"], f"{row['verdict']}: {row['why']}", row["here"]])
+            for row in table.to_dict("records")
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _head(names: list[str]) -> list[str]:
+    return [_line(names), "|" + "---|" * len(names)]
+
+
+def _line(cells: Iterable[object]) -> str:
+    texts = [str(cell).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(texts)} |"

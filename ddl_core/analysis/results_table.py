@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddl_core.analysis.claims.decide import CONTRADICTED, SUPPORTED, UNDECIDED
-from ddl_core.analysis.claims.statements import KINDS
+from ddl_core.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED
 from ddl_core.analysis.figures.ratios import ONE_START, WORDS
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.tables import is_emulated, read_table
@@ -32,7 +31,7 @@ def render(tree: Tree, statements: pd.DataFrame) -> str:
     tree
         The records, with their tables and figures drawn from them.
     statements
-        What `claims.table` says of each statement of the paper.
+        What `claims.judged` says of each statement of the paper.
     """
     rows = [
         *_frameworks(tree),
@@ -190,7 +189,7 @@ def _batches(tree: Tree) -> Iterator[list[str]]:
 
 
 def _paper(statements: pd.DataFrame) -> Iterator[list[str]]:
-    own = statements[statements["kind"] != KINDS["quoted"]]
+    own = statements[statements["kind"] != "quoted"]
     many = own["verdict"].value_counts()
     told = [f"{many.get(word, 0)} {word}" for word in (SUPPORTED, CONTRADICTED)]
     yield [

@@ -1,6 +1,7 @@
 """What the two other papers state, of TensorFlow, Keras and MXNet; the rows live in data/seeds/.
 
-Malik et al. 2018 and Mahon et al. 2020: no figure of theirs is known, and four numbers.
+Malik et al. 2018 and Mahon et al. 2020: no figure of theirs is known, and four numbers. Their
+rankings are in data/paper/claims.csv.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ PAPERS = {"malik2018": "Malik et al. 2018", "mahon2020": "Mahon et al. 2020"}
 
 @dataclass(frozen=True)
 class SeedPapers:
-    """Stated numbers, and rankings without one."""
+    """Stated numbers."""
 
     statements: pd.DataFrame
-    orderings: pd.DataFrame
 
     def stated(self, statement: str) -> pd.Series:
         """Return one row of the statements."""

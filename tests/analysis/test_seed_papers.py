@@ -5,13 +5,17 @@ import re
 import pandas as pd
 import pytest
 
+from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.seed_papers import PAPERS, read_seeds
 from ddl_core.errors import DataError
 from ddl_core.records.paths import PROJECT
 from ddl_core.spec.registry import LIBRARIES, MODELS, STRATEGIES
 
 SEEDS = read_seeds()
-BOTH = pd.concat([SEEDS.statements, SEEDS.orderings], ignore_index=True)
+CLAIMS = read_paper().claims.query("paper != 'aach2023'").drop_duplicates(["paper", "statement"])
+BOTH = pd.concat(
+    [SEEDS.statements[SEEDS.statements["statement"] == "D01"], CLAIMS], ignore_index=True
+)
 PLACES = {"Abstract", "Introduction", "Conclusion", "derived from M01"}
 
 
@@ -43,7 +47,7 @@ def test_names_are_those_of_the_project() -> None:
     assert set(SEEDS.statements["strategy"].dropna()) <= STRATEGIES.keys()
     for models in SEEDS.statements["model"]:
         assert set(models.split(";")) <= MODELS.keys()
-    arms = SEEDS.orderings[SEEDS.orderings["compared"] == "arm"]
+    arms = CLAIMS[CLAIMS["compared"] == "framework"]
     for side in (*arms["left"], *arms["right"].str.split(";").explode()):
         library, _, strategy = side.partition(" ")
         assert library in LIBRARIES

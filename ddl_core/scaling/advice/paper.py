@@ -269,6 +269,6 @@ def left_out(directory: Path = PAPER) -> str:
     DataError
         If the table is missing.
     """
-    rows = read_rows(directory / "orderings.csv")
-    summary = next(row["summary"] for row in rows if row["statement"] == "O01")
+    rows = read_rows(directory / "claims.csv")
+    summary = next(row["claim"] for row in rows if row["statement"] == "O01")
     return f"the native loader: the paper states efficiencies of it and no time; O01: {summary}"

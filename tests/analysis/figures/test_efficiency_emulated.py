@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import arm_table, made_runs, with_settings
-from ddl_core.analysis.claims.table import judged
+from ddl_core.analysis.claims import judged
 from ddl_core.analysis.figures.efficiency_emulated import draw, points
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
@@ -136,7 +136,8 @@ def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
         table = question.points(runs, arms, read_paper())
         if name != "efficiency_emulated" and "model" in table:
             assert "paced_resnet50" not in set(table["model"]), name
-    assert judged(runs, read_paper()).equals(judged(runs[~runs["emulated"]], read_paper()))
+    claims = read_paper().claims
+    assert judged(runs, claims).equals(judged(runs[~runs["emulated"]], claims))
 
 
 @pytest.mark.usefixtures("both")
