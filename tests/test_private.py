@@ -1,17 +1,13 @@
 """What is trusted lies in folders that only this user can write to; nothing outlives its owner."""
 
 import os
-import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ddl_core import private
 from ddl_core.errors import LaunchError
-from ddl_core.processes import import_path
 
 
 @pytest.fixture(autouse=True)
@@ -42,29 +38,29 @@ def test_a_folder_is_made_for_this_user_alone_whatever_the_umask_is(temporary: P
 @pytest.mark.parametrize("allowed", [0o755, 0o770, 0o707, 0o720])
 def test_a_folder_that_is_open_to_others_is_refused(temporary: Path, allowed: int) -> None:
     private.kept("caches").chmod(allowed)
-    with pytest.raises(LaunchError, match=rf"has mode {allowed:04o}.*chmod 700"):
+    with pytest.raises(LaunchError, match=r"alone .mode 0700.*chmod 700"):
         private.kept("caches")
 
 
 def test_a_link_is_refused_even_to_a_folder_of_this_user(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (temporary / f"ddl-{os.geteuid()}").symlink_to(tmp_path / "mine")
-    with pytest.raises(LaunchError, match="is a link"):
+    with pytest.raises(LaunchError, match=r"\(lrwx.* is not a folder of user"):
         private.kept("caches")
-    with pytest.raises(LaunchError, match="is a link"):
+    with pytest.raises(LaunchError, match=r"\(lrwx.* is not a folder of user"):
         private.Passing()
 
 
 def test_what_is_no_folder_is_refused(temporary: Path) -> None:
     (temporary / f"ddl-{os.geteuid()}").touch(mode=0o700)
-    with pytest.raises(LaunchError, match="is not a folder"):
+    with pytest.raises(LaunchError, match="cannot make the folder"):
         private.kept("caches")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_another_users_folder_is_refused(temporary: Path) -> None:
     os.chown(private.kept("caches"), 12345, -1)
-    with pytest.raises(LaunchError, match="belongs to user 12345, not to 0"):
+    with pytest.raises(LaunchError, match=r"of user 12345. is not a folder of user 0 alone"):
         private.kept("caches")
 
 
@@ -80,7 +76,7 @@ def test_a_sites_folder_for_caches_is_checked_likewise(monkeypatch, tmp_path: Pa
     monkeypatch.setenv(private.CACHES, str(tmp_path / "scratch" / "caches"))
     assert mode(private.caches()) == 0o700
     private.caches().chmod(0o775)
-    with pytest.raises(LaunchError, match="has mode 0775"):
+    with pytest.raises(LaunchError, match="drwxrwxr-x"):
         private.caches()
 
 
@@ -88,32 +84,10 @@ def test_a_passing_folder_goes_with_its_block(temporary: Path) -> None:
     with private.Passing() as name:
         (Path(name) / "socket").touch()
         assert mode(Path(name)) == 0o700
-        with private.Passing() as other:  # which takes the first one for no abandoned one
+        with private.Passing() as other:
             assert other != name
             assert Path(name, "socket").exists()
     assert not list((temporary / f"ddl-{os.geteuid()}").iterdir())
-
-
-def test_what_a_killed_process_left_goes_with_the_next_one(temporary: Path) -> None:
-    code = (
-        "import time; from pathlib import Path; from ddl_core import private\n"
-        "private.MAX_LENGTH = 200\n"
-        "held = private.Passing(); Path(held.name, 'socket').touch()\n"
-        "print(held.name, flush=True); time.sleep(300)"
-    )
-    environment = {**os.environ, "PYTHONPATH": import_path()}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    left = Path(owner.stdout.readline().strip())
-    with private.Passing():
-        assert left.is_dir()  # its owner lives
-    owner.send_signal(signal.SIGKILL)
-    owner.communicate()
-    assert left.is_dir()
-    with private.Passing():
-        assert not left.exists()
 
 
 def test_a_fork_does_not_remove_the_folder_of_its_parent(temporary: Path) -> None:
