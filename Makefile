@@ -201,7 +201,7 @@ $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.tx
 	  echo "going on: only strategy 'horovod' of library '$*' is missing; to try again, run: make $*"
 
 clean: ## delete the environments and caches, keep results/
-	rm -rf .venv $(LIBRARIES:%=.venv-%) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(LIBRARIES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .coverage .coverage.* htmlcov
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
