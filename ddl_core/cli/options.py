@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -16,6 +17,9 @@ from ddl_core.records.paths import RunFiles, Tree, results
 from ddl_core.spec.labels import named
 from ddl_core.spec.registry import REGISTRIES
 from ddl_core.spec.run import LONGEST_NAME, NAME, RunSpec
+
+if TYPE_CHECKING:
+    from ddl_core.launch.slurm.scheduler import Queue
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -139,3 +143,21 @@ def warn_of_disagreement(entries: list[Entry]) -> bool:
     if text:
         click.secho(text, fg="red", bold=True, err=True)
     return bool(text)
+
+
+@contextmanager
+def warning(text: str) -> Iterator[None]:
+    """Turn an error in a ``with`` block into a warning that begins with `text`."""
+    try:
+        yield
+    except DDLError as error:
+        click.echo(f"warning: {text}: {error}", err=True)
+
+
+def ask_queue() -> "Queue | None":
+    """Return SLURM's queue; None, with a warning, if it does not answer."""
+    from ddl_core.launch.slurm import scheduler
+
+    with warning("without the state of the jobs"):
+        return scheduler.queue()
+    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddl_core.cli.options import (
+    ask_queue,
     checked_name,
     command_of,
     data_option,
@@ -262,8 +263,7 @@ class _JobStates:
         self._states: list[State] = []  # of the records; what changes them changes the queue
 
     def join(self, entries: list[Entry]) -> list[Entry]:
-        from ddl_core.launch.slurm import reconcile, scheduler
-        from ddl_core.launch.slurm.reconcile import settled
+        from ddl_core.launch.slurm import reconcile
 
         states = [item.state for item in entries]
         known = states == self._states and time.monotonic() < self._due
@@ -271,12 +271,8 @@ class _JobStates:
         if known or not any(item.job_id for item in entries):
             return reconcile.joined(entries, self._jobs)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
-        try:
-            self._jobs = scheduler.queue()
-        except LaunchError as error:
-            self._jobs = None
-            click.echo(f"warning: without the state of the jobs: {error}", err=True)
-        return settled(entries, self._jobs)
+        self._jobs = ask_queue()
+        return reconcile.settled(entries, self._jobs)
 
 
 study.add_command(submit)

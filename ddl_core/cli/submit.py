@@ -1,27 +1,27 @@
 """``ddl study submit`` and ``ddl study cancel``."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ddl_core.cli.options import (
+    ask_queue,
     data_option,
     dry_run_option,
     results_option,
     site_option,
     study_argument,
     tree_of,
+    warning,
 )
-from ddl_core.errors import DataError, LaunchError, SpecError
+from ddl_core.errors import SpecError
 from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.spec.labels import named
+from ddl_core.records.paths import RunFiles
+from ddl_core.spec.labels import Names, named
 
 if TYPE_CHECKING:
-    from ddl_core.launch.slurm.scheduler import Queue
-    from ddl_core.launch.slurm.submit import Submission, Submissions
+    from ddl_core.launch.slurm.submit import Submissions
 
 MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 
@@ -84,7 +84,7 @@ def submit(
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
     most.
     """
-    from ddl_core.launch.plan import find_study
+    from ddl_core.launch.plan import check_data, find_study
     from ddl_core.launch.slurm import submit as core
     from ddl_core.launch.slurm.reconcile import joined
     from ddl_core.launch.slurm.script import Options
@@ -93,44 +93,38 @@ def submit(
     asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
     options = Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
-    if dry_run:
-        entries, queue = ledger(asked, tree), _queue()
-        plan = core.prepare(joined(entries, queue), site, options, queue, choice)
-        _show_scripts(plan.jobs)
-        _show_plan(plan)
-        if dear := _too_dear(plan, most_node_hours):
-            click.echo(f"warning: nothing would be submitted: {dear}", err=True)
-        _warn_of_data(plan.jobs, tree, data_dir)
-        return
-    show = partial(_show_affordable, most=most_node_hours)
-    submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=show)
     names = named(asked.expand())
-    for item, job_id in submitted:
-        click.echo(f"{job_id}  {names[item.spec.run_id]}")
+
+    def show(plan: "Submissions") -> None:
+        _show_plan(plan, names)
+        hours = sum(job.node_hours for job in plan.jobs)
+        if hours > most_node_hours:
+            raise SpecError(
+                f"these jobs may cost {hours:,.0f} node-hours, more than --most-node-hours "
+                f"{most_node_hours:,.0f}; if that is meant, name as many there; else lower nodes, "
+                "repeats or --time"
+            )
+
+    if not dry_run:
+        submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=show)
+        for item, job_id in submitted:
+            click.echo(f"{job_id}  {names[item.spec.run_id]}")
+        return
+    entries, queue = ledger(asked, tree), ask_queue()
+    plan = core.prepare(joined(entries, queue), site, options, queue, choice)
+    for job in plan.jobs:
+        click.echo(f"# {RunFiles(job.entries[0].directory).script}")
+        click.echo(job.script)
+    with warning("nothing would be submitted"):
+        show(plan)
+    with warning("nothing could be submitted now"):
+        check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
 
 
-def _too_dear(plan: "Submissions", most: float) -> str | None:
-    """Return why a plan is not submitted: it may cost more than was said to be meant."""
-    hours = sum(job.node_hours for job in plan.jobs)
-    if hours <= most:
-        return None
-    return (
-        f"these jobs may cost {hours:,.0f} node-hours, more than --most-node-hours {most:,.0f}; "
-        "if that is meant, name as many there; else lower nodes, repeats or --time"
-    )
-
-
-def _show_affordable(plan: "Submissions", most: float) -> None:
-    _show_plan(plan)
-    if dear := _too_dear(plan, most):
-        raise SpecError(dear)
-
-
-def _show_plan(plan: "Submissions") -> None:
+def _show_plan(plan: "Submissions", names: Names) -> None:
     from ddl_core.launch.slurm.site import clock
     from ddl_core.launch.slurm.submit import show_costs
 
-    names = named(item.spec for item in plan.entries)
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
         name = job.name.removeprefix("ddl-")
@@ -146,33 +140,6 @@ def _show_plan(plan: "Submissions") -> None:
             f"not submitted: {names[item.spec.run_id]}: the smallest runs of its arm have failed; "
             "try them again with --retry-failed, or leave --small-first out"
         )
-
-
-def _queue() -> "Queue | None":
-    """Return SLURM's queue; a look at the scripts does without, where it does not answer."""
-    from ddl_core.launch.slurm import scheduler
-
-    try:
-        return scheduler.queue()
-    except LaunchError as error:
-        click.echo(f"warning: without the state of the jobs: {error}", err=True)
-        return None
-
-
-def _show_scripts(jobs: list["Submission"]) -> None:
-    for job in jobs:
-        click.echo(f"# {RunFiles(job.entries[0].directory).script}")
-        click.echo(job.script)
-
-
-def _warn_of_data(jobs: list["Submission"], tree: Tree, data_dir: Path | None) -> None:
-    """Say that data are missing: submitting would refuse, but a look at the scripts needs none."""
-    from ddl_core.launch.plan import check_data
-
-    try:
-        check_data([item for job in jobs for item in job.entries], tree, data_dir)
-    except DataError as error:
-        click.echo(f"warning: nothing could be submitted now: {error}", err=True)
 
 
 @click.command()
