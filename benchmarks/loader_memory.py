@@ -55,7 +55,7 @@ def measure() -> dict[str, int]:
     ]
     classes = [f"n{label:08d}" for label in range(CLASSES)]
     before = unique_bytes()
-    packed = ImageList(Path("/data/train"), classes, names)
+    packed = ImageList.pack(Path("/data/train"), classes, names)
     list_bytes = unique_bytes() - before
     assert len(packed) == IMAGES
     plain = [(f"/data/train/{classes[label]}/{name}", label)

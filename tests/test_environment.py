@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ddl_core.datasets import hugging_face
 from ddl_core.emulation import local_slurm
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -94,10 +93,6 @@ def test_a_missing_slurm_is_told_as_it_is_installed() -> None:
     script = (REQUIREMENTS / "slurm.sh").read_text()
     (packages,) = re.findall(r'^packages="([^"]*)"', script, re.MULTILINE)
     assert packages == local_slurm.PACKAGES
-
-
-def test_a_missing_datasets_is_told_with_the_version_that_is_tested() -> None:
-    assert CONSTRAINTS["datasets"] == f"=={hugging_face.VERSION}"
 
 
 def test_hooks_have_the_pinned_revisions() -> None:

@@ -74,18 +74,15 @@ def write_command(source: str, folder: Path) -> None:
     """Write a set of your own to DIR as an image folder, which all loaders read.
 
     SOURCE is package.module:function, a function of yours that returns the images of training and
-    validation; a folder that Hugging Face's datasets wrote with save_to_disk; or a folder of class
-    folders. Of what is not divided one image in ten becomes validation.
-
-    Grey, 16-bit and transparent pictures become plain ones: docs/your_data.md has the rule.
+    validation. Images that are no RGB become RGB or grey: docs/your_data.md has the rule and
+    examples.
     """
     from ddl_core.datasets.folder import class_folders
-    from ddl_core.datasets.own import write_own
+    from ddl_core.datasets.write import write_function
 
-    images = write_own(source, folder)
-    classes = f"{len(class_folders(folder / 'train')):,} classes"
-    there = f"{images:,} images of {classes} are in {folder}"
-    click.echo(there if images else f"{folder}, with {classes}, was there already")
+    images = write_function(source, folder)
+    classes = len(class_folders(folder / "train"))
+    click.echo(f"{images:,} images of {classes:,} classes are in {folder}")
 
 
 @data.command("convert")
@@ -127,7 +124,7 @@ def index_command(folder: Path, processes: int | None) -> None:
     Files train-*-of-* and validation-*-of-* are looked through, and index/*.idx written beside
     them: where each record begins, which DALI and the native loader need to know.
     """
-    from ddl_core.datasets.indices import make_indices
+    from ddl_core.datasets.convert import make_indices
 
     made, kept = make_indices(folder, progress=True, processes=processes)
     click.echo(f"{made} indices made, {kept} were there")
@@ -135,16 +132,16 @@ def index_command(folder: Path, processes: int | None) -> None:
 
 @data.command("verify")
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--checksums", is_flag=True, help="Also compare every file with the manifest.")
 @PROCESSES
-def verify_command(folder: Path, checksums: bool, processes: int | None) -> None:
+def verify_command(folder: Path, processes: int | None) -> None:
     """Read every image of a set and name each that is damaged.
 
-    DIR is an ImageNet-like folder, or one of TFRecord files.
+    DIR is an ImageNet-like folder, or one of TFRecord files. Images of the sample set, and records,
+    are compared with their checksums.
     """
     from ddl_core.datasets.verify import verify
 
-    report = verify(folder, progress=True, processes=processes, checksums=checksums)
+    report = verify(folder, processes=processes)
     click.echo(report.text())
     if not report.ok:
         raise DataError(f"{folder} is not fit for a measurement: the errors are named above")

@@ -1,4 +1,4 @@
-"""Convert an ImageNet-like folder to TFRecord shards, with the images' bytes as they are."""
+"""Convert an image folder to TFRecord shards that hold the files' bytes, and index shards."""
 
 import hashlib
 import io
@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,27 +13,37 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm import tqdm
 
-from ddl_core.datasets.bulk import alone, explained, require_space, stream
 from ddl_core.datasets.folder import ImageList, list_images
-from ddl_core.datasets.image_file import why
-from ddl_core.datasets.indices import index_fits
-from ddl_core.datasets.manifest import (
-    ConvertPlan,
-    ShardEntry,
-    SplitPlan,
-    read_shard_log,
-    start_shard_log,
+from ddl_core.datasets.image import why
+from ddl_core.datasets.output import clear_errors, is_filled, locked, parallel
+from ddl_core.datasets.shards import (
+    DESCRIPTION,
+    PREFIXES,
+    Description,
+    converted_folder,
+    index_path,
+    read_description,
+    read_index,
+    shard_name,
+    shards_in,
+    write_index,
 )
-from ddl_core.datasets.sample import SPLITS
-from ddl_core.datasets.shards import converted_folder, shard_name, write_index
-from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, SYNSET, Value, example, frame
+from ddl_core.datasets.tfrecord import (
+    ENCODED,
+    FILENAME,
+    LABEL,
+    SYNSET,
+    Value,
+    example,
+    frame,
+    read_lengths,
+)
 from ddl_core.errors import DataError
+from ddl_core.records.storage import replacing
 from ddl_core.spec.gate import require_file
 
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
-
 LOCK = ".converting.lock"
 
 # Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
@@ -48,49 +57,189 @@ class ShardTask(NamedTuple):
     """One shard to write: the images by their names below `source`, each with its label from 0."""
 
     path: Path
-    split: str
     source: Path
     images: list[tuple[str, int]]
 
 
-def make_shard(task: ShardTask) -> ShardEntry:
-    """Write a shard and its index; neither is seen before it is whole.
+@dataclass(frozen=True)
+class Conversion:
+    """Images of a folder, and the shards that they become; `bytes` estimates each split's size."""
+
+    source: Path
+    folder: Path
+    description: Description
+    images: dict[str, ImageList]
+    bytes: dict[str, float]
+
+    def text(self) -> str:
+        """Return what is made, and where."""
+        lines = [f"{self.folder}, from {self.source}:"]
+        for split, shards in self.description.shards.items():
+            size = self.bytes[split]
+            lines.append(
+                f"  {split}: {len(self.images[split]):,} images, about {size / 1e9:,.3f} GB; "
+                f"shards: {shards:,} of {size / shards / 1e6:,.0f} MB each"
+            )
+        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
+        lines.append(f"  {shutil.disk_usage(disk).free / 1e9:,.1f} GB are free there")
+        return "\n".join(lines)
+
+    def run(self, *, progress: bool = True, processes: int | None = None) -> int:
+        """Make the shards that are missing or whose index does not fit; return their number.
+
+        Parameters
+        ----------
+        progress
+            Show a progress bar on stderr.
+        processes
+            Default: one per usable core. The bytes do not depend on it.
+
+        Raises
+        ------
+        DataError
+            If an image cannot be read, or if the folder is not writable, too full, or holds
+            something else.
+        """
+        there = self._require_same()
+        tasks = [task for task in self._tasks() if not index_fits(task.path)]
+        if there and not tasks:
+            return 0
+        records = sum(map(len, self.images.values()))
+        missing = sum(len(task.images) for task in tasks)
+        with clear_errors(self.folder, sum(self.bytes.values()) * missing / records):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder / LOCK):
+                with replacing(self.folder / DESCRIPTION) as file:
+                    file.write(self.description.model_dump_json(indent=1).encode() + b"\n")
+                for part in self.folder.glob(".*.part"):  # of a process that was killed
+                    part.unlink()
+                for _ in parallel(
+                    _make_shard, tasks, "convert", processes=processes, progress=progress
+                ):
+                    pass
+        return len(tasks)
+
+    def _require_same(self) -> bool:
+        """Tell whether an earlier call has begun; refuse a folder that holds anything else."""
+        there = read_description(self.folder)
+        if there is None:
+            if is_filled(self.folder) and [*self.folder.iterdir()] != [self.folder / LOCK]:
+                raise DataError(
+                    f"{self.folder} is not empty and was not made by `ddl data convert`; choose "
+                    "another folder"
+                )
+            return False
+        for name in ("source", "seed", "shards"):
+            before, now = getattr(there, name), getattr(self.description, name)
+            if before != now:
+                what = "from other images" if name == "source" else f"{name} = {before}, not {now}"
+                raise DataError(
+                    f"{self.folder} was made with other settings ({what}); ask for the same, "
+                    "choose another folder, or delete this one"
+                )
+        return True
+
+    def _tasks(self) -> list[ShardTask]:
+        tasks = []
+        for split, count in self.description.shards.items():
+            images = self.images[split]
+            order = shuffled(self.description.seed, split, len(images))
+            for number, part in enumerate(np.array_split(order, count)):
+                chosen = [(images.name(index), images.label(index)) for index in part.tolist()]
+                path = self.folder / shard_name(split, number, count)
+                tasks.append(ShardTask(path, images.root, chosen))
+        return tasks
+
+
+def plan_conversion(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    train_shards: int | None = None,
+    val_shards: int | None = None,
+    seed: int = 0,
+) -> Conversion:
+    """List the images of a folder and divide them into shards; writes nothing.
+
+    Parameters
+    ----------
+    source
+        Holds ``train/<class>/*`` and ``val/<class>/*``.
+    out
+        Receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``.
+        Default: ``source/tfrecord``.
+    train_shards, val_shards
+        Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
+    seed
+        Of the order in which images go into shards.
 
     Raises
     ------
     DataError
-        If an image cannot be read.
-    OSError
-        If the shard cannot be written.
+        If the source is missing or no such folder, if there are fewer images than shards, or if
+        the description in `out` is damaged.
     """
-    part = task.path.with_name(f".{task.path.name}.{os.getpid()}.part")
-    digest, places, end = hashlib.sha256(), [], 0
-    try:
-        with part.open("wb") as file:
-            for name, label in task.images:
-                record = frame(example(_features(task.source, name, label)))
-                file.write(record)
-                digest.update(record)
-                places.append((end, len(record)))
-                end += len(record)
-            file.flush()
-            os.fsync(file.fileno())
-        write_index(task.path, places)
-        part.replace(task.path)
-    finally:
-        part.unlink(missing_ok=True)
-    return ShardEntry(
-        file=task.path.name,
-        split=task.split,
-        records=len(places),
-        bytes=end,
-        sha256=digest.hexdigest(),
+    root = Path(source).absolute()
+    folder = Path(out).absolute() if out else converted_folder(root)
+    train = list_images(root / "train")
+    images = {"train": train, "val": list_images(root / "val", train.classes)}
+    for name in train.classes:
+        if not name.isprintable():
+            raise DataError(f"class folder {name!r}: rename it, so that its name is plain text")
+    there = read_description(folder)
+    sizes = {split: _estimated_bytes(images[split]) for split in images}
+    shards = {}
+    for split, wanted in (("train", train_shards), ("val", val_shards)):
+        present = there.shards.get(split) if there else None
+        shards[split] = wanted or present or math.ceil(sizes[split] / LARGEST_SHARD)
+        if shards[split] > len(images[split]):
+            raise DataError(
+                f"{split}: {shards[split]} shards for {len(images[split])} images; each needs one"
+            )
+    prints = "".join(images[split].fingerprint() for split in images)
+    description = Description(
+        seed=seed,
+        source=hashlib.sha256(prints.encode()).hexdigest(),
+        images={split: len(images[split]) for split in images},
+        shards=shards,
+        classes=train.classes,
     )
+    return Conversion(root, folder, description, images, sizes)
+
+
+def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
+    """Return the order in which images go into shards, the same with every release of NumPy.
+
+    Readers shuffle within a window only, so that neighbours in a shard remain near each other.
+    """
+    key = np.random.SeedSequence(seed, spawn_key=(list(PREFIXES).index(split),))
+    # The raw numbers are fixed for ever; the algorithm of `Generator.permutation` is not.
+    return np.argsort(np.random.PCG64(key).random_raw(count), kind="stable")
+
+
+def _estimated_bytes(images: ImageList) -> float:
+    chosen = np.linspace(0, len(images) - 1, min(len(images), SIZES_SAMPLED)).astype(int)
+    try:
+        sizes = [Path(images.path(index)).stat().st_size for index in chosen]
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+    return len(images) * (float(np.mean(sizes)) + BYTES_PER_RECORD)
+
+
+def _make_shard(task: ShardTask) -> None:
+    """Write a shard and its index; neither is seen before it is whole."""
+    places, end = [], 0
+    with replacing(task.path) as file:
+        for name, label in task.images:
+            record = frame(example(_features(task.source, name, label)))
+            file.write(record)
+            places.append((end, len(record)))
+            end += len(record)
+    write_index(task.path, places)
 
 
 def _features(source: Path, name: str, label: int) -> dict[str, Value]:
-    path = source / name
-    content, image = _open(path)
+    content, image = _open(source / name)
     synset, _, filename = name.partition("/")
     return {
         ENCODED: content,
@@ -122,194 +271,55 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
         raise DataError(f"{path} is no image ({why(error)}); {advice}") from None
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """Images of a folder, and the shards that they become; `bytes` estimates each split's size."""
-
-    source: Path
-    folder: Path
-    plan: ConvertPlan
-    images: dict[str, ImageList]
-    bytes: dict[str, float]
-
-    def text(self) -> str:
-        """Return for people what is made, and where."""
-        lines = [f"{self.folder}, from {self.source}:"]
-        for split, plan in self.plan.splits.items():
-            size = self.bytes[split]
-            lines.append(
-                f"  {split}: {plan.images:,} images, about {size / 1e9:,.3f} GB; "
-                f"shards: {plan.shards:,} of {size / plan.shards / 1e6:,.0f} MB each"
-            )
-        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
-        lines.append(f"  {shutil.disk_usage(disk).free / 1e9:,.1f} GB are free there")
-        return "\n".join(lines)
-
-    def run(self, *, progress: bool = True, processes: int | None = None) -> list[ShardEntry]:
-        """Make the shards, complete them, or do nothing when all are there.
-
-        Parameters
-        ----------
-        progress
-            Show a progress bar on stderr.
-        processes
-            Default: one per usable core. The bytes do not depend on it.
-
-        Raises
-        ------
-        DataError
-            If an image cannot be read, or if the folder is not writable, too full, or holds
-            something else.
-        """
-        with explained(f"convert into {self.folder}", sum(self.bytes.values())):
-            # Before the lock, so that a finished set may lie on a read-only disk.
-            done = self._finished()
-            if len(done) < sum(plan.shards for plan in self.plan.splits.values()):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with alone(self.folder / LOCK):
-                    done = self._make(progress, processes)
-            return list(done.values())
-
-    def _finished(self) -> dict[str, ShardEntry]:
-        """Return what need not be made again; refuse a folder that holds anything else."""
-        plan, entries = read_shard_log(self.folder)
-        if plan is not None:
-            self._require_same(plan)
-        elif self._is_foreign():
-            raise DataError(
-                f"{self.folder} is not empty and was not made by `ddl data convert`; choose "
-                "another folder"
-            )
-        whole = [entry for entry in entries if _is_whole(self.folder, entry)]
-        return {entry.file: entry for entry in whole}
-
-    def _is_foreign(self) -> bool:
-        ours = (self.folder / LOCK).exists()  # another process may have begun just now
-        return not ours and self.folder.exists() and any(self.folder.iterdir())
-
-    def _require_same(self, there: ConvertPlan) -> None:
-        if there.source != self.plan.source:
-            raise DataError(
-                f"{self.folder} was made from other images than {self.source} holds now; choose "
-                "another folder, or delete this one"
-            )
-        if there != self.plan:
-            raise DataError(
-                f"{self.folder} was made with other settings ({there.request}); asked for: "
-                f"{self.plan.request}. Ask for the same settings, choose another folder, or "
-                "delete this one"
-            )
-
-    def _make(self, progress: bool, processes: int | None) -> dict[str, ShardEntry]:
-        for part in self.folder.glob(".*.part"):  # of a process that was killed
-            part.unlink()
-        done = self._finished()
-        require_space(self.folder, sum(self.bytes.values()) - sum(e.bytes for e in done.values()))
-        bar = tqdm(
-            desc="convert",
-            unit="img",
-            total=sum(plan.images for plan in self.plan.splits.values()),
-            initial=sum(entry.records for entry in done.values()),
-            disable=not progress,
-        )
-        tasks = self._tasks(set(done))
-        with bar, start_shard_log(self.folder, self.plan, done.values()) as log:
-            for entry in stream(make_shard, tasks, processes):
-                log.write(entry.model_dump_json() + "\n")
-                done[entry.file] = entry
-                bar.update(entry.records)
-        return done
-
-    def _tasks(self, done: set[str]) -> Iterator[ShardTask]:
-        for split, plan in self.plan.splits.items():
-            images, order = self.images[split], shuffled(self.plan.seed, split, plan.images)
-            for number, part in enumerate(np.array_split(order, plan.shards)):
-                name = shard_name(split, number, plan.shards)
-                if name not in done:
-                    chosen = [(images.name(index), images.label(index)) for index in part.tolist()]
-                    yield ShardTask(self.folder / name, split, images.root, chosen)
-
-
-def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
-    """Return the order in which images go into shards, the same with every release of NumPy.
-
-    Readers shuffle within a window only, so that neighbours in a shard remain near each other.
-    """
-    key = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),))
-    # The raw numbers are fixed for ever; the algorithm of `Generator.permutation` is not.
-    return np.argsort(np.random.PCG64(key).random_raw(count), kind="stable")
-
-
-def _is_whole(folder: Path, entry: ShardEntry) -> bool:
-    path = folder / entry.file
-    return path.is_file() and path.stat().st_size == entry.bytes and index_fits(path)
-
-
-def plan_conversion(
-    source: str | Path,
-    out: str | Path | None = None,
-    *,
-    train_shards: int | None = None,
-    val_shards: int | None = None,
-    seed: int = 0,
-) -> Conversion:
-    """List the images of a folder and divide them into shards; writes nothing.
+def make_indices(
+    folder: str | Path, *, progress: bool = True, processes: int | None = None
+) -> tuple[int, int]:
+    """Write the indices that TFRecord files in `folder` lack; return how many made and kept.
 
     Parameters
     ----------
-    source
-        Holds ``train/<class>/*`` and ``val/<class>/*``.
-    out
-        Receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.jsonl``.
-        Default: ``source/tfrecord``.
-    train_shards, val_shards
-        Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
-    seed
-        The same seed, shards and images give the same bytes.
+    folder
+        Holds ``train-*-of-*`` and ``validation-*-of-*``; receives ``index/*.idx``.
+    progress
+        Show a progress bar on stderr.
+    processes
+        Default: one per usable core.
 
     Raises
     ------
     DataError
-        If the source is missing or no such folder, if there are fewer images than shards, or if
-        what `out` says of itself is damaged.
+        If there are no TFRecord files, if one is damaged, or if the folder is not writable.
     """
-    root = Path(source).absolute()
-    folder = Path(out).absolute() if out else converted_folder(root)
-    train = list_images(root / "train")
-    images = {"train": train, "val": list_images(root / "val", train.classes)}
-    sizes = {split: _estimated_bytes(images[split]) for split in SPLITS}
-    there, _ = read_shard_log(folder)
-    splits = {}
-    for split, asked in zip(SPLITS, (train_shards, val_shards), strict=True):
-        present = there.splits[split].shards if there and split in there.splits else None
-        shards = asked or present or math.ceil(sizes[split] / LARGEST_SHARD)
-        splits[split] = SplitPlan(images=len(images[split]), shards=shards)
-        if shards > len(images[split]):
-            raise DataError(
-                f"{split}: {shards} shards asked for {len(images[split])} images; each needs one"
-            )
-    plan = ConvertPlan(
-        seed=seed, source=_fingerprint(images), splits=splits, classes=_utf8(train.classes)
-    )
-    return Conversion(root, folder, plan, images, sizes)
+    root = Path(folder).absolute()
+    shards = [root / name for split in PREFIXES for name in shards_in(root, split)]
+    if not shards:
+        raise DataError(f"{root} has no files train-*-of-* or validation-*-of-*")
+    todo = [shard for shard in shards if not index_fits(shard)]
+    for _ in parallel(_make_index, todo, "index", processes=processes, progress=progress):
+        pass
+    return len(todo), len(shards) - len(todo)
 
 
-def _estimated_bytes(images: ImageList) -> float:
-    chosen = np.linspace(0, len(images) - 1, min(len(images), SIZES_SAMPLED)).astype(int)
+def index_fits(shard: Path) -> bool:
+    """Tell whether a shard has an index that fits it."""
     try:
-        sizes = [Path(images.path(index)).stat().st_size for index in chosen]
+        read_index(shard)
+    except DataError:
+        return False
+    return True
+
+
+def _make_index(shard: Path) -> None:
+    try:
+        places = list(read_lengths(shard))
     except OSError as error:
-        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
-    return len(images) * (float(np.mean(sizes)) + BYTES_PER_RECORD)
-
-
-def _fingerprint(images: dict[str, ImageList]) -> str:
-    prints = "".join(images[split].fingerprint() for split in SPLITS)
-    return hashlib.sha256(prints.encode()).hexdigest()
-
-
-def _utf8(classes: tuple[str, ...]) -> tuple[str, ...]:
-    for name in classes:
-        if not name.isprintable():
-            raise DataError(f"class folder {name!r}: rename it, so that its name is plain text")
-    return classes
+        raise DataError(f"cannot read {shard}: {error.strerror}") from None
+    try:
+        write_index(shard, places)
+    except OSError as error:
+        raise DataError(
+            f"cannot write into {index_path(shard).parent}: {error.strerror}; in a folder that "
+            "cannot be written, make a folder of symbolic links and index that:\n"
+            f"  mkdir links && ln -s {shard.parent}/train-* {shard.parent}/validation-* links/ "
+            "&& ddl data index links"
+        ) from None

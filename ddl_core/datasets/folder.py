@@ -1,33 +1,31 @@
-"""List an ImageNet-like folder, in the order of torchvision's ImageFolder and in little memory."""
+"""List an image folder, in the order of torchvision's ImageFolder and in little memory."""
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddl_core.datasets import listing
-from ddl_core.datasets.listing import Arrays
+from ddl_core.datasets import dataset
+from ddl_core.datasets.dataset import Arrays, EncodedDataset, once_per_node
 from ddl_core.errors import DataError
-from ddl_core.spec import gate
-from ddl_core.spec.gate import some
+from ddl_core.spec.gate import require_file, some
 
 # Those of torchvision.datasets.ImageFolder.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-# Inside one class folder. Links that lead to one another could make any number of them.
-MOST_FOLDERS = 100_000
+MAX_LEVELS = 20  # of folders in a class folder; more are links that lead in a circle
 
 
-class ImageList:
+class ImageList(EncodedDataset):
     """Paths and labels of the images of one split.
 
     All names lie in one `bytes` object and their positions in one array: about 40 MB for the 1.28
-    million images of ImageNet, where a list of (path, label) tuples takes 300 MB, and where a
-    forked loader process copies that list page by page as it counts references.
+    million images of ImageNet. A list of (path, label) tuples takes 300 MB, and a forked loader
+    process copies it page by page as it counts references.
 
     Attributes
     ----------
@@ -38,25 +36,25 @@ class ImageList:
     labels : numpy.ndarray of int32, shape (images,)
     """
 
-    def __init__(self, root: Path, classes: Sequence[str], names: Iterable[Sequence[str]]) -> None:
-        """Pack `names`: for each class, its file names relative to the class folder, in order."""
-        self._hold(root, classes, map(_packed, names))
-
-    @classmethod
-    def of_packed(cls, root: Path, classes: Sequence[str], names: Iterable[bytes]) -> Self:
-        """Take, for each class, its file names as `_packed` joins them."""
-        images = cls.__new__(cls)
-        images._hold(root, classes, names)
-        return images
-
-    def _hold(self, root: Path, classes: Sequence[str], names: Iterable[bytes]) -> None:
+    def __init__(
+        self, root: Path, classes: Sequence[str], names: bytes, labels: NDArray[np.int32]
+    ) -> None:
+        """Take the file names relative to their class folders, each ended by a zero byte."""
         self.root = root
         self.classes = tuple(classes)
-        packed = list(names)
-        counts = [one.count(b"\0") for one in packed]
-        self._names = b"".join(packed)
-        self._ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
-        self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self.labels = labels
+        self._names = names
+        self._ends = np.flatnonzero(np.frombuffer(names, dtype=np.uint8) == 0)
+
+    @classmethod
+    def pack(cls, root: Path, classes: Sequence[str], names: Iterable[Sequence[str]]) -> Self:
+        """Pack `names`: for each class, its file names in order."""
+        packed, counts = [], []
+        for files in names:
+            packed.append(b"".join(os.fsencode(name) + b"\0" for name in files))
+            counts.append(len(files))
+        labels = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return cls(root, classes, b"".join(packed), labels)
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -67,7 +65,7 @@ class ImageList:
         return self.path(index), self.label(index)
 
     def name(self, index: int) -> str:
-        """Return an image's path relative to the split's folder, for messages and records."""
+        """Return an image's path relative to the split's folder."""
         start = self._ends[index - 1] + 1 if index else 0
         file = os.fsdecode(self._names[start : self._ends[index]])
         return f"{self.classes[self.labels[index]]}/{file}"
@@ -81,13 +79,7 @@ class ImageList:
         return int(self.labels[index])
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return the encoded image and its label.
-
-        Raises
-        ------
-        DataError
-            If the file was there when the folder was listed and is gone now, or may not be read.
-        """
+        """Return the encoded image and its label; see `EncodedDataset`."""
         path = self.path(index)
         try:
             return Path(path).read_bytes(), self.label(index)
@@ -101,7 +93,7 @@ class ImageList:
         return [self.classes[label] for label in np.unique(self.labels)]
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 over class names, file names and labels, but not over contents."""
+        """Return the SHA-256 over class names, file names and labels."""
         digest = hashlib.sha256(os.fsencode("\0".join((*self.classes, "", ""))))
         digest.update(self._names)
         digest.update(self.labels.astype("<i4").tobytes())
@@ -116,7 +108,7 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     split_dir
         Such as ``imagenet/train``.
     classes
-        The classes that the labels count. Give those of the training split when listing the
+        The sorted classes that the labels count. Give those of the training split when listing the
         validation split: by default they are the folders found, and one that is absent in
         validation would shift all later labels.
 
@@ -131,7 +123,20 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     unknown = sorted(set(found) - set(classes or found))
     if unknown:
         raise DataError(f"{root} has class folders that training does not know: {some(unknown)}")
-    images = _listed_once(root, found, classes)
+
+    def look() -> tuple[Arrays, bool]:
+        walks = [_walked(root / name) for name in found]
+        images = ImageList.pack(root, found, map(_names, walks))
+        # A change in a folder inside a class folder does not change the class folder.
+        nested = any(len(walk) > 1 for walk in walks)
+        names: NDArray[Any] = np.frombuffer(images._names, np.uint8)
+        arrays: Arrays = {"names": names, "labels": images.labels}
+        return arrays, len(images) >= dataset.WORTH and not nested
+
+    arrays = once_per_node([root, *(root / name for name in found)], look)
+    order = classes or found
+    places = np.array([order.index(name) for name in found], dtype=np.int32)
+    images = ImageList(root, order, arrays["names"].tobytes(), places[arrays["labels"]])
     empty = sorted(set(found) - set(images.present()))
     if empty:
         raise DataError(
@@ -141,44 +146,14 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     return images
 
 
-def _packed(names: Sequence[str]) -> bytes:
-    return b"".join(os.fsencode(name) + b"\0" for name in names)
+def scan(root: Path, classes: Sequence[str], *, only_files: bool = True) -> ImageList:
+    """List the images of class folders, some of which may be empty.
 
-
-def _listed_once(root: Path, found: Sequence[str], classes: Sequence[str] | None) -> ImageList:
-    """List like `scan`, but once for all ranks of a node; see `listing`."""
-
-    def look() -> Arrays:
-        walked = [_walk(root / name) for name in found]
-        packed = [_packed(names) for names, _ in walked]
-        flat = np.frombuffer(b"".join(packed), dtype=np.uint8)
-        nested = any(nested for _, nested in walked)
-        return flat, np.array([len(one) for one in packed]), np.array(nested)
-
-    def worth(arrays: Arrays) -> bool:
-        flat, _, nested = arrays
-        # What changes in a folder inside a class folder does not change that one.
-        return not nested and int(np.count_nonzero(flat == 0)) >= listing.WORTH
-
-    places = [root, *(root / name for name in found)]
-    flat, sizes, _ = listing.once_per_node(places, look, worth)
-    ends = np.cumsum(sizes)
-    parts = {
-        name: flat[end - size : end].tobytes()
-        for name, size, end in zip(found, sizes, ends, strict=True)
-    }
-    order = classes or found
-    return ImageList.of_packed(root, order, (parts.get(name, b"") for name in order))
-
-
-def scan(
-    root: Path, found: Sequence[str], classes: Sequence[str] | None = None, odd: bool = False
-) -> ImageList:
-    """List the images of class folders, of which some may be empty; `odd` as in `_walk`."""
-    order = classes or found
-    present = set(found)
-    return ImageList(
-        root, order, (_walk(root / name, odd)[0] if name in present else () for name in order)
+    With `only_files`, refuse links, pipes and devices with the name of an image that lead to no
+    file; without, list them.
+    """
+    return ImageList.pack(
+        root, classes, (_names(_walked(root / name, only_files)) for name in classes)
     )
 
 
@@ -208,51 +183,40 @@ def class_folders(split_dir: Path) -> list[str]:
     )
 
 
-def _walk(class_dir: Path, odd: bool = False) -> tuple[list[str], bool]:
-    """Return the images below a class folder in ImageFolder's order, and whether it has folders.
-
-    Names are relative to it. `odd` lets through what has an image's name and is no file.
-
-    Raises
-    ------
-    DataError
-        If a folder cannot be read, a link leads in a circle, or an image is no file.
-    """
-    names = []
-    top = str(class_dir)
-    walked = sorted(_folders(top, odd))
-    for folder, files in walked:
-        inner = folder[len(top) + 1 :]
-        names += [f"{inner}/{file}" if inner else file for file in sorted(files)]
-    return names, len(walked) > 1
+# The folders in a class folder, each relative to it and with its images; the first is "".
+Walk = list[tuple[str, list[str]]]
 
 
-def _folders(top: str, odd: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder from `top` down with its images; links are followed, but in no circle."""
-    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
-    seen = 0
-    while waiting:
-        folder, above = waiting.pop()
-        seen += 1
-        if seen > MOST_FOLDERS:
-            raise DataError(f"{top} has more than {MOST_FOLDERS:,} folders; links may be the cause")
-        files = []
-        try:
-            state = Path(folder).stat()
-            here = (state.st_dev, state.st_ino)
-            if here in above:
-                raise DataError(f"{folder} leads back to a folder above it; remove that link")
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if _is_folder(entry):
-                        waiting.append((entry.path, above | {here}))
-                    elif is_image(entry.name):
-                        if not odd:
-                            _require_file(entry)
-                        files.append(entry.name)
-        except OSError as error:
-            raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
-        yield folder, files
+def _names(walk: Walk) -> list[str]:
+    return [f"{folder}/{file}" if folder else file for folder, files in walk for file in files]
+
+
+def _walked(class_dir: Path, only_files: bool = True) -> Walk:
+    """Return all folders of a class folder and their images, in ImageFolder's order."""
+    try:
+        return sorted(_walk(str(class_dir), "", only_files))
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _walk(top: str, inner: str, only_files: bool) -> Iterator[tuple[str, list[str]]]:
+    folder = f"{top}/{inner}" if inner else top
+    if inner.count("/") > MAX_LEVELS:
+        raise DataError(
+            f"{folder} is more than {MAX_LEVELS} folders deep; remove a link in it that leads back "
+            "to a folder above"
+        )
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _is_folder(entry):
+                name = f"{inner}/{entry.name}" if inner else entry.name
+                yield from _walk(top, name, only_files)
+            elif is_image(entry.name):
+                if only_files and not entry.is_file(follow_symlinks=False):
+                    _require_file(entry.path)
+                files.append(entry.name)
+    yield inner, sorted(files)
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -262,17 +226,13 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _require_file(entry: "os.DirEntry[str]") -> None:
-    """Refuse what has an image's name and is none; asks the system of links only."""
-    if entry.is_file(follow_symlinks=False):
-        return
+def _require_file(path: str) -> None:
     try:
-        gate.require_file(entry.path)
+        require_file(path)
     except OSError as error:
-        link = f" (a link to {Path(entry.path).readlink()})" if entry.is_symlink() else ""
         raise DataError(
-            f"{entry.path}{link} is no image file: {error.strerror}; repair or remove it; "
-            "all such files: ddl data verify DIR"
+            f"{path} is no image file: {error.strerror}; repair or remove it; "
+            "to name all such files: ddl data verify DIR"
         ) from None
 
 
@@ -282,7 +242,7 @@ def is_image(name: str) -> bool:
 
 
 def expected(root: Path) -> str:
-    """Return what an ImageNet-like folder looks like and how to get one."""
+    """Return the layout of an image folder and how to get one."""
     return (
         "expected an ImageNet-like folder:\n"
         f"  {root}/\n"

@@ -1,24 +1,16 @@
-"""The photographs of the sample set, and an ImageNet-shaped JPEG out of each: a reproducible view.
+"""Photographs that installed packages ship, and random ImageNet-shaped JPEGs out of each.
 
-One photograph per class, all from packages that are pinned on PyPI. Debian's picture packages
-(wallpapers, themes) were considered and left out: they are other pictures on Ubuntu and in another
-release, and the sample set is to be the same bytes everywhere.
-
-All arithmetic that reaches a pixel is in integers, or is rounded far above the last bit of a
-double, so that the bytes do not depend on the machine's mathematical library.
+One photograph per class, all from packages that are pinned on PyPI. Arithmetic that reaches a pixel
+is in integers or rounded, so that the sample set has the same bytes on every machine.
 """
 
-import hashlib
 import io
 import math
-from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
 
 from ddl_core.errors import NotInstalledError
 
@@ -71,17 +63,6 @@ LARGEST_ANGLE = 12.0  # degrees
 GRAIN = (5, 14)  # half width of the grain's triangular distribution, of 255
 
 
-class Source(BaseModel):
-    """Where the photograph of a class came from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    package: str
-    version: str
-    file: str
-    sha256: str
-
-
 def class_photo(number: int) -> str:
     """Return the photograph of a class: beyond `CLASSES` they take turns."""
     return CLASSES[number % len(CLASSES)]
@@ -113,13 +94,6 @@ def photo_path(class_name: str) -> Path:
     )
 
 
-def source(class_name: str) -> Source:
-    """Return the origin of a class's photograph, with its checksum."""
-    distribution, _, file = PHOTOS[class_name]
-    digest = hashlib.sha256(photo_path(class_name).read_bytes()).hexdigest()
-    return Source(package=distribution, version=version(distribution), file=file, sha256=digest)
-
-
 def load_photo(class_name: str) -> Image.Image:
     """Return the photograph as RGB; grey ones become RGB with three equal channels."""
     with Image.open(photo_path(class_name)) as image:
@@ -128,16 +102,7 @@ def load_photo(class_name: str) -> Image.Image:
     return photo
 
 
-@dataclass(frozen=True)
-class Crop:
-    """A finished image file in memory."""
-
-    jpeg: bytes
-    width: int
-    height: int
-
-
-def make_crop(photo: Image.Image, seed: np.random.SeedSequence) -> Crop:
+def make_crop(photo: Image.Image, seed: np.random.SeedSequence) -> bytes:
     """Return a JPEG of a random view of `photo`: the same bytes for the same seed."""
     rng = np.random.default_rng(seed)
     width, height = _shape(rng)
@@ -149,7 +114,7 @@ def make_crop(photo: Image.Image, seed: np.random.SeedSequence) -> Crop:
         Image.Resampling.BICUBIC,
     )
     image = _grain(rng, _colours(rng, view))
-    return Crop(_encode(image, wanted), width, height)
+    return _encode(image, wanted)
 
 
 def _shape(rng: np.random.Generator) -> tuple[int, int]:

@@ -5,38 +5,54 @@ to read and to train on. The task is easy, since training and validation images 
 same photographs: accuracy on it shows that training works, and nothing about a model.
 """
 
-import hashlib
-from dataclasses import dataclass
+import json
+import shutil
 from functools import cache
-from importlib.metadata import version
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
-from ddl_core.datasets.bulk import alone, explained, require_space, stream
-from ddl_core.datasets.manifest import (
-    JOURNAL,
-    FileEntry,
-    Manifest,
-    SamplePlan,
-    read_journal,
-    start_journal,
-    write_whole,
-)
-from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop, source
+from ddl_core.datasets.output import is_filled, new_folder, parallel, unfinished
+from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 from ddl_core.errors import DataError
+from ddl_core.records.storage import replacing
+from ddl_core.spec.gate import require_file
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
 # batch of 64 and for an epoch that is not all start-up; made in about 15 s on two cores.
 TRAIN_PER_CLASS = 40
 VAL_PER_CLASS = 10
 BYTES_PER_IMAGE = 115_000  # for the space needed: mean of the images, names and manifest
-IMAGES_PER_BATCH = 8  # of one worker process: small, for a lively progress bar
-LOCK = ".making.lock"
 
 SPLITS = ("train", "val")
+MANIFEST = "manifest.json"
+FORMAT = "ddl-sample"
+JPEG_END = b"\xff\xd9"
+
+
+class Task(NamedTuple):
+    """One image to make in the folder `root`."""
+
+    root: Path
+    seed: int
+    split: str
+    class_number: int
+    number: int
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the set's folder."""
+        name = class_name(self.class_number)
+        return f"{self.split}/{name}/{name}_{self.number:05d}.JPEG"
+
+    @property
+    def key(self) -> np.random.SeedSequence:
+        """All that the image depends on: not the counts, the processes or the order."""
+        key = (SPLITS.index(self.split), self.class_number, self.number)
+        return np.random.SeedSequence(self.seed, spawn_key=key)
 
 
 def make_sample(
@@ -47,25 +63,24 @@ def make_sample(
     val_per_class: int = VAL_PER_CLASS,
     seed: int = 0,
     progress: bool = True,
-    check: bool = False,
     processes: int | None = None,
-) -> Manifest:
-    """Make the set in `out_dir`, complete it, or do nothing when it is complete.
+) -> int:
+    """Make the set, whole or not at all; return its number of images, or 0 if it is there already.
+
+    What an interrupted call has made is used by the next one.
 
     Parameters
     ----------
     out_dir
-        Receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and, last, ``manifest.json``.
+        Receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and ``manifest.json``.
     classes
         Beyond 16, further classes are other views of the same photographs.
     train_per_class, val_per_class
         Images of each class.
     seed
-        The same seed, counts and package versions give the same bytes, whatever `processes` is.
+        The same seed and counts give the same bytes, whatever `processes` is.
     progress
         Show a progress bar on stderr.
-    check
-        Compare the contents of present files with their checksums, not only their sizes.
     processes
         Default: one per usable core.
 
@@ -77,148 +92,97 @@ def make_sample(
         If a package that ships a photograph is missing.
     """
     folder = Path(out_dir).absolute()
-    plan = _plan(seed, classes, train_per_class, val_per_class)
-    with explained(f"make the sample set in {folder}", plan.images * BYTES_PER_IMAGE):
-        # Before the lock, so that a finished set may lie on a read-only disk.
-        manifest = _finished(folder, plan, check)
-        if manifest:
-            return manifest
-        folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder / LOCK):
-            return _finished(folder, plan, check) or _make(folder, plan, check, progress, processes)
-
-
-def _plan(seed: int, classes: int, train_per_class: int, val_per_class: int) -> SamplePlan:
-    for name, value, least in (
-        ("classes", classes, 1),
-        ("train_per_class", train_per_class, 1),
-        ("val_per_class", val_per_class, 1),
-        ("seed", seed, 0),
-    ):
-        if value < least:
-            raise DataError(f"{name} = {value}: must be at least {least}")
-    return SamplePlan(
-        seed=seed,
-        train_per_class=train_per_class,
-        val_per_class=val_per_class,
-        classes=classes,
-        packages={package: version(package) for package in ("numpy", "pillow")},
-        sources={class_name: source(class_name) for class_name in CLASSES[:classes]},
-    )
-
-
-def _finished(folder: Path, plan: SamplePlan, check: bool) -> Manifest | None:
-    """Return the manifest of a set that is whole; refuse a folder that holds anything else."""
-    manifest = Manifest.read(folder)
-    found = manifest or read_journal(folder)[0]
-    if found and found.request != plan.request:
-        raise DataError(
-            f"{folder} holds a sample set with other settings ({found.request}); asked for: "
-            f"{plan.request}. Ask for the same settings, choose another folder, or delete this one"
+    settings = {
+        "format": FORMAT,
+        "seed": seed,
+        "classes": classes,
+        "train_per_class": train_per_class,
+        "val_per_class": val_per_class,
+    }
+    if min(classes, train_per_class, val_per_class) < 1 or seed < 0:
+        raise DataError(f"{settings}: counts must be at least 1, the seed at least 0")
+    if is_filled(folder):
+        _require_same(folder, settings)
+        return 0
+    images = classes * (train_per_class + val_per_class)
+    begun = read_manifest(unfinished(folder)) == settings
+    there = sum(1 for _ in unfinished(folder).glob("*/*/*.JPEG")) if begun else 0
+    size = (images - there) * BYTES_PER_IMAGE
+    with new_folder(folder, size, keep=True) as part:
+        if not begun:
+            for split in SPLITS:
+                shutil.rmtree(part / split, ignore_errors=True)
+        _write_manifest(part, settings)
+        tasks = [
+            Task(part, seed, split, class_number, number)
+            for split, count in zip(SPLITS, (train_per_class, val_per_class), strict=True)
+            for class_number in range(classes)
+            for number in range(count)
+        ]
+        for place in {(part / task.path).parent for task in tasks}:
+            place.mkdir(parents=True, exist_ok=True)
+        made = parallel(
+            _make_image, tasks, "sample images", processes=processes, progress=progress, chunk=8
         )
-    ours = found or any((folder / name).exists() for name in (JOURNAL, LOCK))
-    if not ours and folder.exists() and any(folder.iterdir()):
+        entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
+        _write_manifest(part, {**settings, "files": entries})
+    return images
+
+
+def _require_same(folder: Path, settings: dict[str, Any]) -> None:
+    found = read_manifest(folder)
+    if not found:
         raise DataError(
             f"{folder} is not empty and was not made by `ddl data sample`; choose another folder"
         )
-    if manifest and all(_is_intact(folder, entry, check) for entry in manifest.files):
-        return manifest
-    return None
+    other = [name for name, value in settings.items() if found.get(name) != value]
+    if other:
+        raise DataError(
+            f"{folder} holds a sample set with "
+            + ", ".join(f"{name} = {found.get(name)}, not {settings[name]}" for name in other)
+            + "; ask for the same settings, choose another folder, or delete this one"
+        )
 
 
-def _make(
-    folder: Path, plan: SamplePlan, check: bool, progress: bool, processes: int | None
-) -> Manifest:
-    """Make what is missing; the manifest comes last."""
-    for part in folder.glob("*/*/.*.part"):  # of a process that was killed
-        part.unlink()
-    entries = _usable(folder, plan, check)
-    require_space(folder, (plan.images - len(entries)) * BYTES_PER_IMAGE)  # before they are listed
-    todo = [task for task in tasks(plan) if task.path not in entries]
-    for parent in {(folder / task.path).parent for task in todo}:
-        parent.mkdir(parents=True, exist_ok=True)
-    starts = range(0, len(todo), IMAGES_PER_BATCH)
-    batches = ((folder, plan.seed, todo[start : start + IMAGES_PER_BATCH]) for start in starts)
-    bar = tqdm(total=len(todo), desc="sample images", unit="img", disable=not progress)
-    with bar, start_journal(folder, plan, entries.values()) as journal:
-        for made in stream(make_images, batches, processes):
-            for entry in made:
-                journal.write(entry.model_dump_json() + "\n")
-                entries[entry.path] = entry
-            bar.update(len(made))
-    manifest = Manifest(**dict(plan), files=tuple(entries[path] for path in sorted(entries)))
-    manifest.write(folder)
-    (folder / JOURNAL).unlink()
-    return manifest
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the settings of a sample set and, if it is whole, its files; None if it is none.
+
+    Raises
+    ------
+    DataError
+        If the manifest is damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        require_file(path)
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise DataError(
+            f"{path} is damaged; delete the folder and make it again: ddl data sample"
+        ) from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        return None
+    return {"classes": len(CLASSES), **found}  # sets of 16 classes did not always say so
 
 
-def _usable(folder: Path, plan: SamplePlan, check: bool) -> dict[str, FileEntry]:
-    """Return the files that need not be made again: whole, and of the same package versions."""
-    manifest = Manifest.read(folder)
-    started, entries = (manifest, manifest.files) if manifest else read_journal(folder)
-    same = started and (started.packages, started.sources) == (plan.packages, plan.sources)
-    usable = entries if same else ()
-    return {entry.path: entry for entry in usable if _is_intact(folder, entry, check)}
+def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    with replacing(folder / MANIFEST) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
-def _is_intact(folder: Path, entry: FileEntry, check: bool) -> bool:
-    path = folder / entry.path
-    if not path.is_file() or path.stat().st_size != entry.bytes:
-        return False
-    return not check or hashlib.sha256(path.read_bytes()).hexdigest() == entry.sha256
-
-
-@dataclass(frozen=True)
-class Task:
-    """One image to make."""
-
-    split: str
-    class_number: int
-    number: int
-
-    @property
-    def class_name(self) -> str:
-        """The class folder."""
-        return class_name(self.class_number)
-
-    @property
-    def path(self) -> str:
-        """The file, relative to the set's folder."""
-        return f"{self.split}/{self.class_name}/{self.class_name}_{self.number:05d}.JPEG"
-
-    def seed(self, seed: int) -> np.random.SeedSequence:
-        """Return all that the image depends on: not the counts, the processes or the order."""
-        key = (SPLITS.index(self.split), self.class_number, self.number)
-        return np.random.SeedSequence(seed, spawn_key=key)
-
-
-def tasks(plan: SamplePlan) -> list[Task]:
-    """Return every image of the set."""
-    return [
-        Task(split, class_number, number)
-        for split, count in zip(SPLITS, (plan.train_per_class, plan.val_per_class), strict=True)
-        for class_number in range(plan.classes)
-        for number in range(count)
-    ]
-
-
-def make_images(batch: tuple[Path, int, list[Task]]) -> list[FileEntry]:
-    """Write some images of the set in `folder`; `batch` is (folder, seed, tasks)."""
-    folder, seed, todo = batch
-    return [_make_image(folder, task, seed) for task in todo]
-
-
-def _make_image(folder: Path, task: Task, seed: int) -> FileEntry:
-    crop = make_crop(_photo(class_photo(task.class_number)), task.seed(seed))
-    write_whole(folder / task.path, crop.jpeg)
-    return FileEntry(
-        path=task.path,
-        class_name=task.class_name,
-        bytes=len(crop.jpeg),
-        width=crop.width,
-        height=crop.height,
-        sha256=hashlib.sha256(crop.jpeg).hexdigest(),
-    )
+def _make_image(task: Task) -> tuple[str, str]:
+    """Write an image unless it is there; return its path and SHA-256."""
+    file = task.root / task.path
+    content = file.read_bytes() if file.is_file() else b""
+    if not content.endswith(JPEG_END):  # absent, or cut off when the machine stopped
+        content = make_crop(_photo(class_photo(task.class_number)), task.key)
+        with replacing(file, sync=False) as out:
+            out.write(content)
+    return task.path, sha256(content).hexdigest()
 
 
 @cache

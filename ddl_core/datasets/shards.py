@@ -1,36 +1,71 @@
-"""A TFRecord set: the names of its files, DALI's index of them, and each record by its number.
+"""A TFRecord set: the names of its files, their indices, and each record by its number.
 
-The names are those of the published ImageNet, 1024 and 128 of them. The index has a line
-``offset size`` per record, as tfrecord2idx writes it.
+The names are those of the published ImageNet, with 1024 and 128 files. An index is that of DALI's
+tfrecord2idx: a line ``offset size`` per record.
 """
 
 import hashlib
 import os
 import re
 import resource
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ddl_core.datasets import listing
-from ddl_core.datasets.listing import Arrays
-from ddl_core.datasets.manifest import SHARD_LOG, read_shard_log, write_whole
+from ddl_core.datasets import dataset
+from ddl_core.datasets.dataset import Arrays, EncodedDataset, once_per_node
 from ddl_core.datasets.tfrecord import ENCODED, Example, unframe
 from ddl_core.errors import DataError
+from ddl_core.records.storage import replacing
 from ddl_core.spec.gate import require_file, some
 
 # Split -> how the names of its files begin.
 PREFIXES = {"train": "train", "val": "validation"}
 SHARD = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 
-FOLDER = "index"
+INDEX = "index"  # folder
+DESCRIPTION = "shards.json"
 
 Places = NDArray[np.int64]  # one row per record: offset, size
+
+
+class Description(BaseModel):
+    """What `ddl data convert` makes, written before the first shard; published sets have none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    source: str  # SHA-256 over class names and file names
+    images: dict[str, int]  # by split
+    shards: dict[str, int]
+    classes: tuple[str, ...]  # the first has label 1 in the records
+
+
+def read_description(folder: Path) -> Description | None:
+    """Return the description of a TFRecord set, if it has one.
+
+    Raises
+    ------
+    DataError
+        If it is damaged.
+    """
+    path = folder / DESCRIPTION
+    try:
+        require_file(path)
+        return Description.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError:
+        raise DataError(
+            f"{path} is damaged; delete {folder} and make it again: ddl data convert"
+        ) from None
 
 
 def shard_name(split: str, number: int, count: int) -> str:
@@ -39,7 +74,7 @@ def shard_name(split: str, number: int, count: int) -> str:
 
 
 def shards_in(folder: Path, split: str) -> list[str]:
-    """Return the names of the shards of a split that are there, in order.
+    """Return the names of the shards of a split in a folder, in order.
 
     Raises
     ------
@@ -71,15 +106,16 @@ def absent(split: str, names: list[str]) -> list[str]:
 
 
 def index_path(shard: Path) -> Path:
-    """Return where the index of a shard lies."""
-    return shard.parent / FOLDER / f"{shard.name}.idx"
+    """Return the path of a shard's index."""
+    return shard.parent / INDEX / f"{shard.name}.idx"
 
 
 def write_index(shard: Path, places: Iterable[tuple[int, int]]) -> None:
     """Write the index of a shard, whole or not at all."""
     path = index_path(shard)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(f"{offset} {size}\n" for offset, size in places).encode())
+    with replacing(path, sync=False) as file:
+        file.write("".join(f"{offset} {size}\n" for offset, size in places).encode())
 
 
 def read_index(shard: Path) -> Places:
@@ -112,12 +148,23 @@ def read_index(shard: Path) -> Places:
     return places
 
 
-class RecordList:
+class _Opened:
+    """An open file; it is closed when nothing refers to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class RecordList(EncodedDataset):
     """The records of one split.
 
     About 20 MB for the 1.28 million records of ImageNet, in arrays alone, so that a forked loader
-    process shares them. Files are opened when first read; what is read is independent of a file's
-    position, so that forked processes may share open files, and threads too.
+    process shares them. Files are opened when first read. Threads and forked processes may share
+    an open file, since `os.pread` has no position.
 
     Attributes
     ----------
@@ -139,98 +186,63 @@ class RecordList:
         self._places = np.concatenate(places)
         counts = [len(shard) for shard in places]
         self._starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        self._open: OrderedDict[int, int] = OrderedDict()  # shard -> file descriptor
-        self._lock = threading.Lock()
         # A quarter of what the system grants: for a list of each split, and as much for others.
         granted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = granted == resource.RLIM_INFINITY
-        self._most_open = len(self.shards) if unlimited else max(1, granted // 4)
+        most = len(self.shards) if unlimited else max(1, granted // 4)
+        self._opened = lru_cache(most)(_Opened)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        places = np.split(self._places, self._starts[1:-1])
+        return RecordList, (self.folder, self.shards, self.classes, places)
 
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self._places)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return the encoded image and its label from 0, ``0 <= index < len``.
-
-        Raises
-        ------
-        DataError
-            If the shard is gone, or if the record is not what the index and the format say.
-        """
+        """Return the encoded image and its label; see `EncodedDataset`."""
         shard, _ = self._locate(index)
+        path = self.folder / self.shards[shard]
+        where = f"{self.folder}/{self.name(index)}"
         offset, size = self._places[index].tolist()
         try:
-            record = self._read(shard, size, offset)
+            opened = self._opened(path)  # the name keeps it open if another thread evicts it
+            record = os.pread(opened.descriptor, size, offset)
         except FileNotFoundError:
-            path = self.folder / self.shards[shard]
             raise DataError(f"{path} was there when the run began and is gone now") from None
         except OSError as error:
-            raise DataError(f"cannot read {self._where(index)}: {error.strerror}") from None
+            raise DataError(f"cannot read {where}: {error.strerror}") from None
         if len(record) < size:
-            raise DataError(f"{self._where(index)}: the file was longer when the run began")
+            raise DataError(f"{where}: the file was longer when the run began")
         try:
             features = Example(unframe(record))
             return features.blob(ENCODED), features.label()
         except ValueError as error:
             raise DataError(
-                f"{self._where(index)}: {error}; check the set: ddl data verify {self.folder}"
+                f"{where}: {error}; check the set: ddl data verify {self.folder}"
             ) from None
 
     def name(self, index: int) -> str:
-        """Return shard and number of a record, for messages and records."""
+        """Return shard and number of a record."""
         shard, number = self._locate(index)
         return f"{self.shards[shard]} record {number}"
 
     def places(self, shard: int) -> Places:
-        """Return offset and size of each record of a shard, the first of them number 0."""
+        """Return offset and size of each record of a shard."""
         return self._places[self._starts[shard] : self._starts[shard + 1]]
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 over shard names, offsets and sizes, but not over contents."""
+        """Return the SHA-256 over shard names, offsets and sizes."""
         digest = hashlib.sha256("\0".join((*self.shards, "")).encode())
         digest.update(self._places.astype("<i8").tobytes())
         return digest.hexdigest()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"} | {
-            "_open": OrderedDict()
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
-
-    def __del__(self) -> None:
-        # Absent if the constructor failed.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
 
     def _locate(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return shard, index - int(self._starts[shard])
-
-    def _read(self, shard: int, size: int, offset: int) -> bytes:
-        with self._lock:  # a duplicate: another thread may close the original meanwhile
-            descriptor = os.dup(self._descriptor(shard))
-        try:
-            return os.pread(descriptor, size, offset)
-        finally:
-            os.close(descriptor)
-
-    def _descriptor(self, shard: int) -> int:
-        """Return an open file; the least recently used one makes room."""
-        if shard in self._open:
-            self._open.move_to_end(shard)
-            return self._open[shard]
-        if len(self._open) >= self._most_open:
-            os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = os.open(self.folder / self.shards[shard], os.O_RDONLY)
-        return self._open[shard]
-
-    def _where(self, index: int) -> str:
-        return f"{self.folder}/{self.name(index)}"
 
 
 def list_records(folder: str | Path, split: str) -> RecordList:
@@ -251,28 +263,22 @@ def list_records(folder: str | Path, split: str) -> RecordList:
     root = Path(folder).absolute()
     shards = shards_in(root, split)
     if not shards:
-        raise DataError(f"{root} has no shards {PREFIXES[split]}-*-of-*\n{expected_shards(root)}")
-    plan, _ = read_shard_log(root)
+        raise DataError(f"{root} has no shards {PREFIXES[split]}-*-of-*\n{_expected(root)}")
+    description = read_description(root)
     missing = absent(split, shards)
     if missing:
-        unfinished = "; complete it: ddl data convert" if plan else ""
+        unfinished = "; complete it: ddl data convert" if description else ""
         raise DataError(f"{root} lacks {len(missing)} shards: {some(missing)}{unfinished}")
-    places = _places_once(root, shards)
-    return RecordList(root, shards, plan.classes if plan else (), places)
 
-
-def _places_once(root: Path, shards: Sequence[str]) -> list[Places]:
-    """Read the indices of `shards` once for all ranks of a node; see `listing`."""
-
-    def look() -> Arrays:
-        read = [read_index(root / name) for name in shards]
-        return np.concatenate(read), np.array([len(one) for one in read])
+    def look() -> tuple[Arrays, bool]:
+        indices = [read_index(root / name) for name in shards]
+        arrays = {"places": np.concatenate(indices), "counts": np.array(list(map(len, indices)))}
+        return arrays, len(arrays["places"]) >= dataset.WORTH
 
     files = [place for name in shards for place in (root / name, index_path(root / name))]
-    places, counts = listing.once_per_node(
-        files, look, worth=lambda arrays: len(arrays[0]) >= listing.WORTH
-    )
-    return np.split(places, np.cumsum(counts)[:-1])
+    arrays = once_per_node(files, look)
+    places = np.split(arrays["places"], np.cumsum(arrays["counts"])[:-1])
+    return RecordList(root, shards, description.classes if description else (), places)
 
 
 def is_record_folder(folder: Path) -> bool:
@@ -280,11 +286,10 @@ def is_record_folder(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     names = [path.name for path in folder.iterdir()]
-    return SHARD_LOG in names or any(map(SHARD.fullmatch, names))
+    return DESCRIPTION in names or any(map(SHARD.fullmatch, names))
 
 
-def expected_shards(root: Path) -> str:
-    """Return what a TFRecord folder looks like and how to get one."""
+def _expected(root: Path) -> str:
     return (
         "expected a TFRecord folder:\n"
         f"  {root}/\n"

@@ -1,7 +1,7 @@
-"""The TFRecord format: the records of a file, and the features of ImageNet's records.
+"""The TFRecord format: the records of a file, and the features of an image's record.
 
-The features are those of the published conversions, so that ours are read by whatever reads those,
-and those by us.
+The features are those of the published conversions of ImageNet, so that every reader of those
+reads ours, and this module reads both.
 """
 
 import os
@@ -62,7 +62,7 @@ Value = int | bytes
 
 
 class Record(NamedTuple):
-    """One record of a file; `intact` tells whether its data fit their checksum."""
+    """One record of a file; `intact` tells whether its data match their checksum."""
 
     offset: int
     data: bytes
@@ -164,24 +164,13 @@ def read_lengths(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record with the outcome of its checksum.
-
-    Raises
-    ------
-    DataError
-        If the file is no TFRecord file, or ends within a record.
-    OSError
-        If it cannot be read, or is no file.
-    """
+    """Yield every record with the outcome of its checksum; errors as in `read_lengths`."""
     require_file(path)
     with path.open("rb") as file:
-        end = os.fstat(file.fileno()).st_size
-        offset = number = 0
-        while offset < end:
-            size = _size(file.read(HEADER), end - offset, f"{path} record {number}")
+        for offset, size in read_lengths(path):
+            file.seek(offset + HEADER)
             data = file.read(size - HEADER - FOOTER)
             yield Record(offset, data, file.read(FOOTER) == _checksum(data))
-            offset, number = offset + size, number + 1
 
 
 def _size(header: bytes, left: int, where: str) -> int:

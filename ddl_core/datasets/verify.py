@@ -1,58 +1,139 @@
-"""Check a set of images or a TFRecord set: every problem named."""
+"""Check an image folder or a TFRecord set: decode every image, name every problem."""
 
-import hashlib
+import io
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
+from PIL import Image
 
-from ddl_core.datasets.bulk import stream
-from ddl_core.datasets.folder import ImageList, class_folders, expected, scan
-from ddl_core.datasets.image_file import JPEG_EXTENSIONS, FileFacts, inspect_bytes, inspect_file
-from ddl_core.datasets.manifest import (
-    SHARD_LOG,
-    ConvertPlan,
-    FileEntry,
-    Manifest,
-    ShardEntry,
-    read_shard_log,
-)
-from ddl_core.datasets.report import SplitReport, VerifyReport
-from ddl_core.datasets.sample import SPLITS
+from ddl_core.datasets.folder import class_folders, expected, scan
+from ddl_core.datasets.image import MAX_PIXELS, why
+from ddl_core.datasets.output import parallel
+from ddl_core.datasets.sample import JPEG_END, read_manifest
 from ddl_core.datasets.shards import (
     PREFIXES,
     absent,
     is_record_folder,
+    read_description,
     read_index,
     shard_name,
     shards_in,
 )
 from ddl_core.datasets.tfrecord import ENCODED, FILENAME, Example, Record, read_records
 from ddl_core.errors import DataError
+from ddl_core.spec.gate import require_file
 
-FILES_PER_BATCH = 32
+# Kind -> its meaning. Errors make a set unfit for a measurement.
+ERRORS = {
+    "unreadable": "cannot be read or decoded",
+    "truncated": "ends too early",
+    "zero_byte": "empty file",
+    "too_large": "more pixels than loaders accept",
+    "empty_class": "class folder without images",
+    "train_only": "class in train/ but not in val/",
+    "val_only": "class in val/ but not in train/",
+    "missing": "file or record that the set should have",
+    "extra": "in the folder but not in the manifest",
+    "changed": "checksum differs from the manifest",
+    "broken_shard": "file of records that cannot be read to its end",
+    "checksum": "record whose data do not fit their checksum",
+    "bad_record": "record without an image",
+    "label": "record without a label, or with one out of range",
+    "index": "index that is missing or does not fit its shard",
+}
+# ImageNet itself has all of these; loaders convert them to RGB.
+WARNINGS = {
+    "grey": "one channel instead of RGB",
+    "cmyk": "CMYK instead of RGB",
+    "not_rgb": "palette, transparency or another mode instead of RGB",
+    "not_jpeg": "content is not what the .JPEG in the name says",
+}
+MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_rgb
+JPEG_START = b"\xff\xd8\xff"
+JPEG_EXTENSIONS = (".jpg", ".jpeg")
 
-# Path, bytes, SHA-256; the last two are None where there is nothing to compare with.
-Item = tuple[str, int | None, str | None]
-
-# Problems of which the labels are unknown.
+# With these problems, the labels of some images are unknown.
 HIDE_LABELS = ("missing", "broken_shard", "checksum", "bad_record", "label")
+MAX_NAMED = 20  # problems in the text
 
 
-def verify(
-    folder: str | Path,
-    *,
-    progress: bool = True,
-    processes: int | None = None,
-    checksums: bool = False,
-) -> VerifyReport:
-    """Decode every image of both splits and compare with the manifest, if there is one.
+class Problem(NamedTuple):
+    """One problem: its kind (a key of `ERRORS` or `WARNINGS`), where, and details."""
 
-    The manifest is ``manifest.json`` of an image folder, ``shards.jsonl`` of a TFRecord set; of the
-    latter all records' checksums are compared, too.
+    kind: str
+    path: str
+    detail: str = ""
+
+
+@dataclass
+class Part:
+    """The findings in one file of a split: an image, or a shard of records."""
+
+    images: int = 0
+    bytes: int = 0
+    labels: set[int] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """All findings; `images`, `bytes` and `classes` count by split."""
+
+    folder: str
+    images: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of problems of each kind."""
+        return Counter(problem.kind for problem in self.problems)
+
+    @property
+    def ok(self) -> bool:
+        """True without errors; warnings are allowed."""
+        return not ERRORS.keys() & self.counts.keys()
+
+    def add(self, kind: str, path: str, detail: str = "") -> None:
+        """Add a problem."""
+        self.problems.append(Problem(kind, path, detail))
+
+    def add_part(self, split: str, part: Part) -> None:
+        """Add the findings in a file."""
+        self.images[split] += part.images
+        self.bytes[split] += part.bytes
+        self.problems += part.problems
+
+    def text(self) -> str:
+        """Return a summary that names the first `MAX_NAMED` problems."""
+        lines = [f"{self.folder}:"]
+        lines += [
+            f"  {split}: {self.images[split]:,} images in {self.classes[split]:,} classes, "
+            f"{self.bytes[split] / 1e6:,.1f} MB"
+            for split in PREFIXES
+        ]
+        kinds = {**ERRORS, **WARNINGS}
+        counts = self.counts
+        for kind, meaning in kinds.items():
+            if counts[kind]:
+                level = "error" if kind in ERRORS else "warning"
+                lines.append(f"  {level}: {counts[kind]:,} x {kind} ({meaning})")
+        ranked = sorted(self.problems, key=lambda problem: list(kinds).index(problem.kind))
+        lines += [f"    {p.kind}: {p.path} {p.detail}".rstrip() for p in ranked[:MAX_NAMED]]
+        if len(ranked) > MAX_NAMED:
+            lines.append(f"    ... and {len(ranked) - MAX_NAMED:,} more")
+        lines.append("ok" if self.ok else "NOT OK: repair or remove what is named as an error")
+        return "\n".join(lines)
+
+
+def verify(folder: str | Path, *, progress: bool = True, processes: int | None = None) -> Report:
+    """Decode every image of both splits; compare checksums with those of a sample set or TFRecord.
 
     Parameters
     ----------
@@ -61,238 +142,174 @@ def verify(
     progress
         Show a progress bar on stderr.
     processes
-        Default: one per usable core. Memory does not grow with the number of images beyond their
-        names (about 40 MB for ImageNet).
-    checksums
-        Compare contents with the manifest's SHA-256, not only sizes.
+        Default: one per usable core.
 
     Raises
     ------
     DataError
         If the folder, a split or its class folders are missing or not readable, or if the manifest
-        is damaged. Whatever is wrong with single files is in the report instead.
+        is damaged. Problems of single files are in the report instead.
     """
     root = Path(folder).absolute()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
-    if is_record_folder(root):
-        return verify_shards(root, progress=progress, processes=processes, checksums=checksums)
-    manifest = Manifest.read(root)
-    report = VerifyReport(str(root), checksums, has_manifest=manifest is not None)
-    found = {split: class_folders(root / split) for split in SPLITS}
-    lists = {split: scan(root / split, found[split], odd=True) for split in SPLITS}
-    _check_classes(report, found, lists)
-    known = {entry.path: entry for entry in manifest.files} if manifest else None
-    total = sum(map(len, lists.values()))
-    with tqdm(total=total, desc="verify", unit="img", disable=not progress) as bar:
-        for split, images in lists.items():
-            report.splits[split] = SplitReport(classes=len(found[split]))
-            _check_files(report, split, images, known, checksums, processes, bar)
-    for path in known or ():
-        report.add("missing", path)
-    return report
+    check = _check_shards if is_record_folder(root) else _check_images
+    return check(root, progress, processes)
 
 
-def _check_classes(
-    report: VerifyReport, found: dict[str, list[str]], lists: dict[str, ImageList]
-) -> None:
-    train, val = (set(found[split]) for split in SPLITS)
-    report.classes = len(train | val)
-    for name in sorted(train - val):
-        report.add("train_only", f"train/{name}")
-    for name in sorted(val - train):
-        report.add("val_only", f"val/{name}")
-    for split, images in lists.items():
-        for name in sorted(set(found[split]) - set(images.present())):
+def _check_images(root: Path, progress: bool, processes: int | None) -> Report:
+    report = Report(str(root))
+    manifest = read_manifest(root)
+    files = manifest.get("files", []) if manifest else []
+    known = {one["path"]: one["sha256"] for one in files}
+    found = {split: class_folders(root / split) for split in PREFIXES}
+    _check_classes(report, {split: set(names) for split, names in found.items()})
+    for split, classes in found.items():
+        images = scan(root / split, classes, only_files=False)
+        names = [f"{split}/{images.name(index)}" for index in range(len(images))]
+        for name in sorted(set(classes) - set(images.present())):
             report.add("empty_class", f"{split}/{name}")
-
-
-def _check_files(
-    report: VerifyReport,
-    split: str,
-    images: ImageList,
-    known: dict[str, FileEntry] | None,
-    checksums: bool,
-    processes: int | None,
-    bar: "tqdm[None]",
-) -> None:
-    """Decode the images of one split; what is left in `known` at the end is missing."""
-    summary = report.splits[split]
-
-    def items() -> Iterator[Item]:
-        for index in range(len(images)):
-            entry = known.pop(f"{split}/{images.name(index)}", None) if known is not None else None
-            if known is not None and entry is None:
-                report.add("extra", f"{split}/{images.name(index)}")
-            size, digest = (entry.bytes, entry.sha256) if entry else (None, None)
-            yield images.path(index), size, digest if checksums else None
-
-    queue = items()
-    batches = iter(lambda: list(islice(queue, FILES_PER_BATCH)), [])
-    index = 0
-    for batch in stream(_inspect_files, batches, processes):
-        for facts in batch:
-            _add(report, summary, f"{split}/{images.name(index)}", facts)
-            index += 1
-        bar.update(len(batch))
-
-
-def _inspect_files(batch: list[Item]) -> list[FileFacts]:
-    return [inspect_file(*item) for item in batch]
-
-
-def _add(report: VerifyReport, summary: SplitReport, path: str, facts: FileFacts) -> None:
-    summary.images += 1
-    summary.add(facts.bytes, facts.width, facts.height)
-    for kind, detail in facts.problems:
-        report.add(kind, path, detail)
-
-
-class _Task(NamedTuple):
-    shard: Path
-    entry: ShardEntry | None  # what shards.jsonl says of it
-    classes: int | None
-    checksums: bool
-
-
-@dataclass
-class _Facts:
-    """What is known of one shard."""
-
-    name: str
-    summary: SplitReport = field(default_factory=SplitReport)
-    labels: set[int] = field(default_factory=set)
-    problems: list[tuple[str, str, str]] = field(default_factory=list)  # kind, where, detail
-
-    def add(self, kind: str, detail: object, record: str = "") -> None:
-        self.problems.append((kind, f"{self.name} {record}".rstrip(), str(detail)))
-
-
-def verify_shards(
-    root: Path, *, progress: bool, processes: int | None, checksums: bool
-) -> VerifyReport:
-    """Read every record of a TFRecord set; arguments and errors are those of `verify`."""
-    plan, entries = read_shard_log(root)
-    known = {entry.file: entry for entry in entries}
-    report = VerifyReport(str(root), checksums, has_manifest=plan is not None)
-    classes = len(plan.classes) if plan else None
-    names = {split: shards_in(root, split) for split in SPLITS}
-    total = sum(map(len, names.values()))
-    labels = {}
-    with tqdm(total=total, desc="verify", unit="file", disable=not progress) as bar:
-        for split in SPLITS:
-            _check_names(report, split, names[split], plan, known)
-            tasks = (_Task(root / n, known.get(n), classes, checksums) for n in names[split])
-            summary = report.splits[split] = SplitReport()
-            labels[split] = set[int]()
-            for facts in stream(_check_shard, tasks, processes):
-                for problem in facts.problems:
-                    report.add(*problem)
-                summary.merge(facts.summary)
-                labels[split] |= facts.labels
-                bar.update()
-            summary.classes = len(labels[split])
-    _check_labels(report, labels, plan)
+        for name in names if manifest else ():
+            if name not in known:
+                report.add("extra", name)
+        tasks = [(root, name, known.pop(name, None)) for name in names]
+        for part in parallel(
+            _check_file, tasks, split, processes=processes, progress=progress, chunk=32
+        ):
+            report.add_part(split, part)
+    for name in known:
+        report.add("missing", name)
     return report
 
 
-def _check_names(
-    report: VerifyReport,
-    split: str,
-    names: list[str],
-    plan: ConvertPlan | None,
-    known: dict[str, ShardEntry],
-) -> None:
-    if not names:
-        report.add("missing", f"{PREFIXES[split]}-*", "no shard of this split")
-    elif plan is None:
-        for name in absent(split, names):
-            report.add("missing", name)
-    if plan is None:
-        return
-    wanted = plan.splits[split]
-    expected = {shard_name(split, number, wanted.shards) for number in range(wanted.shards)}
-    for name in sorted(expected - set(names)):
-        report.add("missing", name)
-    for name in sorted(set(names) - known.keys()):
-        report.add("extra", name, f"no line in {SHARD_LOG}")
-    recorded = sum(known[name].records for name in expected & known.keys())
-    if expected <= known.keys() and recorded != wanted.images:
-        report.add("changed", SHARD_LOG, f"{split}: {recorded} records of {wanted.images} images")
+def _check_classes(report: Report, classes: dict[str, set[str]]) -> None:
+    for kind, split, other in (("train_only", "train", "val"), ("val_only", "val", "train")):
+        report.classes[split] = len(classes[split])
+        for name in sorted(classes[split] - classes[other]):
+            report.add(kind, f"{split}/{name}")
 
 
-def _check_labels(
-    report: VerifyReport, labels: dict[str, set[int]], plan: ConvertPlan | None
-) -> None:
-    train, val = (labels[split] for split in SPLITS)
-    report.classes = len(train | val)
-    if any(report.counts[kind] for kind in HIDE_LABELS):
-        return  # what one split alone seems to have may be among what was not read
-    for kind, only in (("train_only", train - val), ("val_only", val - train)):
-        for label in sorted(only):
-            name = plan.classes[label] if plan and label < len(plan.classes) else ""
-            report.add(kind, f"label {label + 1}", name)
+def _check_file(task: tuple[Path, str, str | None]) -> Part:
+    """Read and decode an image file; compare it with its SHA-256, if that is known.
 
-
-def _check_shard(task: _Task) -> _Facts:
-    facts = _Facts(task.shard.name)
-    places = []
+    Damage inside the compressed data that keeps the file's length is not seen by any JPEG decoder:
+    only a checksum finds it.
+    """
+    root, name, digest = task
     try:
-        if task.entry:
-            _compare(task, task.entry, facts)
-        for number, record in enumerate(read_records(task.shard)):
-            places.append(record.offset)
-            _check_record(f"record {number}", record, task.classes, facts)
-    except DataError as error:
-        facts.add("broken_shard", error)
+        require_file(root / name)
+        content = (root / name).read_bytes()
     except OSError as error:
-        facts.add("broken_shard", error.strerror)
-    if task.entry and len(places) != task.entry.records:
-        facts.add("changed", f"{len(places)} records, {SHARD_LOG} says {task.entry.records}")
+        return Part(1, problems=[Problem("unreadable", name, str(error.strerror))])
+    found = inspect_image(content, is_jpeg=name.lower().endswith(JPEG_EXTENSIONS))
+    if digest is not None and sha256(content).hexdigest() != digest:
+        found.append(("changed", ""))
+    return Part(1, len(content), problems=[Problem(kind, name, why) for kind, why in found])
+
+
+def inspect_image(content: bytes, *, is_jpeg: bool) -> list[tuple[str, str]]:
+    """Decode an encoded image; return kind and detail of its problems.
+
+    `is_jpeg` tells what its name says of it.
+    """
+    if not content:
+        return [("zero_byte", "")]
     try:
-        if read_index(task.shard)[:, 0].tolist() != places:
-            facts.add("index", "does not hold the offsets of the records")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged metadata
+            with Image.open(io.BytesIO(content)) as image:
+                return list(_inspect(image, is_jpeg))
+    except Image.DecompressionBombError as error:
+        return [("too_large", str(error))]
+    except Exception as error:  # damaged files make Pillow raise many types
+        if content.startswith(JPEG_START) and not content.rstrip(b"\0").endswith(JPEG_END):
+            return [("truncated", f"{len(content)} bytes, without a JPEG's end")]
+        return [("unreadable", why(error))]
+
+
+def _inspect(image: Image.Image, is_jpeg: bool) -> Iterator[tuple[str, str]]:
+    if is_jpeg and image.format not in ("JPEG", "MPO"):
+        yield "not_jpeg", f"the content is {image.format}"
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        yield "too_large", f"{width} x {height} pixels, not decoded"
+        return
+    image.load()
+    if image.mode != "RGB":
+        yield MODE_KINDS.get(image.mode, "not_rgb"), f"mode {image.mode}"
+
+
+def _check_shards(root: Path, progress: bool, processes: int | None) -> Report:
+    report = Report(str(root))
+    description = read_description(root)
+    labels: dict[str, set[int]] = {}
+    for split in PREFIXES:
+        names = shards_in(root, split)
+        if description:
+            count = description.shards[split]
+            wanted = {shard_name(split, number, count) for number in range(count)}
+            missing = sorted(wanted - set(names))
+        else:
+            missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
+        for name in missing:
+            report.add("missing", name)
+        classes = len(description.classes) if description else None
+        tasks = [(root / name, classes) for name in names]
+        labels[split] = set()
+        for part in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
+            report.add_part(split, part)
+            labels[split] |= part.labels
+        if description and not missing and report.images[split] != description.images[split]:
+            wrong = f"{report.images[split]} records of {description.images[split]} images"
+            report.add("missing", split, wrong)
+    if any(report.counts[kind] for kind in HIDE_LABELS):
+        labels = dict.fromkeys(labels, labels["train"] | labels["val"])
+    named = {split: {f"label {label + 1}" for label in labels[split]} for split in labels}
+    _check_classes(report, named)
+    return report
+
+
+def _check_shard(task: tuple[Path, int | None]) -> Part:
+    shard, classes = task
+    part = Part()
+    offsets = []
+    try:
+        for number, record in enumerate(read_records(shard)):
+            offsets.append(record.offset)
+            _check_record(f"{shard.name} record {number}", record, classes, part)
     except DataError as error:
-        facts.add("index", error)
-    return facts
+        part.problems.append(Problem("broken_shard", shard.name, str(error)))
+    except OSError as error:
+        part.problems.append(Problem("broken_shard", shard.name, str(error.strerror)))
+    try:
+        if read_index(shard)[:, 0].tolist() != offsets:
+            raise DataError("does not hold the offsets of the records")
+    except DataError as error:
+        part.problems.append(Problem("index", shard.name, str(error)))
+    return part
 
 
-def _compare(task: _Task, entry: ShardEntry, facts: _Facts) -> None:
-    size = task.shard.stat().st_size
-    if size != entry.bytes:
-        facts.add("changed", f"{size} bytes, {SHARD_LOG} says {entry.bytes}")
-    elif task.checksums:
-        with task.shard.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                facts.add("changed", f"the checksum differs from that of {SHARD_LOG}")
-
-
-def _check_record(where: str, record: Record, classes: int | None, facts: _Facts) -> None:
-    facts.summary.images += 1
+def _check_record(where: str, record: Record, classes: int | None, part: Part) -> None:
+    part.images += 1
     if not record.intact:
-        facts.add("checksum", "", where)
+        part.problems.append(Problem("checksum", where))
         return
     try:
         features = Example(record.data)
         name = features.blob(FILENAME).decode(errors="replace") if FILENAME in features else ""
         content = features.blob(ENCODED)
     except ValueError as error:
-        facts.add("bad_record", error, where)
+        part.problems.append(Problem("bad_record", where, str(error)))
         return
     where = f"{where} {name}".rstrip()
-    _check_label(features, classes, facts, where)
-    image = inspect_bytes(content, is_jpeg=not name or name.lower().endswith(JPEG_EXTENSIONS))
-    facts.summary.add(image.bytes, image.width, image.height)
-    for kind, detail in image.problems:
-        facts.add(kind, detail, where)
-
-
-def _check_label(features: Example, classes: int | None, facts: _Facts, where: str) -> None:
+    part.bytes += len(content)
     try:
         label = features.label()
+        part.labels.add(label)
+        if classes is not None and label >= classes:
+            raise ValueError(f"label {label + 1} of {classes} classes")
     except ValueError as error:
-        facts.add("label", error, where)
-        return
-    facts.labels.add(label)
-    if classes is not None and label >= classes:
-        facts.add("label", f"label {label + 1} of {classes} classes", where)
+        part.problems.append(Problem("label", where, str(error)))
+    is_jpeg = not name or name.lower().endswith(JPEG_EXTENSIONS)
+    found = inspect_image(content, is_jpeg=is_jpeg)
+    part.problems += [Problem(kind, where, detail) for kind, detail in found]

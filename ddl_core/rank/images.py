@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddl_core.datasets.encoded import EncodedImages
+from ddl_core.datasets.dataset import EncodedDataset
 from ddl_core.datasets.folder import class_folders, list_images
 from ddl_core.datasets.shards import list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
@@ -86,12 +86,12 @@ class Images:
         """Return the SHA-256 that identifies the split's files."""
         return self._all.fingerprint()
 
-    def chosen(self) -> tuple[EncodedImages, Indices]:
+    def chosen(self) -> tuple[EncodedDataset, Indices]:
         """Return the split's listing, and the index into it of each number, in ascending order."""
         return self._all, self._chosen
 
 
-def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedImages:
+def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
     if spec.data_format == "tfrecord":
         return list_records(shards_folder(data_dir), FOLDERS[split])
     # Labels count the training classes: one without validation images must not shift the rest.

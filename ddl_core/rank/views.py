@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
-from ddl_core.datasets.image_file import MAX_PIXELS, why
-from ddl_core.datasets.plain import rgb
+from ddl_core.datasets.image import MAX_PIXELS, to_rgb, why
 from ddl_core.spec.run import RunSpec
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
@@ -116,6 +115,6 @@ def open_rgb(content: bytes) -> Image.Image:
     try:
         with Image.open(io.BytesIO(content)) as image:
             check_pixels(image.height, image.width)
-            return rgb(image)
+            return to_rgb(image)
     except UnidentifiedImageError as error:
         raise OSError(why(error)) from None

@@ -12,15 +12,15 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from ddl_core.datasets import bulk, convert
-from ddl_core.datasets.convert import LOCK, plan_conversion, shuffled
+from ddl_core.datasets import convert, output, shards
+from ddl_core.datasets.convert import LOCK, make_indices, plan_conversion, shuffled
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.manifest import SHARD_LOG, read_shard_log
-from ddl_core.datasets.shards import index_path, read_index
+from ddl_core.datasets.output import parallel
+from ddl_core.datasets.shards import DESCRIPTION, index_path, read_description, read_index
 from ddl_core.datasets.tfrecord import Example, read_records
 from ddl_core.errors import DataError
 
-REALLY = convert.make_shard
+REALLY = convert._make_shard
 SHARDS = {"train_shards": 3, "val_shards": 2}
 QUIET = {"progress": False, "processes": 1}
 TRAIN = [f"train-{number:05d}-of-00003" for number in range(3)]
@@ -39,7 +39,7 @@ def counted(monkeypatch) -> Counter:
         made[task.path.name] += 1
         return REALLY(task)
 
-    monkeypatch.setattr(convert, "make_shard", make_shard)
+    monkeypatch.setattr(convert, "_make_shard", make_shard)
     return made
 
 
@@ -51,19 +51,19 @@ def fail(monkeypatch, error: Exception, after: int = 0) -> None:
             raise error
         return REALLY(task)
 
-    monkeypatch.setattr(convert, "make_shard", make_shard)
+    monkeypatch.setattr(convert, "_make_shard", make_shard)
 
 
 def test_every_image_is_in_one_record_byte_for_byte(finished_sample, finished_records):
     classes = list_images(finished_sample / "train").classes
-    for split, prefix, shards in (("train", "train", 3), ("val", "validation", 2)):
+    for split, prefix, count in (("train", "train", 3), ("val", "validation", 2)):
         found = {}
         counts = []
-        for number in range(shards):
-            records = list(
-                read_records(finished_records / f"{prefix}-{number:05d}-of-{shards:05d}")
-            )
+        for number in range(count):
+            shard = finished_records / f"{prefix}-{number:05d}-of-{count:05d}"
+            records = list(read_records(shard))
             counts.append(len(records))
+            assert read_index(shard)[:, 0].tolist() == [record.offset for record in records]
             for record in records:
                 features = Example(record.data)
                 assert record.intact
@@ -103,20 +103,10 @@ def test_features_say_what_the_image_is(tmp_path):
     }
 
 
-def test_the_log_and_the_indices_fit_the_shards(finished_sample, finished_records):
-    plan, entries = read_shard_log(finished_records)
-    assert plan.classes == list_images(finished_sample / "train").classes
-    assert {name: (split.images, split.shards) for name, split in plan.splits.items()} == {
-        "train": (32, 3),
-        "val": (16, 2),
-    }
-    assert [entry.file for entry in entries[:3]] == TRAIN
-    for entry in entries:
-        path = finished_records / entry.file
-        assert path.stat().st_size == entry.bytes
-        assert len(read_index(path)) == entry.records
-        places = [record.offset for record in read_records(path)]
-        assert read_index(path)[:, 0].tolist() == places
+def test_the_description_names_counts_and_classes(finished_sample, finished_records):
+    found = read_description(finished_records)
+    assert found.classes == list_images(finished_sample / "train").classes
+    assert (found.images, found.shards) == ({"train": 32, "val": 16}, {"train": 3, "val": 2})
 
 
 def test_images_are_shuffled_alike_for_ever():
@@ -127,23 +117,21 @@ def test_images_are_shuffled_alike_for_ever():
 
 
 @pytest.mark.multiprocess
-def test_the_bytes_do_not_depend_on_the_processes(finished_sample, finished_records, tmp_path):
+def test_the_bytes_depend_on_the_seed_and_not_on_the_processes(
+    finished_sample, finished_records, tmp_path
+):
     plan_conversion(finished_sample, tmp_path / "r", **SHARDS).run(progress=False, processes=2)
     assert contents(tmp_path / "r") == contents(finished_records)
-
-
-def test_another_seed_is_another_order(finished_sample, finished_records, tmp_path):
-    plan_conversion(finished_sample, tmp_path / "r", **SHARDS, seed=1).run(**QUIET)
-    assert (tmp_path / "r" / TRAIN[0]).read_bytes() != (finished_records / TRAIN[0]).read_bytes()
+    plan_conversion(finished_sample, tmp_path / "s", **SHARDS, seed=1).run(**QUIET)
+    assert (tmp_path / "s" / TRAIN[0]).read_bytes() != (finished_records / TRAIN[0]).read_bytes()
 
 
 def test_a_shard_holds_64_to_128_mb(finished_sample, monkeypatch):
-    plan = plan_conversion(finished_sample).plan
-    assert {split.shards for split in plan.splits.values()} == {1}
+    assert plan_conversion(finished_sample).description.shards == {"train": 1, "val": 1}
     monkeypatch.setattr(convert, "LARGEST_SHARD", 1e6)
     made = plan_conversion(finished_sample)
-    for split in made.plan.splits:
-        assert 0.5e6 < made.bytes[split] / made.plan.splits[split].shards <= 1e6
+    for split, count in made.description.shards.items():
+        assert 0.5e6 < made.bytes[split] / count <= 1e6
 
 
 def test_the_size_is_foreseen(finished_sample, finished_records):
@@ -153,10 +141,17 @@ def test_the_size_is_foreseen(finished_sample, finished_records):
     assert f"train: 32 images, about {planned.bytes['train'] / 1e9:.3f} GB" in planned.text()
 
 
-def test_second_call_does_nothing(finished_sample, records, counted):
+def test_second_call_does_nothing_also_on_a_read_only_disk(
+    finished_sample, records, counted, monkeypatch
+):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
     before = {path: path.stat().st_mtime_ns for path in records.rglob("*")}
-    done = plan_conversion(finished_sample, records).run(**QUIET)  # as many shards as there are
-    assert done == read_shard_log(records)[1]
+    monkeypatch.setattr(output, "FileLock", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    made = plan_conversion(finished_sample, records)  # as many shards as there are
+    assert made.run(**QUIET) == 0
     assert {path: path.stat().st_mtime_ns for path in records.rglob("*")} == before
     assert not counted
 
@@ -166,32 +161,24 @@ def test_killed_conversion_continues(finished_sample, finished_records, tmp_path
     code = (
         "import os, signal\n"
         "from ddl_core.datasets import convert\n"
-        "from ddl_core.datasets.convert import plan_conversion\n"
         "left = iter(range(26))\n"  # two shards of 11, and a part of the third
         "real = convert.frame\n"
         "def frame(data):\n"
         "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return real(data)\n"
         "convert.frame = frame\n"
-        f"made = plan_conversion({str(finished_sample)!r}, {str(folder)!r}, "
+        f"made = convert.plan_conversion({str(finished_sample)!r}, {str(folder)!r}, "
         "train_shards=3, val_shards=2)\n"
         "made.run(progress=False, processes=1)"
     )
     done = subprocess.run([sys.executable, "-c", code])
     assert done.returncode == -signal.SIGKILL
-    assert len(read_shard_log(folder)[1]) == 2
     assert len(list(folder.glob(".*.part"))) == 1
+    with pytest.raises(DataError, match=r"lacks 1 shards: .*complete it: ddl data convert"):
+        shards.list_records(folder, "train")
     plan_conversion(finished_sample, folder, **SHARDS).run(**QUIET)
     assert set(counted) == {TRAIN[2], "validation-00000-of-00002", "validation-00001-of-00002"}
     assert contents(folder) == contents(finished_records)
-
-
-def test_a_line_that_was_cut_off_is_made_again(finished_sample, finished_records, records, counted):
-    log = records / SHARD_LOG
-    log.write_bytes(log.read_bytes()[:-9])
-    plan_conversion(finished_sample, records).run(**QUIET)
-    assert set(counted) == {"validation-00001-of-00002"}
-    assert contents(records) == contents(finished_records)
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "no index", "stale index"])
@@ -207,19 +194,15 @@ def test_damage_is_repaired(finished_sample, finished_records, records, counted,
         index_path(shard).write_text("0 100\n")
     plan_conversion(finished_sample, records).run(**QUIET)
     assert set(counted) == {TRAIN[1]}
-    assert {**contents(records), SHARD_LOG: b""} == {**contents(finished_records), SHARD_LOG: b""}
+    assert contents(records) == contents(finished_records)
 
 
-def test_other_settings_are_refused(finished_sample, records):
-    for other in ({"seed": 3}, {"train_shards": 4}):
-        made = plan_conversion(finished_sample, records, **other)
-        with pytest.raises(DataError, match=r"other settings \(seed 0, shards: 3 train, 2 v.*for"):
-            made.run(**QUIET)
-
-
-def test_other_images_are_refused(sample, records):
+def test_other_settings_or_images_are_refused(sample, records):
+    for other, match in ({"seed": 3}, "seed = 0, not 3"), ({"train_shards": 4}, "shards = .*'trai"):
+        with pytest.raises(DataError, match=match):
+            plan_conversion(sample, records, **other).run(**QUIET)
     (sample / "train/cat/cat_00000.JPEG").rename(sample / "train/cat/other.JPEG")
-    with pytest.raises(DataError, match="was made from other images than"):
+    with pytest.raises(DataError, match="from other images"):
         plan_conversion(sample, records).run(**QUIET)
 
 
@@ -230,32 +213,17 @@ def test_a_folder_of_the_user_is_not_touched(finished_sample, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{\n", b'{"format": "ddl-tfrecord"}\n'])
-def test_a_damaged_log_is_refused(finished_sample, records, content):
-    (records / SHARD_LOG).write_bytes(content)
-    with pytest.raises(DataError, match=r"shards.jsonl is damaged.*delete"):
+def test_a_damaged_description_is_refused(finished_sample, records):
+    (records / DESCRIPTION).write_bytes(b'{"seed": 0}\n')
+    with pytest.raises(DataError, match=r"shards.json is damaged.*delete"):
         plan_conversion(finished_sample, records)
 
 
-def test_a_damaged_line_amid_others_is_refused(finished_sample, records):
-    lines = (records / SHARD_LOG).read_bytes().splitlines(keepends=True)
-    lines[2] = b"{\n"
-    (records / SHARD_LOG).write_bytes(b"".join(lines))
-    with pytest.raises(DataError, match=r"shards.jsonl is damaged"):
-        plan_conversion(finished_sample, records)
-
-
-def test_a_source_that_is_none(tmp_path):
+def test_a_source_or_a_number_that_cannot_be(tmp_path, sample):
     with pytest.raises(DataError, match=r"(?s)No such file.*expected an ImageNet-like folder"):
         plan_conversion(tmp_path / "nowhere")
-
-
-def test_more_shards_than_images(finished_sample):
-    with pytest.raises(DataError, match="val: 17 shards asked for 16 images"):
-        plan_conversion(finished_sample, val_shards=17)
-
-
-def test_a_class_name_that_is_no_text(sample):
+    with pytest.raises(DataError, match="val: 17 shards for 16 images"):
+        plan_conversion(sample, val_shards=17)
     for split in ("train", "val"):
         (sample / split / "cat").rename(sample / split / os.fsdecode(b"\xff"))
     with pytest.raises(DataError, match=r"class folder '\\udcff': rename it"):
@@ -270,10 +238,9 @@ def test_a_bad_image_is_named_and_no_shard_is_left(sample, tmp_path, content, re
     with pytest.raises(DataError, match=rf"{bad}.*{reason}.*ddl data verify {sample}$"):
         made.run(**QUIET)
     assert not list((tmp_path / "r").glob(".*.part"))
-    (sample / "train/cat/cat_00000.JPEG").write_bytes(
-        (sample / "train/moon/moon_00000.JPEG").read_bytes()
-    )
-    assert len(made.run(**QUIET)) == 5
+    bad.write_bytes((sample / "train/moon/moon_00000.JPEG").read_bytes())
+    assert made.run(**QUIET) >= 1
+    assert made.run(**QUIET) == 0
 
 
 def test_full_disk_is_said_before_it_is_full(finished_sample, tmp_path, monkeypatch):
@@ -283,35 +250,122 @@ def test_full_disk_is_said_before_it_is_full(finished_sample, tmp_path, monkeypa
         plan_conversion(finished_sample, tmp_path / "r").run(**QUIET)
 
 
-def test_disk_that_fills_up_keeps_what_is_made(finished_sample, tmp_path, monkeypatch):
-    fail(monkeypatch, OSError(errno.ENOSPC, "No space left on device"), after=2)
-    with pytest.raises(DataError, match=r"No space left on device; the set needs 5 MB: free some"):
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_cannot_be_written_keeps_the_finished_shards(
+    finished_sample, tmp_path, monkeypatch, code
+):
+    made = plan_conversion(finished_sample, tmp_path / "r", **SHARDS)
+    fail(monkeypatch, OSError(code, os.strerror(code)), after=2)
+    with pytest.raises(DataError, match=rf"/r: {os.strerror(code)}; the set needs 5 MB.* choose"):
+        made.run(**QUIET)
+    assert sorted(path.name for path in (tmp_path / "r").glob("train-*")) == TRAIN[:2]
+
+
+def test_a_second_process_is_refused(finished_sample, tmp_path, counted):
+    (tmp_path / "r").mkdir()
+    with FileLock(tmp_path / "r" / LOCK), pytest.raises(DataError, match="another process holds"):
         plan_conversion(finished_sample, tmp_path / "r", **SHARDS).run(**QUIET)
-    assert [entry.file for entry in read_shard_log(tmp_path / "r")[1]] == TRAIN[:2]
+    assert not counted
 
 
-def test_read_only_folder(finished_sample, tmp_path, monkeypatch):
-    fail(monkeypatch, OSError(errno.EROFS, "Read-only file system"))
-    with pytest.raises(DataError, match=r"/r: Read-only file system; .* 5 MB in a folder that you"):
-        plan_conversion(finished_sample, tmp_path / "r").run(**QUIET)
+@pytest.fixture
+def shard(records) -> Path:
+    return records / TRAIN[1]
 
 
-def test_finished_set_on_a_read_only_disk(finished_sample, records, monkeypatch):
+@pytest.mark.multiprocess
+def test_indices_that_are_missing_or_stale_are_made(records, finished_records, shard):
+    index_path(shard).unlink()
+    index_path(records / TRAIN[0]).write_text("0 5\n")
+    before = {path: path.stat().st_mtime_ns for path in (records / "index").iterdir()}
+    assert make_indices(records, progress=False, processes=2) == (2, 3)
+    changed = [path for path, time in before.items() if path.stat().st_mtime_ns != time]
+    assert [path.name for path in changed] == [f"{TRAIN[0]}.idx"]
+    assert contents(records) == contents(finished_records)
+    shutil.rmtree(records / "index")
+    assert make_indices(records, **QUIET) == (5, 0)
+    assert contents(records) == contents(finished_records)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines[:-1], r"ends at byte [\d,]+, train-00001-of-00003 at [\d,]+; make it"),
+        (lambda lines: [*lines[:3], *lines[4:]], "has gaps between its records"),
+        (lambda lines: lines[1:], "has gaps between its records"),
+        (lambda lines: ["zero one\n", *lines[1:]], "is no index of `offset size` lines"),
+        (lambda lines: ["17\n", *lines], "is no index of `offset size` lines"),
+        (lambda lines: [f"0 {2**70}\n", *lines], "is no index of `offset size` lines"),
+        (lambda _: [], "ends at byte 0, "),
+    ],
+)
+def test_an_index_that_does_not_fit(records, shard, change, message):
+    lines = index_path(shard).read_text().splitlines(keepends=True)
+    index_path(shard).write_text("".join(change(lines)))
+    with pytest.raises(
+        DataError, match=rf"{index_path(shard)} {message}.*ddl data index {records}"
+    ):
+        read_index(shard)
+
+
+def test_missing_indices_and_shards_are_named(shard):
+    index_path(shard).unlink()
+    with pytest.raises(DataError, match=rf"the index {index_path(shard)} is missing; .* index"):
+        read_index(shard)
+    shard.unlink()
+    with pytest.raises(DataError, match=rf"{shard} is missing"):
+        read_index(shard)
+
+
+def test_a_damaged_shard_gets_no_index(records, shard):
+    os.truncate(shard, shard.stat().st_size - 1)
+    index_path(shard).unlink()
+    with pytest.raises(DataError, match=rf"{shard} record 10: the file ends 1 bytes too early"):
+        make_indices(records, **QUIET)
+    assert not index_path(shard).exists()
+
+
+def test_a_folder_of_links_serves_where_the_folder_is_read_only(records, tmp_path, monkeypatch):
     def refuse(*_, **__):
-        raise OSError(errno.EROFS, "Read-only file system")
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(bulk, "FileLock", refuse)
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert len(plan_conversion(finished_sample, records).run(**QUIET)) == 5
+    shutil.rmtree(records / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "replacing", refuse)
+        with pytest.raises(DataError, match=r"(?s)cannot write into .*/index: Perm.* ln -s .*/t"):
+            make_indices(records, **QUIET)
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in records.glob("*-of-*"):
+        (links / path.name).symlink_to(path)
+    assert make_indices(links, **QUIET) == (5, 0)
 
 
-def test_a_second_process_waits_for_the_first(finished_sample, tmp_path, monkeypatch, counted):
-    folder = tmp_path / "r"
-    folder.mkdir()
-    first = FileLock(folder / LOCK)
-    first.acquire()
-    said = []
-    monkeypatch.setattr(bulk.tqdm, "write", lambda text: (said.append(text), first.release()))
-    plan_conversion(finished_sample, folder, **SHARDS).run(**QUIET)
-    assert said == [f"another process is making {folder}: waiting for it"]
-    assert counted.total() == 5
+def test_a_folder_without_records(tmp_path):
+    with pytest.raises(DataError, match=r"has no files train-\*-of-\* or validation"):
+        make_indices(tmp_path)
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def die(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuse(number: int) -> int:
+    raise PermissionError(13, "Permission denied", "somewhere")
+
+
+@pytest.mark.multiprocess
+def test_parallel_work_keeps_the_order_and_ends_with_the_first_error():
+    options = {"processes": 2, "progress": False}
+    assert list(parallel(double, range(100), "test", **options)) == list(range(0, 200, 2))
+    with pytest.raises(DataError, match="2 processes was killed"):
+        list(parallel(die, range(10), "test", **options))
+    with pytest.raises(PermissionError) as caught:
+        list(parallel(refuse, range(10), "test", **options))
+    assert (caught.value.errno, caught.value.filename) == (13, "somewhere")

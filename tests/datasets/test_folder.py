@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets import folder
 from ddl_core.datasets.folder import ImageList, list_images, scan
 from ddl_core.errors import DataError
 
@@ -128,7 +127,7 @@ def test_a_long_list_is_small(tmp_path):
     classes = tuple(f"n{number:08d}" for number in range(100))
     names = ([f"{name}_{number}.JPEG" for number in range(1000)] for name in classes)
     tracemalloc.start()
-    images = ImageList(tmp_path, classes, names)
+    images = ImageList.pack(tmp_path, classes, names)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(images) == 100_000
@@ -142,7 +141,7 @@ def test_the_list_of_imagenet_is_small(tmp_path):
     classes = tuple(f"n{number:08d}" for number in range(1000))
     names = [f"n01440764_{number}.JPEG" for number in range(1281)]
     tracemalloc.start()
-    images = ImageList(tmp_path, classes, (names for _ in classes))
+    images = ImageList.pack(tmp_path, classes, (names for _ in classes))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(images) == 1_281_000
@@ -150,10 +149,10 @@ def test_the_list_of_imagenet_is_small(tmp_path):
 
 
 ODD = {
-    "dangling.jpg": (lambda path: path.symlink_to("nowhere"), "a link to nowhere.*No such file"),
-    "itself.jpg": (lambda path: path.symlink_to(path.name), "itself.jpg .a link to itself.jpg."),
-    "fifo.jpg": (os.mkfifo, "it is a fifo, not a file"),
-    "endless.jpg": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+    "dangling.jpg": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "itself.jpg": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+    "fifo.jpg": (os.mkfifo, "not a plain file"),
+    "endless.jpg": (lambda path: path.symlink_to("/dev/zero"), "not a plain file"),
 }
 
 
@@ -166,7 +165,7 @@ def test_what_is_no_file_is_named_and_never_read(split, name):
     with pytest.raises(DataError, match=words):
         list_images(split)
     # Who looks for damage lists it, to name it with all others.
-    images = scan(split, ["b"], odd=True)
+    images = scan(split, ["b"], only_files=False)
     assert f"b/{name}" in [images.name(number) for number in range(len(images))]
 
 
@@ -181,25 +180,12 @@ def test_a_link_to_a_file_or_folder_elsewhere_is_followed(split, tmp_path):
 
 def test_links_in_a_circle_are_named(split):
     (split / "b" / "up").symlink_to(split)
-    with pytest.raises(DataError, match=r"b/up/b leads back to a folder above it|b/up/b/up leads"):
+    with pytest.raises(DataError, match=r"b/up/.* folders deep; remove a link"):
         list_images(split)
     (split / "b" / "up").unlink()
     (split / "a" / "other").symlink_to(split / "b")
     (split / "b" / "other").symlink_to(split / "a")
-    with pytest.raises(DataError, match="other/other leads back to a folder above it"):
-        list_images(split)
-
-
-def test_links_that_fan_out_have_an_end(split, monkeypatch):
-    """Each of few folders leads to the next one several times."""
-    monkeypatch.setattr(folder, "MOST_FOLDERS", 100)
-    for number in range(20):
-        place = split.parent / "chain" / str(number)
-        place.mkdir(parents=True)
-        for way in "xy":
-            (place / way).symlink_to(split.parent / "chain" / str(number + 1))
-    (split / "a" / "chain").symlink_to(split.parent / "chain" / "0")
-    with pytest.raises(DataError, match="more than 100 folders"):
+    with pytest.raises(DataError, match=r"other/other/.* folders deep; remove a link"):
         list_images(split)
 
 

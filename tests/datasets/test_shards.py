@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets.encoded import EncodedImages
+from ddl_core.datasets.convert import make_indices
+from ddl_core.datasets.dataset import EncodedDataset
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.indices import make_indices
 from ddl_core.datasets.shards import RecordList, index_path, is_record_folder, list_records
 from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
 from ddl_core.errors import DataError
@@ -19,7 +19,7 @@ from tests.datasets.published import write_published
 IMAGENET = 1_281_167
 
 
-def everything(images: EncodedImages) -> list[tuple[bytes, int]]:
+def everything(images: EncodedDataset) -> list[tuple[bytes, int]]:
     return [images.read(index) for index in range(len(images))]
 
 
@@ -37,8 +37,8 @@ def open_files() -> int:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_records_are_the_images_of_the_folder(finished_sample, finished_records, split):
-    files: EncodedImages = list_images(finished_sample / split)
-    records: EncodedImages = list_records(finished_records, split)
+    files: EncodedDataset = list_images(finished_sample / split)
+    records: EncodedDataset = list_records(finished_records, split)
     assert records.classes == files.classes
     assert len(records) == len(files)
     assert sorted(everything(records)) == sorted(everything(files))
@@ -145,7 +145,7 @@ def test_missing_shards_are_named(records, ours):
     for number in (0, 2):
         (records / f"train-{number:05d}-of-00003").unlink()
     if not ours:
-        (records / "shards.jsonl").unlink()
+        (records / "shards.json").unlink()
     with pytest.raises(
         DataError, match="lacks 2 shards: train-00000-of-00003, train-00002"
     ) as caught:

@@ -1,60 +1,76 @@
 import io
-import json
+import os
 import shutil
 import struct
 
 import pytest
 from PIL import Image
 
-from ddl_core.datasets import report as report_module
-from ddl_core.datasets.manifest import MANIFEST
-from ddl_core.datasets.report import ERRORS, WARNINGS
-from ddl_core.datasets.verify import verify
+from ddl_core.datasets import verify as verify_module
+from ddl_core.datasets.convert import make_indices
+from ddl_core.datasets.sample import MANIFEST
+from ddl_core.datasets.shards import DESCRIPTION, index_path, read_index
+from ddl_core.datasets.tfrecord import ENCODED, FILENAME, LABEL, example, frame
+from ddl_core.datasets.verify import ERRORS, WARNINGS, verify
 from ddl_core.errors import DataError
+from tests.datasets.published import write_published
+
+SHARD = "train-00001-of-00003"
 
 
-def check(folder, **options):
-    return verify(folder, progress=False, processes=1, **options)
+def check(folder):
+    return verify(folder, progress=False, processes=1)
 
 
 def found(report) -> set[tuple[str, str]]:
     return {(problem.kind, problem.path) for problem in report.problems}
 
 
-def encoded(mode: str, file_format: str, size=(40, 30)) -> bytes:
+def in_shards(report) -> set[tuple[str, str]]:
+    return {(problem.kind, problem.path.partition(" ")[0]) for problem in report.problems}
+
+
+def encoded(mode: str = "RGB", file_format: str = "JPEG") -> bytes:
     buffer = io.BytesIO()
-    Image.new(mode, size).save(buffer, file_format)
+    Image.new(mode, (40, 30)).save(buffer, file_format)
     return buffer.getvalue()
 
 
 def huge_jpeg(side: int) -> bytes:
     """A small JPEG whose header claims to be `side` pixels high and wide."""
-    content = encoded("RGB", "JPEG")
-    frame = content.index(b"\xff\xc0") + 5
-    return content[:frame] + struct.pack(">HH", side, side) + content[frame + 4 :]
+    content = encoded()
+    start = content.index(b"\xff\xc0") + 5
+    return content[:start] + struct.pack(">HH", side, side) + content[start + 4 :]
 
 
-def test_a_finished_set_is_ok(finished_sample):
-    report = check(finished_sample, checksums=True)
-    assert report.ok
-    assert not report.problems
-    assert report.classes == 16
-    assert (report.splits["train"].images, report.splits["val"].images) == (32, 16)
-    assert 450 <= report.splits["train"].width.mean <= 500
-    assert report.splits["val"].bytes.total == sum(
-        path.stat().st_size for path in (finished_sample / "val").rglob("*.JPEG")
-    )
-    assert report.text().endswith("\nok")
-    assert "manifest: compared (sizes and checksums)" in report.text()
+def flip(path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_whole_set_is_ok_as_files_and_as_records(finished_sample, finished_records):
+    for folder in (finished_sample, finished_records):
+        report = check(folder)
+        assert report.ok
+        assert not report.problems
+        assert report.classes == {"train": 16, "val": 16}
+        assert report.images == {"train": 32, "val": 16}
+        assert report.bytes == {
+            split: sum(path.stat().st_size for path in (finished_sample / split).rglob("*.JPEG"))
+            for split in ("train", "val")
+        }
+        assert report.text().endswith("\nok")
 
 
 @pytest.mark.multiprocess
-def test_the_report_does_not_depend_on_the_processes(sample):
-    (sample / MANIFEST).unlink()
-    (sample / "train/cat/cat_00001.JPEG").write_bytes(b"")
-    one, two = check(sample), verify(sample, progress=False, processes=2)
-    assert one.as_dict() == two.as_dict()
-    assert not two.ok
+def test_the_report_does_not_depend_on_the_processes(sample, records):
+    (sample / "train/cat/cat_00000.JPEG").write_bytes(b"")
+    flip(records / SHARD, 1000)
+    for folder in (sample, records):
+        one, two = check(folder), verify(folder, progress=False, processes=2)
+        assert one == two
+        assert not two.ok
 
 
 def test_every_kind_of_bad_file_is_named(sample):
@@ -66,8 +82,8 @@ def test_every_kind_of_bad_file_is_named(sample):
         "truncated": whole[: len(whole) // 2],
         "unreadable": b"not an image",
         "too_large": huge_jpeg(20_000),
-        "grey": encoded("L", "JPEG"),
-        "cmyk": encoded("CMYK", "JPEG"),
+        "grey": encoded("L"),
+        "cmyk": encoded("CMYK"),
         "not_rgb": encoded("P", "PNG"),
     }
     for kind, content in bad.items():
@@ -77,21 +93,22 @@ def test_every_kind_of_bad_file_is_named(sample):
     (cat / "cut_in_the_header.JPEG").write_bytes(whole[:60])
     (cat / "bomb.JPEG").write_bytes(huge_jpeg(10_000))  # Pillow warns here, and refuses 20,000
     (cat / "nowhere.JPEG").symlink_to(cat / "gone")
+    os.mkfifo(cat / "fifo.JPEG")
     report = check(sample)
     expected = {(kind, f"train/cat/{kind}.JPEG") for kind in bad}
     expected |= {
         ("truncated", f"train/cat/cut_{where}.JPEG") for where in ("by_one_byte", "in_the_header")
     }
-    expected |= {("too_large", "train/cat/bomb.JPEG"), ("unreadable", "train/cat/nowhere.JPEG")}
-    assert found(report) == expected | {("not_jpeg", "train/cat/not_rgb.JPEG")}
+    expected |= {("unreadable", f"train/cat/{name}.JPEG") for name in ("nowhere", "fifo")}
+    expected |= {("too_large", "train/cat/bomb.JPEG"), ("not_jpeg", "train/cat/not_rgb.JPEG")}
+    assert found(report) == expected
     assert report.counts["truncated"] == 3
     assert not report.ok
-    json.dumps(report.as_dict())
 
 
 def test_warnings_alone_are_ok(sample):
     (sample / MANIFEST).unlink()
-    (sample / "train/cat/grey.JPEG").write_bytes(encoded("L", "JPEG"))
+    (sample / "train/cat/grey.JPEG").write_bytes(encoded("L"))
     report = check(sample)
     assert report.ok
     assert "warning: 1 x grey (one channel instead of RGB)" in report.text()
@@ -115,42 +132,34 @@ def test_differences_from_the_manifest(sample):
     cat = sample / "train/cat"
     (cat / "cat_00000.JPEG").rename(cat / "other.JPEG")
     shutil.copy(sample / "train/moon/moon_00000.JPEG", cat / "cat_00001.JPEG")
-    content = bytearray((sample / "val/cat/cat_00000.JPEG").read_bytes())
-    content[len(content) // 2] ^= 1
-    (sample / "val/cat/cat_00000.JPEG").write_bytes(content)
-    expected = {
+    changed = sample / "val/cat/cat_00000.JPEG"
+    flip(changed, changed.stat().st_size // 2)
+    assert found(check(sample)) == {
         ("missing", "train/cat/cat_00000.JPEG"),
         ("extra", "train/cat/other.JPEG"),
         ("changed", "train/cat/cat_00001.JPEG"),
-    }
-    assert found(check(sample)) == expected
-    assert found(check(sample, checksums=True)) == expected | {
-        ("changed", "val/cat/cat_00000.JPEG")
+        ("changed", "val/cat/cat_00000.JPEG"),
     }
 
 
-def test_another_programs_manifest_is_ignored(sample):
+def test_another_programs_manifest_is_ignored_and_a_damaged_one_refused(sample):
     (sample / MANIFEST).write_text('{"name": "web app"}')
     assert check(sample).ok
-    assert not check(sample).has_manifest
-
-
-def test_damaged_manifest(sample):
-    (sample / MANIFEST).write_text('{"format": "ddl-sample", ')
-    with pytest.raises(DataError, match=r"manifest.json is damaged"):
-        check(sample)
+    for damaged in ('{"format": "ddl-sample", ', "{" * 5000):
+        (sample / MANIFEST).write_text(damaged)
+        with pytest.raises(DataError, match=r"manifest.json is damaged.*ddl data sample"):
+            check(sample)
 
 
 def test_long_lists_are_cut_and_counted(sample, monkeypatch):
-    monkeypatch.setattr(report_module, "NAMED_PER_KIND", 5)
+    monkeypatch.setattr(verify_module, "MAX_NAMED", 3)
     (sample / MANIFEST).unlink()
     for number in range(9):
         (sample / f"train/cat/empty_{number}.JPEG").write_bytes(b"")
-    report = check(sample)
-    assert report.counts["zero_byte"] == 9
-    assert len(report.problems) == 5
-    assert report.text(limit=3).count("zero_byte: train/") == 3
-    assert "... and 6 more" in report.text(limit=3)
+    text = check(sample).text()
+    assert "9 x zero_byte" in text
+    assert text.count("zero_byte: train/") == 3
+    assert "... and 6 more" in text
 
 
 @pytest.mark.parametrize("missing", [".", "val", "train"])
@@ -177,3 +186,107 @@ def test_unreadable_file(sample, monkeypatch):
 
 def test_every_kind_has_one_meaning():
     assert not ERRORS.keys() & WARNINGS.keys()
+
+
+def test_a_flipped_byte_of_a_record_is_found_by_its_checksum(records):
+    offset, size = read_index(records / SHARD)[4].tolist()
+    flip(records / SHARD, offset + size // 2)
+    report = check(records)
+    assert found(report) == {("checksum", f"{SHARD} record 4")}
+    assert report.images["train"] == 32
+    assert not report.ok
+
+
+def test_a_truncated_shard(records):
+    os.truncate(records / SHARD, (records / SHARD).stat().st_size - 1)
+    report = check(records)
+    assert in_shards(report) == {("broken_shard", SHARD), ("index", SHARD), ("missing", "train")}
+    details = " ".join(problem.detail for problem in report.problems)
+    assert "record 10: the file ends 1 bytes too early" in details
+    assert "31 records of 32 images" in details
+
+
+def test_a_flipped_byte_in_a_length(records):
+    flip(records / SHARD, int(read_index(records / SHARD)[3, 0]))
+    kinds = in_shards(check(records))
+    assert kinds == {("broken_shard", SHARD), ("index", SHARD), ("missing", "train")}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_deleted_shard_and_a_deleted_split(records, ours):
+    (records / SHARD).unlink()
+    if not ours:
+        (records / DESCRIPTION).unlink()
+    assert in_shards(check(records)) == {("missing", SHARD)}
+    for path in records.glob("validation-*"):
+        path.unlink()
+    gone = {f"validation-0000{n}-of-00002" for n in (0, 1)} if ours else {"validation-*"}
+    assert in_shards(check(records)) == {("missing", name) for name in (SHARD, *gone)}
+
+
+@pytest.mark.parametrize("change", ["gone", "stale", "shifted"])
+def test_an_index_that_does_not_fit(records, change):
+    index = index_path(records / SHARD)
+    if change == "gone":
+        index.unlink()
+    elif change == "stale":
+        index.write_text("0 100\n")
+    else:  # it ends where the file ends
+        (_, first), (_, second), *rest = read_index(records / SHARD).tolist()
+        lines = [(0, first + 1), (first + 1, second - 1), *map(tuple, rest)]
+        index.write_text("".join(f"{offset} {size}\n" for offset, size in lines))
+    assert in_shards(check(records)) == {("index", SHARD)}
+
+
+def test_every_kind_of_bad_record_is_named(tmp_path):
+    whole = encoded()
+    data = {
+        "zero_byte": {ENCODED: b"", LABEL: 1},
+        "truncated": {ENCODED: whole[:-30], LABEL: 1},
+        "unreadable": {ENCODED: b"no image", LABEL: 1},
+        "grey": {ENCODED: encoded("L"), LABEL: 1},
+        "not_jpeg": {ENCODED: encoded("RGB", "PNG"), LABEL: 1, FILENAME: b"a.JPEG"},
+        "label": {ENCODED: whole, LABEL: 0},
+        "bad_record": {LABEL: 1},
+        "fine": {ENCODED: encoded("RGB", "PNG"), LABEL: 1, FILENAME: b"a.png"},
+    }
+    folder = tmp_path / "tf"
+    folder.mkdir()
+    records = [frame(example(features)) for features in data.values()]
+    (folder / "train-00000-of-00001").write_bytes(b"".join(records) + frame(b"\xff\xff"))
+    (folder / "validation-00000-of-00001").write_bytes(frame(example({ENCODED: whole, LABEL: 1})))
+    make_indices(folder, progress=False, processes=1)
+    report = check(folder)
+    assert [(problem.kind, problem.path) for problem in report.problems] == [
+        *(
+            (kind, f"train-00000-of-00001 record {number}" + " a.JPEG" * (kind == "not_jpeg"))
+            for number, kind in enumerate(data)
+            if kind != "fine"
+        ),
+        ("bad_record", "train-00000-of-00001 record 8"),
+    ]
+    assert not report.ok
+
+
+def test_labels_beyond_the_classes(records):
+    file = records / DESCRIPTION
+    file.write_text(file.read_text().replace('"tissue"', '"tissue","more"'))
+    assert check(records).ok  # a class of the description may be without images
+    file.write_text(file.read_text().replace(',\n  "tissue","more"', ""))
+    problems = {problem.detail for problem in check(records).problems}
+    assert problems == {"label 16 of 15 classes"}
+
+
+def test_a_published_set(tmp_path):
+    images = {"train": [encoded()] * 3, "validation": [encoded()]}
+    write_published(tmp_path / "tf", images, shards=1)
+    make_indices(tmp_path / "tf", progress=False, processes=1)
+    report = check(tmp_path / "tf")
+    assert [tuple(problem) for problem in report.problems] == [("train_only", "train/label 2", "")]
+    assert report.images == {"train": 3, "val": 1}
+
+
+def test_a_damaged_description(records):
+    (records / DESCRIPTION).write_text("{\n")
+    with pytest.raises(DataError, match=r"shards.json is damaged"):
+        check(records)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from ddl_core.datasets.encoded import EncodedImages
+from ddl_core.datasets.dataset import EncodedDataset
 from ddl_core.datasets.folder import class_folders, scan
 from ddl_core.datasets.shards import list_records, shards_folder
 from ddl_core.errors import DataError
@@ -23,7 +23,7 @@ DECODE_S = 5.0
 
 
 class _Sample(NamedTuple):
-    images: EncodedImages
+    images: EncodedDataset
     numbers: list[int]
     files: set[Path]
     shards: int | None
@@ -95,7 +95,7 @@ class _Read(NamedTuple):
 
 
 def _read(
-    images: EncodedImages, numbers: Iterable[int], threads: int, limit_s: float | None
+    images: EncodedDataset, numbers: Iterable[int], threads: int, limit_s: float | None
 ) -> _Read:
     """Read images in threads until all are read or the time is up."""
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""One rule for grey, 16-bit and transparent pictures, wherever they are read."""
+"""One rule for grey, 16-bit and transparent images, wherever they are read."""
 
 import io
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.datasets.plain import rgb
+from ddl_core.datasets.image import to_rgb
 from ddl_core.rank.views import open_rgb
 
 RAMP = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)  # 0x0000, 0x0101 to 0xffff
@@ -26,7 +26,7 @@ def grey(levels: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("levels", [LEVELS, RAMP], ids=["8 bits", "16 bits"])
 def test_grey_has_three_equal_channels_of_its_upper_8_bits(levels: np.ndarray) -> None:
     image = Image.fromarray(levels)
-    assert np.array_equal(np.asarray(rgb(image)), grey(LEVELS))
+    assert np.array_equal(np.asarray(to_rgb(image)), grey(LEVELS))
     assert np.array_equal(np.asarray(open_rgb(png(image))), grey(LEVELS))
 
 
@@ -37,11 +37,11 @@ def test_a_pgm_of_16_bits_is_not_taken_for_32() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_what_is_transparent_lies_on_white(mode: str) -> None:
+def test_transparent_pixels_lie_on_white(mode: str) -> None:
     colours = np.zeros((1, 3, 4), np.uint8)
     colours[0, :, 3] = (0, 128, 255)
     image = Image.fromarray(colours).convert(mode)
-    found = np.asarray(rgb(image))[0, :, 0].tolist()
+    found = np.asarray(to_rgb(image))[0, :, 0].tolist()
     assert found == [255, 127, 0]
 
 
@@ -53,7 +53,7 @@ def test_a_colour_of_a_palette_may_be_transparent() -> None:
     assert np.asarray(open_rgb(content.getvalue()))[0].tolist() == [[255] * 3, [200, 0, 0]]
 
 
-def test_plain_colours_stay_as_they_are() -> None:
+def test_rgb_stays_as_it_is() -> None:
     colours = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     assert np.array_equal(np.asarray(open_rgb(png(Image.fromarray(colours)))), colours)
 
@@ -65,6 +65,6 @@ def test_plain_colours_stay_as_they_are() -> None:
         (Image.fromarray(np.full((2, 2), 180, np.int32)), "mode I: 32 bits.*; use 8 or 16 bits"),
     ],
 )
-def test_numbers_that_are_no_colours_are_refused(image: Image.Image, match: str) -> None:
+def test_other_numbers_are_refused(image: Image.Image, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        rgb(image)
+        to_rgb(image)

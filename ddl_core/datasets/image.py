@@ -1,0 +1,44 @@
+"""One rule for how grey, 16-bit and transparent images become RGB.
+
+- Grey has three equal channels.
+- Of 16 bits the upper 8 count, as in 16-bit colour images, which Pillow reduces by itself.
+- Transparent pixels lie on white.
+- Palettes and CMYK become RGB as Pillow converts them.
+- Values of 32 bits are refused: their range is unknown. Pillow opens 16-bit PGM as 32 bits.
+"""
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+# Pillow's own limit, above which it warns; named here because a program may have switched it off.
+MAX_PIXELS = 89_478_485
+
+_WIDE = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+_PGM = "PPM"  # Pillow's name of that family of formats
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB by the rule above, decoded: its file may then be closed.
+
+    Raises
+    ------
+    ValueError
+        If its values are fractions or have 32 bits.
+    """
+    if image.mode == "F":
+        raise ValueError("mode F: fractions, whose black and white are unknown")
+    if image.mode == "I" and image.format != _PGM:
+        raise ValueError("mode I: 32 bits, whose white is unknown; use 8 or 16 bits")
+    if image.mode in _WIDE:
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(opaque, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def why(error: Exception) -> str:
+    """Return why Pillow cannot read an image, without the Python object that it names."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,143 @@
+"""The lists of a data folder are made once for all ranks of a node."""
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddl_core.datasets import dataset, folder, shards
+from ddl_core.datasets.folder import list_images
+from ddl_core.datasets.shards import list_records
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node without stored lists, on which lists of small sets are stored at once."""
+    place = tmp_path / "node"
+    place.mkdir()
+    monkeypatch.setenv("DDL_TMPDIR", str(place))
+    monkeypatch.setattr(dataset, "SETTLED_S", -1)
+    monkeypatch.setattr(dataset, "WORTH", 1)
+    return place / f"ddl-{os.geteuid()}" / "listings"
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    for name in ("b", "a", "c"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / "train" / name / f"{name}{number}.jpg").touch()
+    return tmp_path / "train"
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """How often each class folder was listed."""
+    counted: Counter = Counter()
+    walked = folder._walked
+
+    def count(class_dir, only_files=True):
+        counted[class_dir.name] += 1
+        return walked(class_dir, only_files)
+
+    monkeypatch.setattr(folder, "_walked", count)
+    return counted
+
+
+def listed(images) -> list[tuple[str, int]]:
+    return [(images.name(index), images.label(index)) for index in range(len(images))]
+
+
+def test_four_ranks_of_a_node_list_a_folder_once(split, walks) -> None:
+    lists = [list_images(split) for _ in range(4)]
+    assert walks == {"a": 1, "b": 1, "c": 1}
+    assert {tuple(listed(images)) for images in lists} == {tuple(listed(folder.scan(split, "abc")))}
+    assert len({images.fingerprint() for images in lists}) == 1
+    # Another run's classes are another numbering of the same names.
+    assert list_images(split, ("a", "b", "bb", "c")).labels.tolist() == [0] * 3 + [1] * 3 + [3] * 3
+    assert sum(walks.values()) == 6
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "rename", "class", "inner"])
+def test_a_folder_that_changed_is_listed_again(split, change) -> None:
+    (split / "b" / "inner").mkdir()
+    before = listed(list_images(split))
+    if change == "add":
+        (split / "b" / "new.jpg").touch()
+    elif change == "remove":
+        (split / "b" / "b1.jpg").unlink()
+    elif change == "rename":
+        (split / "b" / "b1.jpg").rename(split / "b" / "b9.jpg")
+    elif change == "inner":
+        (split / "b" / "inner" / "x.jpg").touch()  # the class folder itself does not change
+    else:
+        (split / "d").mkdir()
+        (split / "d" / "d0.jpg").touch()
+    after = listed(list_images(split))
+    assert after != before
+    assert after == listed(folder.scan(split, folder.class_folders(split)))
+
+
+@pytest.mark.parametrize(("name", "value"), [("SETTLED_S", 60), ("WORTH", 10)])
+def test_lists_of_small_sets_or_recent_changes_are_not_stored(
+    split, walks, memory, monkeypatch, name, value
+) -> None:
+    monkeypatch.setattr(dataset, name, value)
+    for _ in range(2):
+        list_images(split)
+    assert walks["a"] == 2
+    assert not list(memory.glob("*.npz"))
+
+
+def test_a_damaged_or_foreign_file_is_not_used(split, memory, walks) -> None:
+    expected = listed(list_images(split))
+    (stored,) = memory.glob("*.npz")
+    stored.write_bytes(stored.read_bytes()[:100])
+    assert listed(list_images(split)) == expected
+    memory.chmod(0o777)
+    assert listed(list_images(split)) == expected
+    assert walks["a"] == 3
+
+
+def test_indices_are_read_once(finished_records, monkeypatch) -> None:
+    read: Counter = Counter()
+    real = shards.read_index
+
+    def count(shard: Path):
+        read[shard.name] += 1
+        return real(shard)
+
+    monkeypatch.setattr(shards, "read_index", count)
+    lists = [list_records(finished_records, "train") for _ in range(4)]
+    assert len(read) == 3
+    assert set(read.values()) == {1}
+    assert len({records.fingerprint() for records in lists}) == 1
+    assert lists[0].read(31) == lists[3].read(31)
+
+
+def _look_slowly(place: Path, asked, answers) -> None:
+    def look() -> tuple[dataset.Arrays, bool]:
+        asked.put(os.getpid())
+        time.sleep(1)
+        return {"numbers": np.arange(3)}, True
+
+    dataset.SETTLED_S = -1
+    answers.put(dataset.once_per_node([place], look)["numbers"].tolist())
+
+
+@pytest.mark.multiprocess
+def test_ranks_that_start_together_wait_for_the_first(split) -> None:
+    context = multiprocessing.get_context("fork")
+    asked, answers = context.Queue(), context.Queue()
+    ranks = [context.Process(target=_look_slowly, args=(split, asked, answers)) for _ in range(3)]
+    for rank in ranks:
+        rank.start()
+    assert [answers.get(timeout=60) for _ in ranks] == [[0, 1, 2]] * 3
+    for rank in ranks:
+        rank.join()
+    asked.get(timeout=1)
+    assert asked.empty()

@@ -1,0 +1,296 @@
+"""A set of your own and a public set become an image folder: whole, in order, RGB or grey."""
+
+import gzip
+import io
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from ddl_core.cli import main
+from ddl_core.datasets import PUBLIC_SETS
+from ddl_core.datasets.folder import list_images
+from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, Arrays, import_set
+from ddl_core.datasets.write import write_function
+from ddl_core.errors import DataError, NotInstalledError, SpecError
+
+OWN = """
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+class Split:
+    def __init__(self, images, labels=2, classes=("a cat", "dog/s")):
+        self.images, self.labels, self.classes = images, labels, classes
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, number):
+        return self.images[number], number % self.labels
+
+wide = np.full((4, 5), 0x8000, np.uint16)
+clear = np.zeros((4, 5, 4), np.uint8)
+colours = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+jpeg = Path(JPEG).read_bytes()
+
+def small():
+    train = Split([colours, Image.fromarray(colours), wide, clear, jpeg, colours[..., 0]])
+    return {"train": train, "val": Split([colours])}
+
+def wrong_label():
+    return {**small(), "train": Split([colours] * 3, 3)}
+
+def other_classes():
+    return {**small(), "train": Split([colours], 1, ["one"])}
+
+def only_in_val():
+    return {"train": Split([colours], 1), "val": Split([colours, colours])}
+
+def no_image():
+    return {**small(), "val": Split([b"nothing"])}
+
+def no_colours():
+    return {**small(), "val": Split([np.ones((4, 5), np.float32)])}
+
+def empty():
+    return {**small(), "val": Split([])}
+
+def one_split():
+    return {"train": Split([colours])}
+
+def no_protocol():
+    return {"train": [1], "val": [2]}
+
+def fails():
+    return 1 / 0
+
+class Broken(Split):
+    def __getitem__(self, number):
+        return self.images[number + 1], 0
+
+def broken():
+    return {**small(), "val": Broken([colours])}
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def jpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+    content = io.BytesIO()
+    Image.new("RGB", (5, 4), "red").save(content, "JPEG")
+    (tmp_path / "a.jpg").write_bytes(content.getvalue())
+    (tmp_path / "ourset.py").write_text(OWN.replace("JPEG", repr(str(tmp_path / "a.jpg"))))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield content.getvalue()
+    sys.modules.pop("ourset", None)
+
+
+def test_images_of_every_kind_become_files_in_order(tmp_path: Path, jpeg: bytes) -> None:
+    out = tmp_path / "out"
+    assert write_function("ourset:small", out, progress=False) == 7
+    listed = list_images(out / "train")
+    assert listed.classes == ("0_a_cat", "1_dog_s")
+    assert [listed.name(number) for number in range(len(listed))] == [
+        "0_a_cat/00000.png", "0_a_cat/00002.png", "0_a_cat/00004.jpg",
+        "1_dog_s/00001.png", "1_dog_s/00003.png", "1_dog_s/00005.png",
+    ]  # fmt: skip
+
+    def pixels(name: str) -> np.ndarray:
+        return np.asarray(Image.open(out / "train" / name))
+
+    colours = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    assert np.array_equal(pixels("0_a_cat/00000.png"), colours)
+    assert np.array_equal(pixels("1_dog_s/00001.png"), colours)
+    assert np.array_equal(pixels("1_dog_s/00005.png"), colours[..., 0])
+    assert (pixels("0_a_cat/00002.png") == 0x80).all(), "16 bits"
+    assert (pixels("1_dog_s/00003.png") == 255).all(), "transparent"
+    assert (out / "train/0_a_cat/00004.jpg").read_bytes() == jpeg
+
+
+def transparent_grey() -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 5), 10, np.uint8)).save(content, "PNG", transparency=10)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "pixel"),
+    [
+        (transparent_grey(), [255] * 3),
+        (np.full((4, 5, 1), 7, np.uint8), 7),
+        (np.full((4, 5, 3), 0x1234, np.uint16), [0x12] * 3),
+        (np.full((4, 5, 4), 0x8080, np.uint16), [0xBF] * 3),  # half of white, half of it
+    ],
+    ids=["transparent grey", "one channel", "16-bit colours", "transparent 16-bit colours"],
+)
+def test_unusual_images_become_rgb_or_grey(tmp_path: Path, image: object, pixel: object) -> None:
+    ours = import_module("ourset")
+    ours.unusual = lambda: {name: ours.Split([image]) for name in ("train", "val")}
+    write_function("ourset:unusual", tmp_path / "out", progress=False)
+    found = Image.open(tmp_path / "out/train/0_a_cat/00000.png")
+    assert not found.has_transparency_data
+    assert np.asarray(found)[0, 0].tolist() == pixel
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        ("ourset:wrong_label", DataError, "train image 2 has label 2, but there are 2 classes"),
+        ("ourset:other_classes", DataError, "val has other classes than train"),
+        ("ourset:only_in_val", DataError, "val image 1 is of class 1_dog_s, .* training has no"),
+        ("ourset:no_image", DataError, "val image 0: not an image of a known format"),
+        ("ourset:no_colours", DataError, "val image 0: .*mode F: fractions"),
+        ("ourset:empty", DataError, "split 'val' has no images"),
+        ("ourset:one_split", DataError, "has to return a dict of 'train' and 'val'"),
+        ("ourset:no_protocol", DataError, "train has no classes"),
+        ("ourset:fails", DataError, "'ourset:fails' failed: ZeroDivisionError: division by zero"),
+        ("ourset:broken", DataError, "val image 0: IndexError: list index out of range"),
+        ("ourset:missing", SpecError, "'ourset:missing': ourset has no function 'missing'"),
+        ("ourset:number", SpecError, "ourset has no function 'number'"),
+        ("theirs:small", NotInstalledError, "'theirs', which cannot be imported; .* PYTHONPATH"),
+        ("nowhere", DataError, "source 'nowhere' is not package.module:function"),
+        ("", DataError, "source '' is not package.module:function"),
+        ("x" * 9999, DataError, "source 'xxx.* is not package.module:function"),
+    ],
+)
+def test_errors_are_named_and_nothing_is_left(
+    tmp_path: Path, source: str, error: type[Exception], match: str
+) -> None:
+    before = {path.name for path in tmp_path.iterdir()} | {".out.lock", "__pycache__"}
+    with pytest.raises(error, match=match):
+        write_function(source, tmp_path / "out", progress=False)
+    assert {path.name for path in tmp_path.iterdir()} <= before
+
+
+def test_the_command_names_the_folder_and_replaces_none(tmp_path: Path) -> None:
+    command = ["data", "write", "ourset:small", str(tmp_path / "out")]
+    there = tmp_path / "out"
+    assert f"7 images of 2 classes are in {there}" in CliRunner().invoke(main, command).output
+    again = CliRunner().invoke(main, command)
+    assert f"{there} is there already; remove it" in again.output
+    assert again.exit_code
+
+
+RNG = np.random.default_rng(0)
+DEBIAN = SETS["fashion_mnist"].place
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    head = np.array([0x0800 + array.ndim, *array.shape], ">u4")
+    path.write_bytes(gzip.compress(head.tobytes() + array.tobytes()))
+
+
+@pytest.fixture
+def idx(tmp_path: Path) -> Path:
+    """Files in Fashion-MNIST's format with 40 training and 20 validation images."""
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    for prefix, images in (("train", 40), ("t10k", 20)):
+        pixels = RNG.integers(0, 256, (images, 28, 28), np.uint8)
+        write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", pixels)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", np.arange(images, dtype=np.uint8) % 10)
+    return folder
+
+
+def test_the_command_line_knows_every_set() -> None:
+    assert tuple(SETS) == PUBLIC_SETS
+
+
+def test_digits_keep_pixels_labels_and_split(tmp_path: Path) -> None:
+    digits = load_digits()
+    assert import_set("digits", tmp_path / "digits", progress=False) == len(digits.target)
+    for split, part in (("train", slice(None, 1437)), ("val", slice(1437, None))):
+        listed = list_images(tmp_path / "digits" / split)
+        assert listed.classes == tuple("0123456789")
+        first = {label: index for index, label in reversed(list(enumerate(listed.labels)))}
+        for label, index in first.items():
+            place = np.flatnonzero(digits.target[part] == label)[0]
+            want = np.round(digits.images[part][place] * 255 / 16)
+            assert np.array_equal(np.asarray(Image.open(listed.path(index))), want)
+        assert np.array_equal(np.bincount(listed.labels), np.bincount(digits.target[part]))
+
+
+def test_fashion_mnist_is_read_from_its_files(idx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fashion"
+    assert import_set("fashion_mnist", out, idx, progress=False) == 60
+    listed = list_images(out / "train")
+    assert listed.classes == FASHION_MNIST_CLASSES
+    assert np.bincount(listed.labels).tolist() == [4] * 10
+    assert import_set("fashion_mnist", out, idx, progress=False) == 0  # there already
+
+
+def test_cifar10_is_read_from_its_binary_version(tmp_path: Path) -> None:
+    packed = tmp_path / "cifar-10-batches-bin"
+    packed.mkdir()
+    (packed / "batches.meta.txt").write_text("plane\ncar\n\n")
+    planes = RNG.integers(0, 256, (12, 3, 32, 32), np.uint8)
+    rows = [bytes([number % 2]) + planes[number].tobytes() for number in range(12)]
+    names = [*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin"]
+    for part, name in enumerate(names):
+        (packed / name).write_bytes(b"".join(rows[2 * part : 2 * part + 2]))
+    assert import_set("cifar10", tmp_path / "out", packed, progress=False) == 12
+    third = np.asarray(Image.open(tmp_path / "out/train/1_car/00003.png"))
+    assert np.array_equal(third, planes[3].transpose(1, 2, 0))
+
+
+def test_missing_files_are_named_with_both_ways_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"does not exist.*apt-get.*torchvision"):
+        import_set("fashion_mnist", tmp_path / "out", tmp_path / "nothing")
+    with pytest.raises(DataError, match=r"no folder was named.*--source"):
+        import_set("cifar10", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "fault", ["cut short", "not gzip", "other magic", "labels missing", "label"]
+)
+def test_damaged_files_leave_nothing_behind(idx: Path, tmp_path: Path, fault: str) -> None:
+    images, labels = (idx / f"train-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+    if fault == "cut short":
+        images.write_bytes(images.read_bytes()[:-200])
+    elif fault == "not gzip":
+        images.write_bytes(b"no gzip")
+    elif fault == "other magic":
+        labels.write_bytes(images.read_bytes())
+    elif fault == "labels missing":
+        write_idx(labels, np.zeros(39, np.uint8))
+    else:
+        write_idx(labels, np.full(40, 10, np.uint8))
+    with pytest.raises(DataError, match=r"cannot read fashion_mnist|label 10, but there"):
+        import_set("fashion_mnist", tmp_path / "out", idx, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_import_is_made_again(idx: Path, tmp_path: Path, monkeypatch) -> None:
+    write = Path.write_bytes
+
+    def failing(path: Path, content: bytes) -> int:
+        if path.name == "00030.png":
+            raise OSError(28, os.strerror(28))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", failing)
+    with pytest.raises(DataError, match="free some space"):
+        import_set("fashion_mnist", tmp_path / "out", idx, progress=False)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    assert import_set("fashion_mnist", tmp_path / "out", idx, progress=False) == 60
+
+
+@pytest.mark.skipif(DEBIAN is None or not DEBIAN.is_dir(), reason="needs dataset-fashion-mnist")
+def test_debians_files_are_those_of_the_authors() -> None:
+    assert DEBIAN is not None
+    splits = SETS["fashion_mnist"].read(DEBIAN)
+    train: Arrays = splits["train"]
+    assert (train.images.shape, splits["val"].images.shape) == ((60_000, 28, 28), (10_000, 28, 28))
+    assert np.bincount(train.labels).tolist() == [6000] * 10
+    assert round(float(train.images.mean() / 255), 4) == 0.2860  # the known mean of the pixels
