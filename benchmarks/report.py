@@ -8,6 +8,7 @@ files; a test compares. Run it after a benchmark.
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pandas as pd
 
 from benchmarks.turns import CLOCKS, RESULTS, interval, judged, shown
 from ddl_core.analysis.estimates import middle
-from ddl_core.records.paths import FIGURES, SCALING
-from ddl_core.scaling.judged import ASKED, ASKED_ELSE, Summary, held
+from ddl_core.records.paths import FIGURES
+from ddl_core.scaling import amdahl, paper
+from ddl_core.scaling import emulated as scaling_emulated
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
@@ -116,9 +118,7 @@ def others() -> str:
     if found := result("scaling"):
         lines.append(
             f"`scaling`: the closed form takes at most {most(found['curve_s'])} for "
-            f"{found['sizes']} sizes to a million ranks, the simulation "
-            f"{most(found['simulation_s'])} for {found['ranks']} ranks x {found['steps']} steps "
-            "(targets: 1 s and 10 s)."
+            f"{found['sizes']} sizes to a million ranks (target: 1 s)."
         )
     if found := result("slurm_faults"):
         lines.append(
@@ -232,38 +232,57 @@ def where() -> str:
 
 
 def validation() -> str:
-    """Return what the scaling model was asked for in each case, and how far it was off."""
+    """Return the calculated steps of the emulated cluster beside the measured ones."""
     rows = []
-    for one in _summaries():
-        points = one.quantity == "all_reduce_share"
-        asked = ASKED.get(one.quantity, ASKED_ELSE)
-        unit = " points" if points else " %"
-        reached = "reached" if one.median_error <= asked else "**missed**"
-        again = " (as above)" if one.quantity == "overhead_s" else ""
+    steps = scaling_emulated.validate()
+    for name, mbit in dict.fromkeys((one.framework, one.link_mbit) for one in steps):
+        own = [one for one in steps if (one.framework, one.link_mbit) == (name, mbit)]
+        errors = [f"{one.nodes}: {100 * one.error:+.1f} %" for one in own]
+        most = max(own, key=lambda one: one.nodes)
         rows.append(
-            [one.case, one.quantity, one.n, f"{100 * asked:g}{unit}",
-             f"{100 * one.median_error:.1f}{unit}, {reached}",
-             f"{100 * one.median_peer_error:.1f}{unit}", f"{one.inside}{again}",
-             f"{100 * one.median_width:.0f}{unit}"]
+            [name, f"{mbit:g} Mbit/s", sum(one.n for one in own), ", ".join(errors),
+             f"{most.predicted_efficiency:.2f}", f"{most.measured_efficiency:.2f}"]
         )  # fmt: skip
-    head = ["held out", "quantity", "n", "target", "model", "power law", "in the 90 % band"]
-    return table([*head, "width of the band"], rows)
+    head = ["framework", "links", "runs", "error of the step, by nodes", "E calculated"]
+    return table([*head, "E measured"], rows)
 
 
-def bands() -> str:
-    """Return how many held-out values the bands of the scaling model hold."""
-    found = _summaries()
-    inside, n = held(found)
-    real, of_real = held(one for one in found if not one.case.startswith("box"))
+def error() -> str:
+    """Return how far the calculated steps of the emulated cluster are off."""
+    errors = [100 * abs(one.error) for one in scaling_emulated.validate()]
+    within = sum(one <= 5 for one in errors)
     return (
-        f"The bands hold {inside} of {n} values, without the emulated ones {real} of {of_real} "
-        "(asked for: 80 %). An overhead is a step less its known compute, and is not counted again."
+        f"The median error is {statistics.median(errors):.1f} %, the largest {max(errors):.1f} %; "
+        f"{within} of {len(errors)} steps are within 5 %."
     )
 
 
-def _summaries() -> list[Summary]:
-    rows = pd.read_csv(SCALING / "summary.csv").to_dict("records")
-    return [Summary(**{str(name): value for name, value in row.items()}) for row in rows]
+def constant() -> str:
+    """Return the constant per epoch by Amdahl's law, by stated efficiency on 1024 GPUs."""
+    rows = []
+    for model in ("resnet50", "resnet152"):
+        base = paper.base_time_s(model)
+        assert base is not None
+        for one in paper.stated(model, "ddp", "dali_cpu"):
+            if one.bound == "value":
+                serial = amdahl.serial_part(one.value, one.ranks, paper.BASE)
+                seconds = serial * base / paper.EPOCHS
+                rows.append([model, one.statement, f"{one.value:.3f}", f"{seconds:.2f} s"])
+    return table(["network", "statement", "E on 1024 GPUs", "constant per epoch"], rows)
+
+
+def advice() -> str:
+    """Return the options of the example of docs/advise.md for one strategy and loader."""
+    points = pd.read_csv(FIGURES / "paper" / "advice.csv")
+    points = points[(points["strategy"] == "ddp") & (points["loader"] == "dali_cpu")]
+    rows = []
+    for _, row in points.sort_values("world_size").iterrows():
+        spans = [
+            f"{row[name]:.3g} [{row[f'{name}_low']:.3g}, {row[f'{name}_high']:.3g}]"
+            for name in ("hours", "node_hours", "accuracy")
+        ]
+        rows.append([row["world_size"], *spans, row["limits"]])
+    return table(["GPUs", "hours", "node-hours", "accuracy (%)", "limits"], rows)
 
 
 def emulated() -> str:
@@ -287,7 +306,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "durations": durations,
     "where": where,
     "validation": validation,
-    "bands": bands,
+    "error": error,
+    "constant": constant,
+    "advice": advice,
     "emulated": emulated,
 }
 TEXTS = (
@@ -295,6 +316,7 @@ TEXTS = (
     "benchmarks/README.md",
     "docs/loaders.md",
     "docs/scaling.md",
+    "docs/advise.md",
     "docs/emulation.md",
 )
 

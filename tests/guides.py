@@ -17,7 +17,6 @@ _PARTS = (
     "ddl_core",
     "data/paper",
     "data/published",
-    "data/scaling",
     "data/seeds",
     "notebooks",
     "slurm",

@@ -20,7 +20,6 @@ from ddl_core.analysis.figures import (
     over_workers,
     ratios,
     scaling_bands,
-    scaling_prediction,
     schedules,
     throughput_vs_batch_size,
     time_budget,
@@ -171,9 +170,6 @@ QUESTIONS = {
         lambda tables: kernel_shares.points(tables.paper),
         kernel_shares.draw,
         needs=OF_NO_RUN,
-    ),
-    "scaling_prediction": Question(
-        lambda tables: scaling_prediction.points(), scaling_prediction.draw, needs=OF_NO_RUN
     ),
     "scaling_bands": Question(
         lambda tables: scaling_bands.points(), scaling_bands.draw, needs=OF_NO_RUN

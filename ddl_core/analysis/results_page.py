@@ -47,7 +47,7 @@ def page(tree: Tree, figures: Path) -> str:
         Where the figures lie, and the page will.
     """
     studies = [part for name in tree.studies() for part in _study(tree, figures, name)]
-    paper = "## What the paper states, and what the scaling model makes of it"
+    paper = "## The paper's statements, Amdahl's law and advice"
     return "\n\n".join([_HEAD.rstrip(), *studies, paper, *_shown(figures / PAPER)]) + "\n"
 
 

@@ -11,8 +11,9 @@ from ddl_core.analysis.figures.ratios import ONE_START, WORDS
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.tables import is_emulated, read_table
 from ddl_core.records import agreement
-from ddl_core.records.paths import SCALING, Tree
+from ddl_core.records.paths import Tree
 from ddl_core.records.run import read_record
+from ddl_core.scaling import emulated
 from ddl_core.spec.registry import title
 
 _HEAD = ["Question", "Result", "Measured with", "Details"]
@@ -24,7 +25,7 @@ def render(tree: Tree, statements: pd.DataFrame) -> str:
     """Return the table as Markdown, below a sentence on what is published.
 
     A row has its numbers from the CSV of a figure, from records, or from the validation of the
-    scaling model. What `tree` has no record of has no row.
+    communication model. What `tree` has no record of has no row.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def render(tree: Tree, statements: pd.DataFrame) -> str:
         *_weights(tree),
         *_sharding(tree),
         *_network(tree),
-        *_prediction(),
+        *_prediction(tree),
         *_batches(tree),
         *_paper(statements),
     ]
@@ -152,21 +153,18 @@ def _network(tree: Tree) -> Iterator[list[str]]:
             return
 
 
-def _prediction() -> Iterator[list[str]]:
-    table = pd.read_csv(SCALING / "summary.csv").set_index(["case", "quantity"])
-    names = ["median_error", "median_peer_error"]
-    published = table.loc[("published, above 16 GPUs", "throughput"), names]
-    paper = table.loc[("paper, dali", "parallel_efficiency"), names]
-    small, large = (
-        f"{100 * row.iloc[0]:.1f} % (power law {100 * row.iloc[1]:.1f} %)"
-        for row in (published, paper)
-    )
+def _prediction(tree: Tree) -> Iterator[list[str]]:
+    if emulated.STUDY not in tree.studies():
+        return
+    steps = emulated.validate(tree)
+    errors = [100 * abs(one.error) for one in steps]
+    sizes = [one.nodes for one in steps]
     yield [
-        "Can few GPUs predict many?",
-        f"median error of throughput on 32 GPUs, from 16: {small}; of the paper's efficiency on "
-        f"1024 GPUs, from 64: {large}",
-        "series published by others; the paper's values with DALI",
-        "[scaling model](docs/scaling.md#validation)",
+        "Can a formula predict communication?",
+        f"step time on {min(sizes)} to {max(sizes)} nodes, nothing fitted: median error "
+        f"{np.median(errors):.1f} %, at most {max(errors):.1f} %",
+        f"**emulated** nodes, {len(steps)} settings of DDP, Horovod and DeepSpeed",
+        "[scaling](docs/scaling.md#validation)",
     ]
 
 

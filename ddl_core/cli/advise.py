@@ -24,14 +24,11 @@ _ABOVE_0 = click.FloatRange(min=0, min_open=True)
               help="Of the whole training.")  # fmt: skip
 @click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Limit: time of training.")
 @click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Limit: nodes times hours.")
-@click.option("--energy", type=_ABOVE_0, metavar="KWH",
-              help="Limit: energy, where records have measured it.")  # fmt: skip
 @click.option("--accuracy", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
               help="Limit: top-1 accuracy, at least.")  # fmt: skip
-@click.option("--most-gpus", type=click.IntRange(1, 2**20), metavar="N",
-              help="Look at so many at most. [default: a site 1024, this machine all]")  # fmt: skip
-@click.option("--as-if", metavar="MACHINE",
-              help="Take evidence of this machine in the place of the site's own.")  # fmt: skip
+@click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
+              help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
+              )  # fmt: skip
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Your records. [default: those committed in data/]")  # fmt: skip
 @click.option("--figure", "stem", type=FILE, metavar="FILE",
@@ -42,28 +39,30 @@ def advise(
     dataset: str,
     images: int | None,
     epochs: int,
-    most_gpus: int | None,
-    as_if: str | None,
+    max_gpus: int | None,
     root: Path | None,
     stem: Path | None,
     **limits: float | None,
 ) -> None:
-    """Say which strategy and loader on how many GPUs keeps some limits, and how sure that is.
+    """Recommend a strategy, a loader and a number of GPUs that meet some limits.
 
-    From the paper's values and the committed records, or your own with --results. Evidence of one
-    kind of machine is never taken for another, unless --as-if asks for it. Status 1 where there is
-    no evidence of what is asked, or where nothing keeps the limits: what would, is then told.
+    Based on runs of the same machine and on what the paper states of its own: the committed
+    records, or yours with --results. No option lies further than four times beyond the largest
+    measured number of GPUs. Status 1 if nothing was measured, or if no option meets the limits; the
+    message says which limits could be met.
     """
     from ddl_core.launch.slurm.site import find_site
-    from ddl_core.scaling.advice import advise as core
-    from ddl_core.scaling.advice import told
-    from ddl_core.scaling.advice.candidates import Limits
+    from ddl_core.scaling import advise as core
+    from ddl_core.scaling import render
+    from ddl_core.scaling.options import Limits
 
-    place = core.Place.of(site_name, find_site(site_name)) if site_name else core.Place.here()
-    asked = core.Question(place, model, Limits(**limits), dataset, images, epochs, most_gpus, as_if)
-    found = core.advise(asked, Tree(root.resolve()) if root else committed())
-    click.echo(told.text(found))
-    click.echo(f"\n{told.table(found)}")
+    machine = (
+        core.Machine.of_site(site_name, find_site(site_name)) if site_name else core.Machine.here()
+    )
+    request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, max_gpus)
+    found = core.advise(request, Tree(root.resolve()) if root else committed())
+    click.echo(render.text(found))
+    click.echo(f"\n{render.table(found)}")
     if stem:
         from ddl_core.analysis.figures.advice import draw, points_of
         from ddl_core.analysis.plot.canvas import save_figure

@@ -16,7 +16,6 @@ RESULT_PAGES = PROJECT / "docs" / "results"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
 SEEDS = PROJECT / "data" / "seeds"
-SCALING = PROJECT / "data" / "scaling"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""A performance model of synchronous data-parallel training: predicted, simulated, fitted, judged.
+"""Scaling: what communication costs, Amdahl's law with bands, and advice.
 
-``gradients -> messages -> collectives`` say what travels and how long that takes, `waiting` what
-the slowest of G ranks costs, `loading` what the input pipeline allows. `model` adds them up in
-closed form, `simulate` follows them event by event, `fit` finds parameters and how sure they are.
-`calibrate` fits records; `paper_case` and `published_case` fit what others measured on few GPUs and
-judge by what they measured on many, and `committed` writes that down. docs/scaling.md explains.
+`communication` calculates exposed communication from measured inputs, and `emulated` validates it.
+`amdahl` fits end-to-end values. `measured` and `paper` give configurations of known throughput;
+`options` and `advise` choose among them, `render` writes the answer. See docs/scaling.md and
+docs/advise.md.
 """

@@ -32,10 +32,11 @@ def test_the_table_of_results_answers_each_question_with_a_number() -> None:
         assert "](" in details
 
 
-def test_without_records_only_stored_results_are_in_the_table(tmp_path: Path) -> None:
+def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> None:
     text = readme.texts(Tree(tmp_path))["results"]
     assert text.startswith("No run is published.")
-    assert "Can few GPUs predict many?" in text
+    assert "Does the paper hold?" in text
+    assert "Can a formula predict" not in text
     assert "DDP, Horovod" not in text
 
 

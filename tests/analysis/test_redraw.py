@@ -40,7 +40,6 @@ OF_THE_PAPER = {
     "efficiency_by_model",
     "efficiency_by_loader",
     "kernel_shares",
-    "scaling_prediction",
     "scaling_bands",
     "advice",
     "schedules",

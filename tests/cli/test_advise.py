@@ -16,7 +16,7 @@ def test_the_answer_comes_first_and_the_table_after() -> None:
     lines = result.output.splitlines()
     assert lines[0].startswith("ResNet50 on ImageNet, 90 epochs of 1,281,167 images, on juwels")
     assert "PyTorch-DDP, DALI (CPU)" in lines[2]
-    assert lines[3].endswith("keeps all limits")
+    assert lines[3].endswith("meets all limits")
     assert sum(line.startswith(">") for line in lines) == 2  # one row, and the key
 
 
@@ -31,10 +31,10 @@ def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["--site", "nowhere", "--deadline", 1], "unknown site 'nowhere'"),
-        (["--site", "lumi", "--deadline", 1], "no evidence of resnet50 on imagenet on lumi"),
+        (["--site", "lumi", "--deadline", 1], "no measurement of resnet50 on imagenet on lumi"),
         (["--site", "juwels_booster", "--deadline", 0.001], "deadline=0.0"),
         (["--site", "juwels_booster"], "no limit"),
-        (["--deadline", 1, "--model", "alexnet"], "no gradients of model='alexnet'"),
+        (["--deadline", 1, "--model", "alexnet"], "no measurement of alexnet"),
     ],
 )
 def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: str) -> None:

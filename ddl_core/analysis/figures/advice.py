@@ -1,8 +1,7 @@
-"""What keeps some limits, at what cost: time over node-hours, and the front that nothing beats."""
+"""Advice: time over node-hours with the Pareto front, and accuracy over global batch."""
 
-import io
+import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,15 +14,18 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ddl_core.analysis.plot import labels, scales, style
 from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.analysis.scaling_data import read_scaling
-from ddl_core.records.paths import SCALING
-from ddl_core.scaling.advice import told
-from ddl_core.scaling.advice.advise import Advice
-from ddl_core.scaling.committed import csv_text
+from ddl_core.records.paths import PROJECT, Tree
+from ddl_core.scaling import render
+from ddl_core.scaling.advise import Advice, Machine, Request, advise
+from ddl_core.scaling.options import Limits
 
-# How sure it is that the limits are kept, by how dark a mark is.
-_ALPHAS = {"kept": 1.0, "open": 0.45, "broken": 0.15}
-_TOLD = {"kept": "keeps all limits", "open": "may keep them", "broken": "breaks one"}
+# The example of docs/advise.md: the paper's network on the paper's machine.
+JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
+EXAMPLE = Request(JUWELS, "resnet50", Limits(deadline=1.0, accuracy=75.0))
+
+# The darker a mark, the more certain it is that the limits are met.
+_ALPHAS = {"met": 1.0, "uncertain": 0.45, "violated": 0.15}
+_TOLD = {"met": "meets all limits", "uncertain": "may meet them", "violated": "violates one"}
 _FRONT: dict[str, Any] = {"color": "#999999", "linewidth": 0.9, "zorder": 1}
 _LIMIT: dict[str, Any] = {"color": "#B00000", "linewidth": 1.0, "linestyle": (0, (4, 2))}
 _ADVISED: dict[str, Any] = {
@@ -35,30 +37,32 @@ _ROOM = 0.12  # of the axis, for the numbers beside the bands
 _MOST_BATCHES = 5  # that have a tick
 
 
-def points(directory: Path = SCALING) -> pd.DataFrame:
-    """Return the candidates of the committed example.
+def points() -> pd.DataFrame:
+    """Return the options of the example, from the paper alone.
 
     Raises
     ------
     DataError
-        If the table is missing.
+        If a table of the paper is missing.
     """
-    return read_scaling(directory / "advice.csv", "ddl_core.scaling.advice.committed")
+    return points_of(advise(EXAMPLE, Tree(PROJECT / "no records")))
 
 
 def points_of(advice: Advice) -> pd.DataFrame:
-    """Return the candidates of an answer."""
-    return pd.read_csv(io.StringIO(csv_text(told.rows(advice))))
+    """Return the options of an answer; numbers have four digits."""
+    table = pd.DataFrame(render.rows(advice))
+    numbers = [name for name in table if re.match("hours|node_hours|accuracy|limit_", str(name))]
+    return table.assign(**table[numbers].astype(float).map(lambda value: float(f"{value:.4g}")))
 
 
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return time over node-hours with the front that nothing beats, and accuracy by batch."""
+    """Return time over node-hours with the Pareto front, and accuracy by batch."""
     panels = ["time and cost"]
     if points["accuracy"].notna().any():
         panels.append("accuracy")
     figure, axes = frame(
-        "Which arm on how many GPUs keeps the limits, and at what cost?",
+        "Which configurations meet the limits, and at what cost?",
         panels,
         [_HEIGHT],
         _legend(points),
@@ -72,7 +76,7 @@ def draw(points: pd.DataFrame) -> Figure:
 
 
 def _cost(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
-    front = points[points["front"]].sort_values("hours")
+    front = points[points["pareto"]].sort_values("hours")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.margins(x=_ROOM)
@@ -146,19 +150,19 @@ def _legend(points: pd.DataFrame) -> Sequence[Artist]:
     return [
         *found,
         Line2D([], [], label="advised", **_ADVISED | {"markersize": 9}),
-        Line2D([], [], label="nothing is faster and cheaper", **_FRONT),
+        Line2D([], [], label="Pareto front", **_FRONT),
         Line2D([], [], label="limit", **_LIMIT),
     ]
 
 
 def _caption(points: pd.DataFrame) -> list[str]:
     loaders = points["loader"].map(style.loader_name)
-    sources = (loaders + ": " + points["rests_on"]).unique()
+    sources = (loaders + ": " + points["sources"]).unique()
     return [
-        f"{points['asked'].iloc[0]}.",
-        "Numbers: workers. Thin lines: 90 % bands of a single run; time and node-hours move "
-        "together. Training alone, without evaluation, checkpoints and start-up.",
-        *(["Accuracy: of the best schedules; a batch between two known ones has all that lies "
-           "between these."] if points["accuracy"].notna().any() else []),
-        f"Evidence: {'; '.join(sources)}.",
+        f"{points['request'].iloc[0]}.",
+        "Numbers: GPUs (ranks). Thin lines: stated bounds, or 90 % bands of a single run; time and "
+        "node-hours move together. Training alone, without evaluation, checkpoints and start-up.",
+        *(["Accuracy: of the best schedules; between two known batches, the range of both."]
+          if points["accuracy"].notna().any() else []),
+        f"Sources: {'; '.join(sources)}.",
     ]  # fmt: skip

@@ -1,80 +1,210 @@
-"""What all that is known says of 1 to 4096 workers: stated and measured points, and the band."""
+"""Amdahl's law over numbers of GPUs with its band, and predicted communication beside emulation."""
 
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from ddl_core.analysis.plot import bands, scales
+from ddl_core.analysis.plot import scales, style
 from ddl_core.analysis.plot.canvas import frame, styled
-from ddl_core.analysis.scaling_data import Panel, points_of, read_scaling
-from ddl_core.records.paths import SCALING
+from ddl_core.records.paths import committed
+from ddl_core.scaling import emulated, measured, paper
+from ddl_core.scaling.amdahl import Band, Observation, fit_efficiency, fit_throughput
+from ddl_core.scaling.configuration import MAX_EXTRAPOLATION
 
-_LOOKS = {"measured": bands.FILLED, "stated": bands.OPEN, "emulated": bands.EMULATED}
-_NAMES = {
-    "measured here": bands.FILLED, "stated by the paper": bands.OPEN, "emulated": bands.EMULATED
+_BAND, _LAW = "#cfe3f1", "#0072B2"
+_BOUNDS = {"lower": "$\\uparrow$", "upper": "$\\downarrow$"}
+_MARK: dict[str, Any] = {
+    "marker": "o", "color": "#000000", "linestyle": "none", "markersize": 4
 }  # fmt: skip
+_STATED = _MARK | {"markerfacecolor": "white", "markeredgewidth": 1.1}
+_EMULATED = _MARK | {"marker": "s", "color": "#D55E00"}
+_LOOKS = {"measured": _MARK, "stated": _STATED, "emulated": _EMULATED}
 _AXES = {"parallel_efficiency": "parallel efficiency E", "throughput": "throughput (images/s)"}
+_HEIGHT = 1.6  # inches
+_MAX_E = 1.3
+
+# Of the paper: network, strategy and loader.
+_PAPER = (
+    ("resnet50", "ddp", "dali_cpu"),
+    ("resnet50", "ddp", "dali_gpu"),
+    ("resnet152", "ddp", "dali_cpu"),
+    ("resnet50", "horovod", "native"),
+)
+_MEASURED = ("resnet50", "ddp", "native")
+_LINKS_MBIT = 20.0
+_FRAMEWORKS = ("ddp", "deepspeed, ZeRO stage 1")
 
 
-_PANELS = [
-    Panel("ResNet50, DALI (paper)", "resnet50, dali_cpu", "throughput"),
-    Panel("ResNet152, DALI (paper)", "resnet152, dali_cpu", "throughput"),
-    Panel("ResNet50, DALI (CPU) (paper)", "resnet50, dali_cpu", "parallel_efficiency"),
-    Panel("ResNet50, DALI (GPU) (paper)", "resnet50, dali_gpu", "parallel_efficiency"),
-    Panel("ResNet50, native (paper)", "resnet50, native", "parallel_efficiency"),
-    Panel("ResNet50, native, two CPU cores", "laptop, resnet50, native", "throughput"),
-    Panel("EMULATED, 20 Mbit/s", "box, ddp, 20 Mbit/s", "parallel_efficiency"),
-    Panel("EMULATED, 20 Mbit/s", "box, ddp, 20 Mbit/s", "throughput"),
-]
+def points() -> pd.DataFrame:
+    """Return the law, the calculated efficiency and the values of every panel.
 
+    A panel of runs that are not in data/ is left out.
 
-def points(directory: Path = SCALING) -> pd.DataFrame:
-    """Return bands, stated and measured values of every panel, as data/scaling/ has them.
+    Returns
+    -------
+    DataFrame
+        ``source`` is ``law`` (with low and high), ``calculated``, or the origin of a value; `bound`
+        says whether a value is a bound.
 
     Raises
     ------
     DataError
-        If the table is missing.
+        If a table of the paper is missing.
+    RecordError
+        If a record cannot be read.
     """
-    table = read_scaling(directory / "bands.csv", "ddl_core.scaling.advice.committed")
-    return points_of(table, _PANELS, _AXES)
+    rows = [row for part in (*map(_stated, _PAPER), _laptop(), _emulation()) for row in part]
+    table = pd.DataFrame(rows)
+    numbers = ["value", "low", "high"]
+    table[numbers] = table[numbers].map(lambda value: float(f"{value:.4g}"))
+    return table
+
+
+def _name(model: str, strategy: str, loader: str, origin: str) -> str:
+    return (
+        f"{style.model_name(model)}, {style.strategy_name(strategy)}, {style.loader_name(loader)} "
+        f"({origin})"
+    )
+
+
+def _row(panel: str, source: str, quantity: str, ranks: int, value: float, **more: Any) -> Any:
+    return {
+        "panel": f"{panel}: {_AXES[quantity]}", "source": source, "quantity": quantity,
+        "world_size": ranks, "bound": "value", "value": value, "low": np.nan, "high": np.nan,
+    } | more  # fmt: skip
+
+
+def _values(panel: str, source: str, quantity: str, observed: Sequence[Observation]) -> list[Any]:
+    return [
+        _row(panel, source, quantity, one.ranks, one.value, bound=one.bound) for one in observed
+    ]
+
+
+def _law(panel: str, quantity: str, sizes: Sequence[int], band: Band) -> list[Any]:
+    ends = zip(sizes, band.value, band.low, band.high, strict=True)
+    return [
+        _row(panel, "law", quantity, ranks, value, low=low, high=high)
+        for ranks, value, low, high in ends
+    ]
+
+
+def _sizes(least: int, largest: int) -> list[int]:
+    """Return each power of two times `least` up to four times the largest known size."""
+    steps = int(np.log2(MAX_EXTRAPOLATION * largest / least))
+    return [least * 2**power for power in range(steps + 1)]
+
+
+def _stated(arm: tuple[str, str, str]) -> list[Any]:
+    panel, quantity = _name(*arm, "paper"), "parallel_efficiency"
+    observed = paper.observations(paper.stated(*arm))
+    posterior = fit_efficiency(observed, paper.BASE)
+    sizes = _sizes(paper.BASE, max(one.ranks for one in observed))
+    return _law(panel, quantity, sizes, posterior.efficiency(sizes)) + _values(
+        panel, "stated", quantity, observed
+    )
+
+
+def _laptop() -> list[Any]:
+    model, strategy, loader = _MEASURED
+    tree = committed()
+    observed = [
+        Observation(record.world_size, rate)
+        for record in measured.trained(tree, model, "sample")
+        if (record.study, record.spec.strategy, record.spec.loader) == ("laptop", strategy, loader)
+        and (rate := measured.throughput(tree, record))
+    ]
+    if not observed:
+        return []
+    panel, quantity = _name(*_MEASURED, "two CPU cores"), "throughput"
+    sizes = _sizes(1, max(one.ranks for one in observed))
+    return _law(panel, quantity, sizes, fit_throughput(observed).throughput(sizes)) + _values(
+        panel, "measured", quantity, observed
+    )
+
+
+def _emulation() -> list[Any]:
+    if emulated.STUDY not in committed().studies():
+        return []
+    steps, quantity = emulated.validate(), "parallel_efficiency"
+    found = []
+    for name in _FRAMEWORKS:
+        strategy, _, stage = name.partition(", ")
+        title = ", ".join(filter(None, (style.strategy_name(strategy), stage)))
+        panel = f"EMULATED, {title}, {_LINKS_MBIT:g} Mbit/s"
+        own = [one for one in steps if (one.framework, one.link_mbit) == (name, _LINKS_MBIT)]
+        found.append(_row(panel, "calculated", quantity, 1, 1.0))
+        for one in own:
+            found += [
+                _row(panel, "calculated", quantity, one.nodes, one.predicted_efficiency),
+                _row(panel, "emulated", quantity, one.nodes, one.measured_efficiency),
+            ]
+    return found
 
 
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return the bands with the points that they rest on, a panel per series."""
+    """Return a panel for each configuration."""
     panels = list(points["panel"].unique())
     figure, axes = frame(
-        "What would 1 to 4096 workers do, by all that is known?",
+        "Efficiency falls by Amdahl's law, and by the communication that backward does not hide",
         [name.split(": ")[0] for name in panels],
-        [1.6] * ((len(panels) + 1) // 2),
-        bands.legend(_NAMES, "stated bound", peer=False),
+        [_HEIGHT] * ((len(panels) + 1) // 2),
+        _legend(),
         _caption(),
     )
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[points["panel"] == name]
-        quantity = part["quantity"].iloc[0]
-        if quantity == "throughput":
-            scales.rate_axis(ax, part[["value", "low", "high"]].stack())
-        else:
-            ax.set_ylim(0, max(1.15, 1.02 * part["high"].max()))
-        ax.set_ylabel(_AXES[quantity])
-        bands.draw_panel(ax, part, _LOOKS)
+    for name, ax in zip(panels, axes, strict=False):
+        _panel(ax, points[points["panel"] == name])
     return figure
+
+
+def _panel(ax: Axes, part: pd.DataFrame) -> None:
+    quantity, sizes = part["quantity"].iloc[0], part["world_size"]
+    scales.worker_axis(ax, (int(sizes.min()), int(sizes.max())))
+    lines = {name: rows.sort_values("world_size") for name, rows in part.groupby("source")}
+    if "law" in lines:
+        law = lines["law"]
+        ax.fill_between(law["world_size"], law["low"], law["high"], color=_BAND, linewidth=0)
+        ax.plot(law["world_size"], law["value"], color=_LAW, zorder=3)
+    if "calculated" in lines:
+        calculated = lines["calculated"]
+        ax.plot(calculated["world_size"], calculated["value"], color=_LAW, linestyle="--")
+    for source, look in _LOOKS.items():
+        for bound, rows in lines.get(source, part.iloc[:0]).groupby("bound"):
+            marker = {"marker": _BOUNDS[bound], "markersize": 8} if bound in _BOUNDS else {}
+            ax.plot(rows["world_size"], rows["value"], **look | marker, zorder=4)
+    if quantity == "throughput":
+        scales.rate_axis(ax, part[["value", "low", "high"]].stack())
+    else:
+        ax.set_ylim(0, _MAX_E)
+    ax.set_ylabel(_AXES[quantity])
+
+
+def _legend() -> list[Artist]:
+    return [
+        Line2D([], [], label="Amdahl's law", color=_LAW),
+        Patch(facecolor=_BAND, label="90 % band of one value"),
+        Line2D([], [], label="calculated, nothing fitted", color=_LAW, linestyle="--"),
+        Line2D([], [], label="measured here", **_MARK),
+        Line2D([], [], label="stated by the paper", **_STATED),
+        Line2D([], [], label="stated bound", **_STATED | {"marker": _BOUNDS["lower"]}),
+        Line2D([], [], label="emulated", **_EMULATED),
+    ]
 
 
 def _caption() -> list[str]:
     return [
-        "Nothing is held out here (scaling_prediction holds out): the model of each panel is "
-        "fitted to all points of it, the paper's to its Table 2 as well. PyTorch-DDP.",
-        "Band: 90 % of a single run, by profile likelihood (docs/scaling.md).",
-        "Throughput of the paper: 90 x 1,281,167 images / stated runtime. Stated efficiencies "
-        "are relative to 4 GPUs, of several strategies; where they contradict the runtimes (C2), "
-        "the model lies between.",
-        "Measured here: 32 px, batch 16, one core a worker; beyond two workers the curve is of "
-        "more such machines, joined as fast as the two cores are, which nobody measured: it shows "
-        "how little two workers tell.",
+        "Each law is fitted to the values and bounds of its panel, and drawn to four times the "
+        "largest size. E of the paper is relative to 4 GPUs; stated times give a second value at "
+        "1024, which contradicts the first (C2).",
+        "Two CPU cores: 32 px, batch 16, one core a rank.",
         "EMULATED: nodes of one machine, links of 20 Mbit/s, compute that sleeps 3 s a step, "
-        "gradients 64 times smaller than ResNet50's (docs/emulation.md).",
+        "gradients 64 times smaller than ResNet50's; calculated from the step on one node and the "
+        "measured rate of the links (docs/scaling.md).",
     ]

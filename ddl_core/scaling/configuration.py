@@ -1,0 +1,72 @@
+"""A configuration whose throughput is known on some numbers of ranks: measured, or stated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_EXTRAPOLATION = 4  # times the largest known number of ranks
+
+
+class Span(NamedTuple):
+    """A value and its range."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return both with three digits."""
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """A strategy with a loader on one kind of machine.
+
+    Attributes
+    ----------
+    machine
+        Kind of machine that the throughput is of.
+    strategy, loader
+        Names in the registries.
+    details
+        Settings that tell it from others of the same strategy and loader; empty if there are none.
+    batch_size
+        Images per rank and optimiser step.
+    ranks_per_node
+        Ranks that shared a node.
+    sizes
+        Numbers of ranks with a measured or stated value, ascending.
+    sources
+        Sentences that name the records or the statements.
+    throughput
+        Images per second on a number of ranks, with its range.
+    in_jobs
+        Whether it was measured in SLURM jobs.
+    """
+
+    machine: str
+    strategy: str
+    loader: str
+    details: str
+    batch_size: int
+    ranks_per_node: int
+    sizes: tuple[int, ...]
+    sources: tuple[str, ...]
+    throughput: Callable[[int], Span]
+    in_jobs: bool = False
+
+    def covers(self, ranks: int) -> bool:
+        """Return whether the throughput on so many ranks is known, or not too far from known."""
+        if len(self.sizes) == 1:
+            return ranks == self.sizes[0]
+        return self.sizes[0] <= ranks <= MAX_EXTRAPOLATION * self.sizes[-1]
+
+    def extrapolation(self, ranks: int) -> float:
+        """Return how many times beyond the largest known number of ranks this is; 1 is within."""
+        return max(ranks / self.sizes[-1], 1.0)
+
+    def hours(self, ranks: int, images: int) -> Span:
+        """Return the hours in which so many images are trained on."""
+        rate = self.throughput(ranks)
+        return Span(*(images / part / 3600 for part in (rate.value, rate.high, rate.low)))

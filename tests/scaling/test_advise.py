@@ -1,0 +1,220 @@
+import re
+from typing import Any
+
+import pytest
+
+from ddl_core.errors import DataError, SpecError
+from ddl_core.records.paths import Tree
+from ddl_core.scaling import render
+from ddl_core.scaling.advise import Advice, Machine, Request, advise
+from ddl_core.scaling.measured import configurations, machine_name
+from ddl_core.scaling.options import Limits
+from tests.analysis.conftest import MACHINE, MakeRun, make_run, tree  # noqa: F401
+from tests.scaling.test_options import configuration
+
+JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
+HERE = Machine("", machine_name(MACHINE), 8)
+SAMPLE = {"dataset": "sample", "images": 320, "epochs": 5}
+
+
+def answer(tree: Tree, machine: Machine = JUWELS, **changes: Any) -> Advice:  # noqa: F811
+    limits = {name: changes.pop(name) for name in Limits().__dict__ if name in changes}
+    return advise(Request(machine, "resnet50", Limits(**limits), **changes), tree)
+
+
+def measure(make: MakeRun, ranks: int, seconds: float, **fields: Any) -> None:
+    """Write a DDP run of 320 images in so many seconds an epoch."""
+    make(seconds, **{"strategy": "ddp", "nodes": ranks} | fields)
+
+
+def test_the_cheapest_of_those_that_meet_a_deadline_is_advised(tree: Tree) -> None:  # noqa: F811
+    found = answer(tree, deadline=1.0, accuracy=75.0)
+    limits = found.request.limits
+    assert found.certain
+    assert found.advised.deadline.high <= 1.0
+    safe = [one for one in found.options if one.worst(limits) == "met"]
+    cheapest = min(one.node_hours.value for one in safe)
+    assert found.advised.node_hours.value == pytest.approx(cheapest)
+    assert {one.configuration.loader for one in found.options} == {"dali_cpu", "dali_gpu"}
+    assert any(one.configuration.strategy == "horovod" for one in found.equal)
+
+
+def test_without_a_deadline_the_fastest_is_advised(tree: Tree) -> None:  # noqa: F811
+    found = answer(tree, accuracy=70.0)
+    safe = [one for one in found.options if one.worst(found.request.limits) == "met"]
+    assert found.advised.deadline.value == min(one.deadline.value for one in safe)
+    assert all(one.deadline.value < found.advised.deadline.value for one in found.better)
+    assert all(one.accuracy and one.accuracy.low < 70 for one in found.better)
+
+
+def test_without_a_limit_on_accuracy_none_is_given_up(tree: Tree) -> None:  # noqa: F811
+    found = answer(tree, node_hours=20.0)
+    best = max(one.accuracy.value for one in found.options if one.accuracy)
+    assert found.advised.accuracy
+    assert found.advised.accuracy.value >= best - 1
+    assert found.advised.node_hours.high <= 20
+    assert "warning" not in render.text(found)
+    faster = [one for one in found.options if one.deadline.value < found.advised.deadline.value]
+    assert any(one.worst(found.request.limits) == "met" for one in faster)
+
+
+def test_a_loss_of_accuracy_is_a_warning(tree: Tree) -> None:  # noqa: F811
+    found = answer(tree, deadline=0.06)
+    assert found.advised.accuracy
+    lost = max(one.accuracy.value for one in found.options if one.accuracy)
+    lost -= found.advised.accuracy.value
+    assert lost > 1
+    assert f"{lost:.3g} percentage points below the best" in render.text(found)
+    assert "--accuracy" in render.text(found)
+    assert "warning" not in render.text(answer(tree, deadline=0.06, accuracy=50.0))
+
+
+def test_a_measured_size_comes_before_an_extrapolated_one(
+    tree: Tree,  # noqa: F811
+    make_run: MakeRun,  # noqa: F811
+) -> None:
+    for ranks in (1, 2, 4):
+        measure(make_run, ranks, 20.0 / ranks)
+    found = answer(tree, HERE, node_hours=100.0, **SAMPLE)
+    fastest = min(found.options, key=lambda one: one.deadline.value)
+    assert (fastest.ranks, fastest.worst(found.request.limits)) == (8, "met")
+    assert found.advised.ranks == 4
+    row = next(line for line in render.table(found).splitlines() if " 8 " in line)
+    assert row.endswith("  2"), "extrapolated two times"
+
+
+def test_a_limit_within_all_ranges_is_uncertain(tree: Tree) -> None:  # noqa: F811
+    cheapest = min(one.node_hours.value for one in answer(tree, deadline=20.0).options)
+    found = answer(tree, node_hours=cheapest)
+    assert not found.certain
+    assert "uncertain: cost" in render.text(found)
+
+
+def test_the_limit_that_would_do_does(tree: Tree) -> None:  # noqa: F811
+    with pytest.raises(DataError) as refused:
+        answer(tree, deadline=0.09, accuracy=75.0)
+    assert "no option meets deadline=0.09, accuracy=75" in str(refused.value)
+    (deadline,) = re.findall(
+        r"deadline=([\d.]+) would do, the other limits met", str(refused.value)
+    )
+    assert answer(tree, deadline=float(deadline), accuracy=75.0).certain
+    (accuracy,) = re.findall(
+        r"accuracy=([\d.]+) would do, the other limits met", str(refused.value)
+    )
+    assert answer(tree, deadline=0.09, accuracy=float(accuracy)).certain
+
+
+def test_another_machine_is_never_taken(tree: Tree) -> None:  # noqa: F811
+    other = Machine("leonardo", "Leonardo Booster, CINECA: 4 A100", 4)
+    with pytest.raises(DataError, match=r"resnet50 on imagenet on leonardo; .*'JUWELS Booster'"):
+        answer(tree, other, deadline=1.0)
+
+
+def test_a_site_owns_what_its_own_jobs_measured() -> None:
+    site = Machine("mine", "A cluster", 4)
+    assert not site.owns(configuration())
+    assert site.owns(configuration(in_jobs=True))
+    assert not Machine("", "A processor, 2 cores", 2).owns(configuration(in_jobs=True))
+    assert Machine("", "Example Booster", 4).owns(configuration())
+
+
+def test_sizes_are_whole_nodes_of_a_site_and_all_of_this_machine() -> None:
+    assert Machine("mine", "A cluster", 4).sizes(64) == [4, 8, 16, 32, 64]
+    assert Machine("mine", "A cluster", 4).sizes(None)[-1] == 1024
+    assert Machine("", "A processor", 6).sizes(None) == [1, 2, 4]
+
+
+def test_own_records_are_of_their_machine_alone(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    measure(make_run, 1, 20.0, strategy="single")
+    for ranks, seconds in ((1, 20.0), (2, 11.0)):
+        measure(make_run, ranks, seconds)
+    measure(make_run, 2, 10.0, strategy="fsdp")
+    measure(make_run, 2, 1.0, loader="synthetic")
+    found = answer(tree, HERE, deadline=10.0, **SAMPLE)
+    assert {one.configuration.machine for one in found.options} == {HERE.description}
+    sizes = {(one.configuration.strategy, one.ranks) for one in found.options}
+    assert sizes == {("ddp", 1), ("ddp", 2), ("ddp", 4), ("ddp", 8), ("fsdp", 2)}
+    (two,) = (one for one in found.options if (one.configuration.strategy, one.ranks) == ("ddp", 2))
+    assert two.deadline.low < 5 * 11.0 / 3600 < two.deadline.high
+    assert two.configuration.sources[0] == "2 runs in results/runs/laptop"
+    assert "1 run in results" in render.text(found), "FSDP's, which is the fastest"
+    with pytest.raises(DataError, match=r"resnet50 on sample on this machine \(B\); .*Example"):
+        answer(tree, Machine("", "B", 2), deadline=10.0, **SAMPLE)
+
+
+def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    for fields in (
+        {},
+        {"image_size": 64},
+        {"ddp_compression": "fp16"},
+        {"loader_workers": 2},
+        {"system": MACHINE | {"cpu": "Another CPU"}, "study": "other"},
+    ):
+        for ranks in (1, 2):
+            measure(make_run, ranks, 20.0 / ranks, **fields)
+    found = configurations(tree, "resnet50", "sample")
+    assert len(found) == 5
+    assert all(one.sizes == (1, 2) for one in found)
+    assert {one.details for one in found if "64" in one.details} != set()
+    mine = [one.details for one in found if one.machine == HERE.description]
+    assert len(set(mine)) == len(mine) == 4, "each has a name of its own"
+
+
+def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+    measure(make_run, 2, 10.0)
+    measure(make_run, 2, 12.0, repeat=1)
+    measure(make_run, 2, 11.0, base_lr=0.1, seed=3)
+    (one,) = configurations(tree, "resnet50", "sample")
+    assert "3 runs" in one.sources[0]
+    rate = one.throughput(2)
+    assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
+
+
+def test_without_measurements_it_says_what_to_run(tree: Tree) -> None:  # noqa: F811
+    with pytest.raises(DataError, match=r"nor on any other.*`ddl study run FILE`"):
+        answer(tree, HERE, deadline=1.0, dataset="sample", images=10)
+    with pytest.raises(DataError, match="ddl study submit FILE --site juwels_booster"):
+        advise(Request(JUWELS, "resnet18", Limits(deadline=1.0)), tree)
+
+
+def test_an_accuracy_of_which_nothing_is_known_cannot_be_judged(tree: Tree) -> None:  # noqa: F811
+    with pytest.raises(DataError, match="accuracy=5 cannot be judged; train"):
+        answer(tree, epochs=30, accuracy=5.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "no limit"),
+        ({"deadline": 1.0, "images": 0}, "images=0"),
+        ({"deadline": 1.0, "epochs": 0}, "epochs=0"),
+        ({"deadline": 1.0, "max_gpus": -4}, "max_gpus=-4"),
+        ({"deadline": 1.0, "dataset": "mine"}, "dataset='mine'"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_field(
+    tree: Tree,  # noqa: F811
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        answer(tree, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"images": 200}, {"max_gpus": 3}])
+def test_a_request_without_any_option_is_refused(tree: Tree, changes: dict[str, Any]) -> None:  # noqa: F811
+    with pytest.raises(DataError, match="no option on"):
+        answer(tree, deadline=1.0, **changes)
+
+
+def test_an_extrapolated_answer_says_how_far(tree: Tree) -> None:  # noqa: F811
+    found = answer(tree, deadline=0.035, max_gpus=8192)
+    assert max(one.ranks for one in found.options) == 4096
+    assert found.advised.ranks == 4096
+    assert "4096 is extrapolated 4 times" in render.text(found)
+
+
+def test_the_answer_names_its_sources_and_what_it_leaves_out(tree: Tree) -> None:  # noqa: F811
+    text = render.text(answer(tree, deadline=1.0, accuracy=75.0))
+    for words in ("E09", "E10", "13 h", "A01", "the native loader"):
+        assert words in text

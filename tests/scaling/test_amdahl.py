@@ -1,0 +1,101 @@
+"""Amdahl's law: recovered parameters, bands, bounds, and a second network from one constant."""
+
+import numpy as np
+import pytest
+
+from ddl_core.errors import DataError
+from ddl_core.scaling.amdahl import (
+    Observation,
+    efficiency,
+    fit_efficiency,
+    fit_throughput,
+    serial_part,
+)
+from ddl_core.scaling.paper import BASE, base_time_s, stated
+
+SERIAL = 0.01
+RANKS = (4, 16, 64, 256)
+
+
+def rates(scale: float = 100.0, noise: float = 0.0, seed: int = 0) -> list[Observation]:
+    drawn = np.random.default_rng(seed).normal(0, noise, len(RANKS))
+    exact = scale * np.array(RANKS) / 4 * efficiency(SERIAL, RANKS, 4)
+    return [
+        Observation(ranks, float(rate))
+        for ranks, rate in zip(RANKS, exact * np.exp(drawn), strict=True)
+    ]
+
+
+def test_the_law_is_a_constant_per_epoch() -> None:
+    counts = np.array([4, 8, 1024])
+    seconds = 50.0 * 4 / counts / efficiency(SERIAL, counts, 4)
+    assert seconds == pytest.approx(50.0 * ((1 - SERIAL) * 4 / counts + SERIAL))
+    assert serial_part(float(efficiency(SERIAL, 64, 4)), 64, 4) == pytest.approx(SERIAL)
+
+
+def test_exact_throughputs_give_back_the_law() -> None:
+    posterior = fit_throughput(rates())
+    band = posterior.throughput([4, 64, 1024])
+    exact = 100.0 * np.array([1, 16, 256]) * efficiency(SERIAL, [4, 64, 1024], 4)
+    assert band.value == pytest.approx(exact, rel=0.02)
+    assert (band.low < exact).all()
+    assert (exact < band.high).all()
+
+
+def test_bands_hold_nine_in_ten_new_values() -> None:
+    """Of runs with 5 % of noise, at a size four times beyond the largest one."""
+    new = 100.0 * 256 * efficiency(SERIAL, 1024, 4)
+    inside = 0
+    for seed in range(200):
+        band = fit_throughput(rates(noise=0.05, seed=seed)).throughput([1024])
+        value = new * np.exp(np.random.default_rng(1000 + seed).normal(0, 0.05))
+        inside += int(band.low[0] <= value <= band.high[0])
+    assert 165 <= inside <= 198
+
+
+def test_the_base_has_no_band_of_efficiency_and_one_of_throughput() -> None:
+    band = fit_efficiency([Observation(64, 0.8)], 4).efficiency([4])
+    assert (band.low[0], band.value[0], band.high[0]) == (1, 1, 1)
+    rate = fit_throughput(rates()).throughput([4])
+    assert rate.low[0] < rate.value[0] < rate.high[0]
+
+
+def test_one_size_says_little_of_another() -> None:
+    here, there = (fit_throughput([Observation(2, 100.0)]).throughput([ranks]) for ranks in (2, 8))
+    assert here.high[0] / here.low[0] < 1.6
+    assert there.high[0] / there.low[0] > 2 * here.high[0] / here.low[0]
+
+
+def test_contradictory_values_widen_the_band_until_it_holds_both() -> None:
+    both = [Observation(1024, 0.76), Observation(1024, 0.914)]
+    band = fit_efficiency(both, 4).efficiency([1024])
+    assert band.low[0] < 0.76 < 0.914 < band.high[0]
+
+
+def test_bounds_move_the_law_to_their_side() -> None:
+    lower = fit_efficiency([Observation(256, 0.85, "lower")], 4).efficiency([256])
+    upper = fit_efficiency([Observation(256, 0.44, "upper")], 4).efficiency([256])
+    assert lower.value[0] > 0.85
+    assert upper.value[0] < 0.44
+
+
+def test_one_constant_per_epoch_predicts_the_second_network() -> None:
+    """ResNet50's 0.76 on 1024 GPUs gives ResNet152's 0.81 (C9)."""
+    times = {model: base_time_s(model) for model in ("resnet50", "resnet152")}
+    values = {
+        model: next(
+            one.value for one in stated(model, "ddp", "dali_cpu") if one.statement == statement
+        )
+        for model, statement in (("resnet50", "E02"), ("resnet152", "E08"))
+    }
+    constant = serial_part(values["resnet50"], 1024, BASE) * times["resnet50"]
+    predicted = efficiency(constant / times["resnet152"], 1024, BASE)
+    assert float(predicted) == pytest.approx(values["resnet152"], rel=0.01)
+
+
+def test_no_value_and_a_wrong_one_are_refused() -> None:
+    for wrong in ([], [Observation(4, 0.0)], [Observation(4, float("nan"))]):
+        with pytest.raises(DataError, match="at least one value"):
+            fit_throughput(wrong)
+    with pytest.raises(DataError, match="bound"):
+        fit_throughput([Observation(4, 1.0, "lower")])

@@ -1,0 +1,181 @@
+"""The calculator of exposed communication: all-reduces, messages, and what backward hides."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.scaling.communication import (
+    Exchange,
+    Network,
+    all_reduce,
+    exposed_s,
+    messages,
+    reduced_in_cycles,
+    ring,
+    tree,
+)
+from ddl_core.scaling.gradients import Gradients, resnet
+from ddl_core.spec.run import RunSpec
+
+NET = Network(20e9, 5e-6, 200e9, 1e-6, 4)
+RANKS = 2.0 ** np.arange(21)
+GRADIENTS = resnet("resnet50")
+STRATEGIES = ("ddp", "horovod", "deepspeed")
+
+
+def test_one_rank_reduces_nothing() -> None:
+    for algorithm in ("ring", "tree", "fastest"):
+        assert all_reduce(1e8, 1, replace(NET, algorithm=algorithm)) == 0
+
+
+def test_ring_by_hand() -> None:
+    # 8 ranks on 2 nodes: 14 steps, 2 of them between nodes; 7/4 of the bytes through the slow link.
+    assert ring(1e8, 8, NET) == pytest.approx(1.75 * 1e8 / 20e9 + 12e-6 + 2 * 5e-6)
+    assert ring(1e8, 4, NET) == pytest.approx(1.5 * 1e8 / 200e9 + 6e-6)
+
+
+def test_tree_by_hand() -> None:
+    # 16 ranks on 4 nodes: a chain of 3 inside, two levels between, both ways.
+    assert tree(1e8, 16, NET) == pytest.approx(2e8 / (0.92 * 20e9) + 6e-6 + 4 * 5e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "fastest"])
+def test_more_bytes_and_slower_links_take_longer(algorithm: str) -> None:
+    network = replace(NET, algorithm=algorithm)
+    took = all_reduce(np.array([[1e3], [1e6], [1e9]]), RANKS, network)
+    assert (np.diff(took, axis=0) >= 0).all()
+    for slower in (
+        replace(network, bandwidth=NET.bandwidth / 2),
+        replace(network, latency_s=2 * NET.latency_s),
+    ):
+        assert (all_reduce(1e6, RANKS, slower) >= took[1]).all()
+
+
+def test_many_ranks_and_short_messages_take_the_tree_long_ones_the_ring() -> None:
+    assert ring(1e9, 16, NET) < tree(1e9, 16, NET)
+    assert ring(1e4, 4096, NET) > tree(1e4, 4096, NET)
+    fastest = all_reduce(1e6, RANKS, replace(NET, algorithm="fastest"))
+    assert (fastest == np.minimum(ring(1e6, RANKS, NET), tree(1e6, RANKS, NET))).all()
+
+
+@pytest.mark.parametrize("bucket_mb", [0.5, 25, 64, 1000])
+def test_buckets_hold_all_bytes_and_close_at_their_size(bucket_mb: float) -> None:
+    sent = messages(Exchange(GRADIENTS, "ddp", bucket_mb=bucket_mb))
+    assert sum(message.nbytes for message in sent) == GRADIENTS.total
+    assert sent[-1].ready == 1
+    first = 1 if bucket_mb == 25 else bucket_mb
+    for message, size in zip(sent[:-1], [first, *[bucket_mb] * len(sent)], strict=False):
+        assert message.nbytes >= size * 2**20
+    assert len(messages(Exchange(GRADIENTS, "ddp", bucket_mb=1000))) == 1
+
+
+def test_one_process_sends_nothing_and_stages_send_half_as_much_again() -> None:
+    assert messages(Exchange(GRADIENTS, "single")) == []
+    stages = [messages(Exchange(GRADIENTS, "deepspeed", zero_stage=s)) for s in (0, 1, 2)]
+    assert [[tuple(message) for message in sent] for sent in stages] == [
+        [(factor * GRADIENTS.total, 1.0)] for factor in (1.0, 1.5, 1.5)
+    ]
+
+
+def test_cycles_by_hand() -> None:
+    exchange = Exchange(GRADIENTS, "horovod", cycle_ms=1000)
+    ready, sizes = np.array([0.1, 0.6, 2.7]), np.array([1.0, 2.0, 4.0])
+    sent: list[float] = []
+
+    def seconds(nbytes: float) -> float:
+        sent.append(nbytes)
+        return 1.5
+
+    # At 0.5 the first; that ends at 2.0 with the second ready; at 3.5 the third.
+    assert reduced_in_cycles(ready, sizes, seconds, exchange) == pytest.approx(5.0)
+    assert sent == [1, 2, 4]
+
+
+def test_cycles_fuse_up_to_the_limit_and_never_get_stuck() -> None:
+    exchange = Exchange(GRADIENTS, "horovod", fusion_mb=8, cycle_ms=1)
+    sent: list[float] = []
+
+    def seconds(nbytes: float) -> float:
+        sent.append(nbytes)
+        return 0.01
+
+    ready = np.zeros_like(GRADIENTS.ready)
+    reduced_in_cycles(ready, GRADIENTS.nbytes, seconds, exchange)
+    assert sum(sent) == pytest.approx(GRADIENTS.total)
+    assert max(sent) <= max(8 * 2**20, GRADIENTS.nbytes.max())
+    sent.clear()
+    reduced_in_cycles(ready, GRADIENTS.nbytes, seconds, replace(exchange, fusion_mb=1e-6))
+    assert len(sent) == len(GRADIENTS.nbytes)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_rank_and_free_links_expose_nothing(strategy: str) -> None:
+    # Horovod's last cycle has yet to come when backward ends.
+    exchange = Exchange(GRADIENTS, strategy, cycle_ms=1e-6)
+    assert exposed_s(exchange, 0.1, NET, 1) == pytest.approx([0])
+    assert exposed_s(exchange, 0.1, Network(), RANKS) == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_slower_links_expose_more(strategy: str) -> None:
+    exchange, ranks = Exchange(GRADIENTS, strategy), RANKS[:13]
+    before = exposed_s(exchange, 0.1, NET, ranks)
+    for slower in (replace(NET, bandwidth=1e9), replace(NET, latency_s=1e-3)):
+        after = exposed_s(exchange, 0.1, slower, ranks)
+        assert (after >= before - 1e-12).all()
+        assert after[-1] > before[-1]
+
+
+def test_backward_hides_all_of_ddp_but_the_last_bucket() -> None:
+    half = Gradients(np.array([26.0, 26.0]) * 2**20, np.array([0.5, 1.0]), 1.0)
+    two = Exchange(half, "ddp", bucket_mb=26)
+    slow = Network(30 * 2**20)
+    took = float(all_reduce(26 * 2**20, 2, slow))
+    assert took < 1  # so the first is gone when the second is ready
+    assert exposed_s(two, 3.0, slow, 2) == pytest.approx([took])
+    whole = replace(two, strategy="deepspeed")
+    assert exposed_s(whole, 3.0, slow, 2) == pytest.approx([2 * took])
+    assert exposed_s(replace(whole, zero_stage=1), 3.0, slow, 2) == pytest.approx([3 * took])
+
+
+def test_a_run_gives_its_settings() -> None:
+    spec = RunSpec(strategy="horovod", loader="native", model="resnet50", dataset="imagenet",
+                   horovod_cycle_ms=5.0)  # fmt: skip
+    exchange = Exchange.of(spec)
+    assert exchange.strategy == "horovod"
+    assert (exchange.cycle_ms, exchange.fusion_mb) == (5.0, spec.horovod_fusion_mb)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"strategy": "fsdp"}, "strategy='fsdp'.*allowed: single, ddp"),
+        ({"strategy": "deepspeed", "zero_stage": 3}, "zero_stage=3.*allowed: 0, 1, 2"),
+        ({"bucket_mb": 0}, "bucket_mb=0"),
+        ({"cycle_ms": -1}, "cycle_ms=-1"),
+    ],
+)
+def test_an_unknown_exchange_is_refused_by_field(fields: dict, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Exchange(GRADIENTS, **fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("bandwidth", -1.0), ("bandwidth", float("nan")), ("latency_s", -1e-6), ("gpus_per_node", 0)],
+)
+def test_a_wrong_network_is_refused_by_field(field: str, value: float) -> None:
+    with pytest.raises(SpecError, match=f"{field}={value!r}"):
+        Network(**{field: value})
+
+
+def test_wrong_messages_and_times_are_refused_by_name() -> None:
+    for wrong in (lambda: all_reduce(1, 0, NET), lambda: exposed_s(Exchange(GRADIENTS), 1, NET, 0)):
+        with pytest.raises(SpecError, match="ranks=0"):
+            wrong()
+    with pytest.raises(SpecError, match="nbytes=-1"):
+        all_reduce(-1, 2, NET)
+    with pytest.raises(SpecError, match="compute_s=0"):
+        exposed_s(Exchange(GRADIENTS), 0, NET, 2)

@@ -1,0 +1,130 @@
+import pytest
+
+from ddl_core.errors import SpecError
+from ddl_core.scaling.accuracy import Accuracy
+from ddl_core.scaling.configuration import Configuration, Span
+from ddl_core.scaling.options import Limits, Option, nearest, options, pareto_front
+
+IMAGES, BATCH = 36_000, 100
+ACCURACY = Accuracy(
+    {"step": {400: Span(80, 79, 81), 1600: Span(60, 59, 61)}, "cosine": {400: Span(70, 69, 71)}},
+    "a test",
+    level=True,
+)
+
+
+def configuration(step_s: float = 1.0, epoch_s: float = 0.0, **changes: object) -> Configuration:
+    """Return a configuration with a constant cost per epoch, known to 10 %."""
+
+    def throughput(ranks: int) -> Span:
+        rate = IMAGES / (IMAGES / BATCH / ranks * step_s + epoch_s)
+        return Span(rate, rate / 1.1, rate * 1.1)
+
+    fields: dict[str, object] = {
+        "machine": "Example Booster",
+        "strategy": "ddp",
+        "loader": "native",
+        "details": "",
+        "batch_size": BATCH,
+        "ranks_per_node": 4,
+        "sizes": (4, 8),
+        "sources": ("two runs",),
+        "throughput": throughput,
+    }
+    return Configuration(**fields | changes)  # type: ignore[arg-type]
+
+
+def made(
+    *ranks: int, accuracy: Accuracy | None = ACCURACY, step_s: float = 1.0, epoch_s: float = 0.0
+) -> list[Option]:
+    return options(configuration(step_s, epoch_s), ranks, 4, IMAGES, 10, accuracy)
+
+
+def test_time_and_node_hours_are_those_of_all_epochs() -> None:
+    four, eight = made(4, 8)
+    # 360 steps of 1 s over 4 ranks, ten epochs.
+    assert four.deadline.value == pytest.approx(10 * 360 / 4 / 3600)
+    assert (four.nodes, eight.nodes) == (1, 2)
+    assert four.node_hours == four.deadline
+    assert eight.node_hours.high == pytest.approx(2 * eight.deadline.high)
+    assert four.deadline.high == pytest.approx(four.deadline.value * 1.1)
+    assert (four.global_batch_size, eight.global_batch_size) == (400, 800)
+
+
+def test_no_option_lies_further_than_four_times_beyond_the_largest_size() -> None:
+    found = made(1, 2, 4, 16, 32, 33, 64)
+    assert [(one.ranks, one.extrapolation) for one in found] == [(4, 1), (16, 2), (32, 4)]
+
+
+def test_one_size_is_the_only_option() -> None:
+    alone = configuration(sizes=(4,))
+    assert [one.ranks for one in options(alone, (2, 4, 8), 4, IMAGES, 10, None)] == [4]
+
+
+def test_an_epoch_has_a_whole_step() -> None:
+    large = configuration(sizes=(4, 360))
+    assert [one.ranks for one in options(large, (4, 360, 361), 4, IMAGES, 10, None)] == [4, 360]
+
+
+def test_a_limit_is_met_uncertain_or_violated_by_the_whole_range() -> None:
+    (one,) = made(4)
+    ends = one.deadline
+    for limit, verdict in (
+        (1.001 * ends.high, "met"), (ends.value, "uncertain"), (0.999 * ends.low, "violated"),
+    ):  # fmt: skip
+        limits = Limits(deadline=limit)
+        assert one.verdicts(limits) == {"deadline": verdict}
+        assert (one.violation(limits) <= 0) == (verdict == "met")
+    for least, verdict in ((79, "met"), (80, "uncertain"), (81.5, "violated")):
+        assert one.verdicts(Limits(accuracy=least)) == {"accuracy": verdict}
+    assert one.worst(Limits(deadline=1.0, accuracy=81.5)) == "violated"
+
+
+def test_an_unknown_accuracy_is_uncertain() -> None:
+    (one,) = made(4, accuracy=None)
+    assert one.worst(Limits(deadline=1.0, accuracy=50.0)) == "uncertain"
+
+
+def test_the_best_schedules_are_named_and_beyond_the_largest_batch_nothing_is_certain() -> None:
+    four, middle, most, more = made(4, 8, 16, 32)
+    assert four.schedules == ("step",)
+    assert four.accuracy == (80, 79, 81)
+    assert middle.accuracy == pytest.approx((70, 59, 81))  # half way between, as a logarithm
+    assert most.accuracy == (60, 59, 61) or most.schedules == ("cosine",)
+    assert more.accuracy is not None
+    assert more.accuracy.low == 0
+
+
+def test_on_the_pareto_front_is_what_nothing_beats() -> None:
+    found = made(4, 8, 16, epoch_s=20.0) + made(4, 8, 16, epoch_s=20.0)
+    worse = made(4, 8, 16, step_s=1.1, epoch_s=20.0)
+    front = pareto_front([*worse, *found])
+    assert [one.ranks for one in front] == [16, 8, 4]
+    assert not set(front) & set(worse)
+    costs = [one.node_hours.value for one in front]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_of_equal_cost_only_the_fastest_is_on_the_front() -> None:
+    assert [one.ranks for one in pareto_front(made(4, 8, 16))] == [16]
+
+
+def test_the_nearest_meets_the_other_limits_if_any_does() -> None:
+    found = made(4, 16)
+    best = nearest(found, Limits(deadline=0.01, accuracy=75.0))
+    assert (best["deadline"][0].ranks, best["deadline"][1]) == (4, "met")
+    assert (best["accuracy"][0].ranks, best["accuracy"][1]) == (4, "violated")
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"deadline": -1.0}, "deadline=-1.0"),
+        ({"node_hours": 0.0}, "node_hours=0.0"),
+        ({"deadline": float("nan")}, "deadline=nan"),
+        ({"accuracy": 101.0}, "accuracy=101.0"),
+    ],
+)
+def test_wrong_limits_are_refused_by_name(limits: dict[str, float], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Limits(**limits)
