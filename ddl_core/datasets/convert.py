@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
 from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.image import why
-from ddl_core.datasets.output import clear_errors, is_filled, locked, parallel
+from ddl_core.datasets.output import clear_errors, is_filled, parallel
 from ddl_core.datasets.shards import (
     DESCRIPTION,
     PREFIXES,
@@ -85,21 +86,7 @@ class Conversion:
         return "\n".join(lines)
 
     def run(self, *, progress: bool = True, processes: int | None = None) -> int:
-        """Make the shards that are missing or whose index does not fit; return their number.
-
-        Parameters
-        ----------
-        progress
-            Show a progress bar on stderr.
-        processes
-            Default: one per usable core. The bytes do not depend on it.
-
-        Raises
-        ------
-        DataError
-            If an image cannot be read, or if the folder is not writable, too full, or holds
-            something else.
-        """
+        """Make the shards that are missing or whose index does not fit; return their number."""
         there = self._require_same()
         tasks = [task for task in self._tasks() if not index_fits(task.path)]
         if there and not tasks:
@@ -108,7 +95,7 @@ class Conversion:
         missing = sum(len(task.images) for task in tasks)
         with clear_errors(self.folder, sum(self.bytes.values()) * missing / records):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with locked(self.folder / LOCK):
+            with FileLock(self.folder / LOCK, timeout=0):
                 with replacing(self.folder / DESCRIPTION) as file:
                     file.write(self.description.model_dump_json(indent=1).encode() + b"\n")
                 for part in self.folder.glob(".*.part"):  # of a process that was killed
@@ -172,12 +159,6 @@ def plan_conversion(
         Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
     seed
         Of the order in which images go into shards.
-
-    Raises
-    ------
-    DataError
-        If the source is missing or no such folder, if there are fewer images than shards, or if
-        the description in `out` is damaged.
     """
     root = Path(source).absolute()
     folder = Path(out).absolute() if out else converted_folder(root)
@@ -263,10 +244,9 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {advice}") from None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata, which is kept as it is
-            with Image.open(io.BytesIO(content)) as image:
-                return content, image
+        # Ignored are warnings of damaged metadata, which is kept as it is.
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
+            return content, image
     except Exception as error:  # damaged files make Pillow raise many types
         raise DataError(f"{path} is no image ({why(error)}); {advice}") from None
 
@@ -274,22 +254,7 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
 def make_indices(
     folder: str | Path, *, progress: bool = True, processes: int | None = None
 ) -> tuple[int, int]:
-    """Write the indices that TFRecord files in `folder` lack; return how many made and kept.
-
-    Parameters
-    ----------
-    folder
-        Holds ``train-*-of-*`` and ``validation-*-of-*``; receives ``index/*.idx``.
-    progress
-        Show a progress bar on stderr.
-    processes
-        Default: one per usable core.
-
-    Raises
-    ------
-    DataError
-        If there are no TFRecord files, if one is damaged, or if the folder is not writable.
-    """
+    """Write the indices that TFRecord files in `folder` lack; return how many made and kept."""
     root = Path(folder).absolute()
     shards = [root / name for split in PREFIXES for name in shards_in(root, split)]
     if not shards:

@@ -27,13 +27,6 @@ class ImageList(EncodedDataset):
     million images of ImageNet. A list of (path, label) tuples takes 300 MB, and a forked loader
     process copies it page by page as it counts references.
 
-    Attributes
-    ----------
-    root : Path
-        Folder of the split.
-    classes : tuple of str
-        Class folders; a label is an index into them.
-    labels : numpy.ndarray of int32, shape (images,)
     """
 
     def __init__(
@@ -103,20 +96,9 @@ class ImageList(EncodedDataset):
 def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> ImageList:
     """List the images below ``split_dir/<class>/``: classes sorted, files sorted in each.
 
-    Parameters
-    ----------
-    split_dir
-        Such as ``imagenet/train``.
-    classes
-        The sorted classes that the labels count. Give those of the training split when listing the
-        validation split: by default they are the folders found, and one that is absent in
-        validation would shift all later labels.
-
-    Raises
-    ------
-    DataError
-        If the folder is missing, is not readable, has no class folders, has a class that is not
-        in `classes`, or has a class folder without images.
+    `classes` are the sorted classes that the labels count. Give those of the training split when
+    listing the validation split: by default they are the folders found, and one that is absent in
+    validation would shift all later labels.
     """
     root = Path(split_dir).absolute()
     found = class_folders(root)
@@ -158,13 +140,7 @@ def scan(root: Path, classes: Sequence[str], *, only_files: bool = True) -> Imag
 
 
 def class_folders(split_dir: Path) -> list[str]:
-    """Return the sorted class folders of a split.
-
-    Raises
-    ------
-    DataError
-        If there are none, or if the folder cannot be read.
-    """
+    """Return the sorted class folders of a split; refuse a folder without."""
     try:
         with os.scandir(split_dir) as entries:
             kinds = {entry.name: _is_folder(entry) for entry in entries}

@@ -26,13 +26,15 @@ R = TypeVar("R")
 
 @contextmanager
 def clear_errors(folder: Path, size: float) -> Iterator[None]:
-    """Check that `size` bytes are free; turn errors of the file system into advice."""
+    """Check that `size` bytes are free; turn errors of the file system into a `DataError`."""
     need = f"the set needs {size / 1e6:,.0f} MB"
     try:
         disk = next(place for place in (folder, *folder.parents) if place.is_dir())
         if shutil.disk_usage(disk).free < size:
             raise OSError(errno.ENOSPC, "not enough free space")
         yield
+    except Timeout:
+        raise DataError(f"another process writes {folder}; wait until it has ended") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = f"{need}: free some space, or choose a folder on another disk"
@@ -40,29 +42,6 @@ def clear_errors(folder: Path, size: float) -> Iterator[None]:
             advice = f"{need} in a folder that you may write to: choose another one"
         reason = error.strerror or str(error)
         raise DataError(f"cannot write {folder}: {reason}; {advice}") from error
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Hold a lock file while its folder is filled.
-
-    Raises
-    ------
-    DataError
-        If another process holds it.
-    """
-    lock = FileLock(file)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise DataError(
-            f"another process holds {file} and writes there; wait for its end, and run the same "
-            "command again"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -77,16 +56,11 @@ def new_folder(folder: Path, size: float, *, keep: bool = False) -> Iterator[Pat
         Bytes that are written.
     keep
         Leave the hidden folder after an error, and use what an earlier call has left.
-
-    Raises
-    ------
-    DataError
-        If the disk is full, the folder not writable, or another process fills it.
     """
     part = unfinished(folder)
     with clear_errors(folder, size):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f".{folder.name}.lock")):
+        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
             try:
                 if not keep:
                     shutil.rmtree(part, ignore_errors=True)
@@ -120,25 +94,8 @@ def parallel(
 ) -> Iterator[R]:
     """Yield ``work(task)`` for each task, in order, with a progress bar.
 
-    Parameters
-    ----------
-    work
-        A function at module level.
-    tasks
-        Its arguments.
-    title
-        Of the bar.
-    processes
-        Default: one per usable core. With 1, no process is started.
-    progress
-        Show the bar on stderr.
-    chunk
-        Tasks that a process takes at a time.
-
-    Raises
-    ------
-    DataError
-        If a process dies.
+    `work` is a function at module level. A process takes `chunk` tasks at a time. By default there
+    is one process per usable core; with 1, none is started.
     """
     bar = partial(tqdm, total=len(tasks), desc=title, disable=not progress)
     processes = processes or available_cores()

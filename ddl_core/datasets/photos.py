@@ -75,13 +75,7 @@ def class_name(number: int) -> str:
 
 
 def photo_path(class_name: str) -> Path:
-    """Return the photograph's file, without importing the package that ships it.
-
-    Raises
-    ------
-    NotInstalledError
-        If the package is not installed, or no longer ships the file.
-    """
+    """Return the photograph's file, without importing the package that ships it."""
     distribution, module, file = PHOTOS[class_name]
     spec = find_spec(module)
     for folder in (spec.submodule_search_locations or ()) if spec else ():

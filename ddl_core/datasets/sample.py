@@ -67,29 +67,9 @@ def make_sample(
 ) -> int:
     """Make the set, whole or not at all; return its number of images, or 0 if it is there already.
 
-    What an interrupted call has made is used by the next one.
-
-    Parameters
-    ----------
-    out_dir
-        Receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and ``manifest.json``.
-    classes
-        Beyond 16, further classes are other views of the same photographs.
-    train_per_class, val_per_class
-        Images of each class.
-    seed
-        The same seed and counts give the same bytes, whatever `processes` is.
-    progress
-        Show a progress bar on stderr.
-    processes
-        Default: one per usable core.
-
-    Raises
-    ------
-    DataError
-        If the folder is not writable, too full, or holds something else; if a count is wrong.
-    NotInstalledError
-        If a package that ships a photograph is missing.
+    `out_dir` receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and ``manifest.json``. The
+    same seed and counts give the same bytes, whatever `processes` is. Beyond 16, further classes
+    are other views of the same photographs. The next call uses what an interrupted one has made.
     """
     folder = Path(out_dir).absolute()
     settings = {
@@ -145,13 +125,7 @@ def _require_same(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of a sample set and, if it is whole, its files; None if it is none.
-
-    Raises
-    ------
-    DataError
-        If the manifest is damaged.
-    """
+    """Return the settings of a sample set and, if it is whole, its files; None if it is none."""
     path = folder / MANIFEST
     try:
         require_file(path)

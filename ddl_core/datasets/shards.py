@@ -47,13 +47,7 @@ class Description(BaseModel):
 
 
 def read_description(folder: Path) -> Description | None:
-    """Return the description of a TFRecord set, if it has one.
-
-    Raises
-    ------
-    DataError
-        If it is damaged.
-    """
+    """Return the description of a TFRecord set, if it has one."""
     path = folder / DESCRIPTION
     try:
         require_file(path)
@@ -74,13 +68,7 @@ def shard_name(split: str, number: int, count: int) -> str:
 
 
 def shards_in(folder: Path, split: str) -> list[str]:
-    """Return the names of the shards of a split in a folder, in order.
-
-    Raises
-    ------
-    DataError
-        If the folder cannot be read.
-    """
+    """Return the names of the shards of a split in a folder, in order."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError as error:
@@ -90,13 +78,7 @@ def shards_in(folder: Path, split: str) -> list[str]:
 
 
 def absent(split: str, names: list[str]) -> list[str]:
-    """Return the names that are missing among the shards of one split.
-
-    Raises
-    ------
-    DataError
-        If the names belong to more than one set.
-    """
+    """Return the names that are missing among the shards of one split; refuse those of two sets."""
     counts = sorted({int(name.rpartition("-")[2]) for name in names})
     if len(counts) > 1:
         sets = ", ".join(shard_name(split, 0, count) for count in counts)
@@ -119,13 +101,7 @@ def write_index(shard: Path, places: Iterable[tuple[int, int]]) -> None:
 
 
 def read_index(shard: Path) -> Places:
-    """Return offset and size of every record of a shard.
-
-    Raises
-    ------
-    DataError
-        If the shard or its index is missing, or if the two do not fit.
-    """
+    """Return offset and size of every record of a shard; refuse an index that does not fit it."""
     path = index_path(shard)
     advice = f"make it again: ddl data index {shard.parent}"
     try:
@@ -166,14 +142,6 @@ class RecordList(EncodedDataset):
     process shares them. Files are opened when first read. Threads and forked processes may share
     an open file, since `os.pread` has no position.
 
-    Attributes
-    ----------
-    folder : Path
-        Where the shards lie.
-    shards : tuple of str
-        Their names.
-    classes : tuple of str
-        A label is an index into them; empty where the set does not name them.
     """
 
     def __init__(
@@ -246,20 +214,7 @@ class RecordList(EncodedDataset):
 
 
 def list_records(folder: str | Path, split: str) -> RecordList:
-    """List the records of one split.
-
-    Parameters
-    ----------
-    folder
-        Made by ``ddl data convert``, or published, with indices by ``ddl data index``.
-    split
-        ``train`` or ``val``.
-
-    Raises
-    ------
-    DataError
-        If shards or indices are missing, or do not fit.
-    """
+    """List the records of the split ``train`` or ``val``; refuse missing shards and indices."""
     root = Path(folder).absolute()
     shards = shards_in(root, split)
     if not shards:

@@ -70,13 +70,7 @@ class Record(NamedTuple):
 
 
 class Example:
-    """The features of one record.
-
-    Raises
-    ------
-    ValueError
-        Here if the record is no Example; when asked for a feature, if it is missing.
-    """
+    """The features of one record; a `ValueError` if it is none, or has no such feature."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         message = _message()
@@ -118,13 +112,7 @@ def frame(data: bytes) -> bytes:
 
 
 def unframe(record: bytes) -> memoryview:
-    """Return the data of one whole record, without a look at the checksums.
-
-    Raises
-    ------
-    ValueError
-        If the record is of another length than its header says.
-    """
+    """Return the data of one whole record; its length is checked, its checksums are not."""
     stated = int.from_bytes(record[:8], "little") + HEADER + FOOTER
     if len(record) != stated:
         raise ValueError(f"{len(record)} bytes in the index, {stated} in the record's header")
@@ -145,12 +133,7 @@ def example(features: Mapping[str, Value]) -> bytes:
 def read_lengths(path: Path) -> Iterator[tuple[int, int]]:
     """Yield offset and size of each record, header and checksums included; skips the data.
 
-    Raises
-    ------
-    DataError
-        If the file is no TFRecord file, or ends within a record.
-    OSError
-        If it cannot be read, or is no file.
+    Raise a `DataError` if the file is no TFRecord file, or ends within a record.
     """
     require_file(path)
     with path.open("rb", buffering=0) as file:

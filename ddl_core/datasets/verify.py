@@ -57,7 +57,7 @@ MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_r
 JPEG_START = b"\xff\xd8\xff"
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 
-# With these problems, the labels of some images are unknown.
+# With these problems, the labels of some records are unknown.
 HIDE_LABELS = ("missing", "broken_shard", "checksum", "bad_record", "label")
 MAX_NAMED = 20  # problems in the text
 
@@ -71,24 +71,39 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class Part:
-    """The findings in one file of a split: an image, or a shard of records."""
+class Findings:
+    """The findings in a file, or in all files of a split."""
 
     images: int = 0
     bytes: int = 0
-    labels: set[int] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+
+    def add(self, kind: str, path: str, detail: object = "") -> None:
+        """Add a problem."""
+        self.problems.append(Problem(kind, path, str(detail)))
+
+    def merge(self, other: "Findings") -> None:
+        """Add the findings in another file."""
+        self.images += other.images
+        self.bytes += other.bytes
+        self.classes |= other.classes
+        self.problems += other.problems
 
 
 @dataclass
 class Report:
-    """All findings; `images`, `bytes` and `classes` count by split."""
+    """The findings in both splits of a set."""
 
     folder: str
-    images: Counter[str] = field(default_factory=Counter)
-    bytes: Counter[str] = field(default_factory=Counter)
-    classes: Counter[str] = field(default_factory=Counter)
-    problems: list[Problem] = field(default_factory=list)
+    splits: dict[str, Findings]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems of both splits, errors first."""
+        order = [*ERRORS, *WARNINGS]
+        found = [problem for split in self.splits.values() for problem in split.problems]
+        return sorted(found, key=lambda problem: order.index(problem.kind))
 
     @property
     def counts(self) -> Counter[str]:
@@ -100,49 +115,30 @@ class Report:
         """True without errors; warnings are allowed."""
         return not ERRORS.keys() & self.counts.keys()
 
-    def add(self, kind: str, path: str, detail: str = "") -> None:
-        """Add a problem."""
-        self.problems.append(Problem(kind, path, detail))
-
-    def add_part(self, split: str, part: Part) -> None:
-        """Add the findings in a file."""
-        self.images[split] += part.images
-        self.bytes[split] += part.bytes
-        self.problems += part.problems
-
     def text(self) -> str:
         """Return a summary that names the first `MAX_NAMED` problems."""
         lines = [f"{self.folder}:"]
-        lines += [
-            f"  {split}: {self.images[split]:,} images in {self.classes[split]:,} classes, "
-            f"{self.bytes[split] / 1e6:,.1f} MB"
-            for split in PREFIXES
-        ]
-        kinds = {**ERRORS, **WARNINGS}
-        counts = self.counts
-        for kind, meaning in kinds.items():
-            if counts[kind]:
-                level = "error" if kind in ERRORS else "warning"
-                lines.append(f"  {level}: {counts[kind]:,} x {kind} ({meaning})")
-        ranked = sorted(self.problems, key=lambda problem: list(kinds).index(problem.kind))
-        lines += [f"    {p.kind}: {p.path} {p.detail}".rstrip() for p in ranked[:MAX_NAMED]]
-        if len(ranked) > MAX_NAMED:
-            lines.append(f"    ... and {len(ranked) - MAX_NAMED:,} more")
+        for name, split in self.splits.items():
+            lines.append(
+                f"  {name}: {split.images:,} images in {len(split.classes):,} classes, "
+                f"{split.bytes / 1e6:,.1f} MB"
+            )
+        for kind, count in self.counts.items():
+            level = "error" if kind in ERRORS else "warning"
+            lines.append(f"  {level}: {count:,} x {kind} ({(ERRORS | WARNINGS)[kind]})")
+        named = self.problems[:MAX_NAMED]
+        lines += [f"    {one.kind}: {one.path} {one.detail}".rstrip() for one in named]
+        if left := len(self.problems) - len(named):
+            lines.append(f"    ... and {left:,} more")
         lines.append("ok" if self.ok else "NOT OK: repair or remove what is named as an error")
         return "\n".join(lines)
 
 
 def verify(folder: str | Path, *, progress: bool = True, processes: int | None = None) -> Report:
-    """Decode every image of both splits; compare checksums with those of a sample set or TFRecord.
+    """Decode all images of an image folder or TFRecord set.
 
-    Parameters
-    ----------
-    folder
-        A sample set, ImageNet, any folder of that layout, or a TFRecord set.
-    progress
-        Show a progress bar on stderr.
-    processes
-        Default: one per usable core.
+    Those of a sample set and of TFRecord are compared with their checksums. Only these find damage
+    inside the compressed data that keeps a file's length; no JPEG decoder does.
 
     Raises
     ------
@@ -153,97 +149,90 @@ def verify(folder: str | Path, *, progress: bool = True, processes: int | None =
     root = Path(folder).absolute()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
-    check = _check_shards if is_record_folder(root) else _check_images
-    return check(root, progress, processes)
+    check = _check_records if is_record_folder(root) else _check_images
+    splits = check(root, progress, processes)
+    kinds = [kind for split in splits.values() for kind, *_ in split.problems]
+    if not any(kind in HIDE_LABELS for kind in kinds):
+        train, val = splits["train"], splits["val"]
+        for name in sorted(train.classes - val.classes):
+            train.add("train_only", f"train/{name}")
+        for name in sorted(val.classes - train.classes):
+            val.add("val_only", f"val/{name}")
+    return Report(str(root), splits)
 
 
-def _check_images(root: Path, progress: bool, processes: int | None) -> Report:
-    report = Report(str(root))
+def _check_images(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
     manifest = read_manifest(root)
     files = manifest.get("files", []) if manifest else []
     known = {one["path"]: one["sha256"] for one in files}
-    found = {split: class_folders(root / split) for split in PREFIXES}
-    _check_classes(report, {split: set(names) for split, names in found.items()})
-    for split, classes in found.items():
-        images = scan(root / split, classes, only_files=False)
+    splits = {split: Findings(classes={*class_folders(root / split)}) for split in PREFIXES}
+    for split, findings in splits.items():
+        images = scan(root / split, sorted(findings.classes), only_files=False)
         names = [f"{split}/{images.name(index)}" for index in range(len(images))]
-        for name in sorted(set(classes) - set(images.present())):
-            report.add("empty_class", f"{split}/{name}")
+        for name in sorted(findings.classes - {*images.present()}):
+            findings.add("empty_class", f"{split}/{name}")
         for name in names if manifest else ():
             if name not in known:
-                report.add("extra", name)
+                findings.add("extra", name)
         tasks = [(root, name, known.pop(name, None)) for name in names]
-        for part in parallel(
+        for found in parallel(
             _check_file, tasks, split, processes=processes, progress=progress, chunk=32
         ):
-            report.add_part(split, part)
+            findings.merge(found)
     for name in known:
-        report.add("missing", name)
-    return report
+        splits[name.partition("/")[0]].add("missing", name)
+    return splits
 
 
-def _check_classes(report: Report, classes: dict[str, set[str]]) -> None:
-    for kind, split, other in (("train_only", "train", "val"), ("val_only", "val", "train")):
-        report.classes[split] = len(classes[split])
-        for name in sorted(classes[split] - classes[other]):
-            report.add(kind, f"{split}/{name}")
-
-
-def _check_file(task: tuple[Path, str, str | None]) -> Part:
-    """Read and decode an image file; compare it with its SHA-256, if that is known.
-
-    Damage inside the compressed data that keeps the file's length is not seen by any JPEG decoder:
-    only a checksum finds it.
-    """
+def _check_file(task: tuple[Path, str, str | None]) -> Findings:
     root, name, digest = task
+    found = Findings(images=1)
     try:
         require_file(root / name)
         content = (root / name).read_bytes()
     except OSError as error:
-        return Part(1, problems=[Problem("unreadable", name, str(error.strerror))])
-    found = inspect_image(content, is_jpeg=name.lower().endswith(JPEG_EXTENSIONS))
+        found.add("unreadable", name, error.strerror)
+        return found
+    found.bytes = len(content)
+    for kind, detail in inspect_image(content, is_jpeg=name.lower().endswith(JPEG_EXTENSIONS)):
+        found.add(kind, name, detail)
     if digest is not None and sha256(content).hexdigest() != digest:
-        found.append(("changed", ""))
-    return Part(1, len(content), problems=[Problem(kind, name, why) for kind, why in found])
+        found.add("changed", name)
+    return found
 
 
-def inspect_image(content: bytes, *, is_jpeg: bool) -> list[tuple[str, str]]:
-    """Decode an encoded image; return kind and detail of its problems.
+def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]:
+    """Decode an encoded image; yield kind and detail of its problems.
 
     `is_jpeg` tells what its name says of it.
     """
     if not content:
-        return [("zero_byte", "")]
+        yield "zero_byte", ""
+        return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata
-            with Image.open(io.BytesIO(content)) as image:
-                return list(_inspect(image, is_jpeg))
+        # Ignored are warnings of damaged metadata.
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
+            if is_jpeg and image.format not in ("JPEG", "MPO"):
+                yield "not_jpeg", f"the content is {image.format}"
+            if image.width * image.height > MAX_PIXELS:
+                yield "too_large", f"{image.width} x {image.height} pixels, not decoded"
+                return
+            image.load()
+            if image.mode != "RGB":
+                yield MODE_KINDS.get(image.mode, "not_rgb"), f"mode {image.mode}"
     except Image.DecompressionBombError as error:
-        return [("too_large", str(error))]
+        yield "too_large", str(error)
     except Exception as error:  # damaged files make Pillow raise many types
         if content.startswith(JPEG_START) and not content.rstrip(b"\0").endswith(JPEG_END):
-            return [("truncated", f"{len(content)} bytes, without a JPEG's end")]
-        return [("unreadable", why(error))]
+            yield "truncated", f"{len(content)} bytes, without a JPEG's end"
+        else:
+            yield "unreadable", why(error)
 
 
-def _inspect(image: Image.Image, is_jpeg: bool) -> Iterator[tuple[str, str]]:
-    if is_jpeg and image.format not in ("JPEG", "MPO"):
-        yield "not_jpeg", f"the content is {image.format}"
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        yield "too_large", f"{width} x {height} pixels, not decoded"
-        return
-    image.load()
-    if image.mode != "RGB":
-        yield MODE_KINDS.get(image.mode, "not_rgb"), f"mode {image.mode}"
-
-
-def _check_shards(root: Path, progress: bool, processes: int | None) -> Report:
-    report = Report(str(root))
+def _check_records(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
     description = read_description(root)
-    labels: dict[str, set[int]] = {}
-    for split in PREFIXES:
+    splits = {split: Findings() for split in PREFIXES}
+    for split, findings in splits.items():
         names = shards_in(root, split)
         if description:
             count = description.shards[split]
@@ -252,64 +241,57 @@ def _check_shards(root: Path, progress: bool, processes: int | None) -> Report:
         else:
             missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
         for name in missing:
-            report.add("missing", name)
-        classes = len(description.classes) if description else None
-        tasks = [(root / name, classes) for name in names]
-        labels[split] = set()
-        for part in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
-            report.add_part(split, part)
-            labels[split] |= part.labels
-        if description and not missing and report.images[split] != description.images[split]:
-            wrong = f"{report.images[split]} records of {description.images[split]} images"
-            report.add("missing", split, wrong)
-    if any(report.counts[kind] for kind in HIDE_LABELS):
-        labels = dict.fromkeys(labels, labels["train"] | labels["val"])
-    named = {split: {f"label {label + 1}" for label in labels[split]} for split in labels}
-    _check_classes(report, named)
-    return report
+            findings.add("missing", name)
+        tasks = [(root / name, len(description.classes) if description else None) for name in names]
+        for found in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
+            findings.merge(found)
+        if description and not missing and findings.images != description.images[split]:
+            wrong = f"{findings.images} records of {description.images[split]} images"
+            findings.add("missing", split, wrong)
+    return splits
 
 
-def _check_shard(task: tuple[Path, int | None]) -> Part:
+def _check_shard(task: tuple[Path, int | None]) -> Findings:
     shard, classes = task
-    part = Part()
+    found = Findings()
     offsets = []
     try:
         for number, record in enumerate(read_records(shard)):
             offsets.append(record.offset)
-            _check_record(f"{shard.name} record {number}", record, classes, part)
+            _check_record(f"{shard.name} record {number}", record, classes, found)
     except DataError as error:
-        part.problems.append(Problem("broken_shard", shard.name, str(error)))
+        found.add("broken_shard", shard.name, error)
     except OSError as error:
-        part.problems.append(Problem("broken_shard", shard.name, str(error.strerror)))
+        found.add("broken_shard", shard.name, error.strerror)
     try:
         if read_index(shard)[:, 0].tolist() != offsets:
             raise DataError("does not hold the offsets of the records")
     except DataError as error:
-        part.problems.append(Problem("index", shard.name, str(error)))
-    return part
+        found.add("index", shard.name, error)
+    return found
 
 
-def _check_record(where: str, record: Record, classes: int | None, part: Part) -> None:
-    part.images += 1
+def _check_record(where: str, record: Record, classes: int | None, found: Findings) -> None:
+    found.images += 1
     if not record.intact:
-        part.problems.append(Problem("checksum", where))
+        found.add("checksum", where)
         return
     try:
         features = Example(record.data)
         name = features.blob(FILENAME).decode(errors="replace") if FILENAME in features else ""
         content = features.blob(ENCODED)
     except ValueError as error:
-        part.problems.append(Problem("bad_record", where, str(error)))
+        found.add("bad_record", where, error)
         return
     where = f"{where} {name}".rstrip()
-    part.bytes += len(content)
+    found.bytes += len(content)
     try:
         label = features.label()
-        part.labels.add(label)
+        found.classes.add(f"label {label + 1}")
         if classes is not None and label >= classes:
             raise ValueError(f"label {label + 1} of {classes} classes")
     except ValueError as error:
-        part.problems.append(Problem("label", where, str(error)))
+        found.add("label", where, error)
     is_jpeg = not name or name.lower().endswith(JPEG_EXTENSIONS)
-    found = inspect_image(content, is_jpeg=is_jpeg)
-    part.problems += [Problem(kind, where, detail) for kind, detail in found]
+    for kind, detail in inspect_image(content, is_jpeg=is_jpeg):
+        found.add(kind, where, detail)

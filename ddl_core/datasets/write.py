@@ -25,80 +25,42 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _JPEG = b"\xff\xd8\xff"
 
 
-class Split(Protocol):
-    """The images of one split, of which only these three parts are used."""
+class Images(Protocol):
+    """Images and labels by number.
 
-    @property
-    def classes(self) -> Sequence[Any]:
-        """The names that a label is an index into."""
-        ...
+    An image is one of Pillow, an array (height, width) or (height, width, 1, 3 or 4) of 8 or 16
+    bits, or the bytes of a file.
+    """
 
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int) -> tuple[Any, int]:
-        """Return an image and its label.
-
-        The image is one of Pillow, an array (height, width) or (height, width, 1, 3 or 4) of 8 or
-        16 bits, or the bytes of a file.
-        """
-        ...
+    def __getitem__(self, number: int) -> tuple[Any, Any]: ...
 
 
 def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
     """Write the images of a function to `out_dir`, whole or not at all; return their number.
 
-    Parameters
-    ----------
-    source
-        ``package.module:function``, without arguments, that returns ``{"train": ..., "val": ...}``
-        of `Split`.
-    out_dir
-        Absent or empty; receives ``train/<class>/*`` and ``val/<class>/*``.
-    progress
-        Show a progress bar on stderr.
-
-    Raises
-    ------
-    DataError
-        If the set is empty, an image or a label of it is wrong, or `out_dir` cannot be written.
-    SpecError, NotInstalledError
-        If there is no such function.
+    `source` is ``package.module:function``. The function takes no arguments and returns ``train``
+    and ``val`` in a dict: `Images` with the attribute ``classes``, names that a label is an index
+    into.
     """
     splits = _called(source)
+    classes = [[str(name) for name in splits[split].classes] for split in SPLITS]
+    if classes[0] != classes[1]:
+        raise DataError(f"{shown(source)}: val has other classes than train")
     # Numbered, so that sorted folders give the labels.
-    names = {str(name): None for name in splits["train"].classes}
-    for name, split in splits.items():
-        if [str(one) for one in split.classes] != list(names):
-            raise DataError(f"{shown(source)}: {name} has other classes than train")
-    digits = len(str(len(names) - 1))
-    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(names)]
+    digits = len(str(len(classes[0]) - 1))
+    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes[0])]
     return write_folder(out_dir, splits, folders, progress)
 
 
 def write_folder(
-    out_dir: Path, splits: Mapping[str, Split], classes: Sequence[str], progress: bool
+    out_dir: Path, splits: Mapping[str, Images], classes: Sequence[str], progress: bool
 ) -> int:
     """Write splits to `out_dir`, whole or not at all; return the number of images.
 
-    Parameters
-    ----------
-    out_dir
-        Absent or empty; receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class
-        without images.
-    splits
-        By name, that of training first.
-    classes
-        Names of the class folders.
-    progress
-        Show a progress bar on stderr.
-
-    Raises
-    ------
-    DataError
-        If it cannot be written, an image or label is wrong, a split is empty, or a class of another
-        split has no images in the first.
+    `out_dir` receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class without
+    images; `classes` names the folders.
     """
     folder = out_dir.absolute()
     if is_filled(folder):
@@ -106,13 +68,13 @@ def write_folder(
     images = sum(map(len, splits.values()))
     bar = tqdm(total=images, unit="image", disable=not progress)
     with new_folder(folder, BYTES_PER_IMAGE * images) as part, bar:
-        for name, split in splits.items():
-            _write_split(part, name, split, classes, bar)
+        for split in SPLITS:
+            _write_split(part, split, splits[split], classes, bar)
     return images
 
 
 def _write_split(
-    root: Path, name: str, split: Split, classes: Sequence[str], bar: "tqdm[Any]"
+    root: Path, name: str, split: Images, classes: Sequence[str], bar: "tqdm[Any]"
 ) -> None:
     if not len(split):
         raise DataError(f"split {name!r} has no images")
@@ -137,7 +99,7 @@ def _write_split(
         bar.update()
 
 
-def _called(source: str) -> Mapping[str, Split]:
+def _called(source: str) -> Mapping[str, Any]:
     """Call the function `source`; check what it returns."""
     if not _FUNCTION.fullmatch(source):
         raise DataError(f"source {shown(source)} is not package.module:function")
@@ -164,7 +126,7 @@ def _called(source: str) -> Mapping[str, Split]:
         parts = ("classes", "__len__", "__getitem__")
         if missing := [part for part in parts if not hasattr(found[split], part)]:
             raise DataError(f"{shown(source)}: {split} has no {some(missing)}")
-    return {split: found[split] for split in SPLITS}
+    return found
 
 
 def _plain(name: str) -> str:

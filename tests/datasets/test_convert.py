@@ -263,7 +263,7 @@ def test_a_disk_that_cannot_be_written_keeps_the_finished_shards(
 
 def test_a_second_process_is_refused(finished_sample, tmp_path, counted):
     (tmp_path / "r").mkdir()
-    with FileLock(tmp_path / "r" / LOCK), pytest.raises(DataError, match="another process holds"):
+    with FileLock(tmp_path / "r" / LOCK), pytest.raises(DataError, match="another process writes"):
         plan_conversion(finished_sample, tmp_path / "r", **SHARDS).run(**QUIET)
     assert not counted
 

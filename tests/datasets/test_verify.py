@@ -54,12 +54,11 @@ def test_a_whole_set_is_ok_as_files_and_as_records(finished_sample, finished_rec
         report = check(folder)
         assert report.ok
         assert not report.problems
-        assert report.classes == {"train": 16, "val": 16}
-        assert report.images == {"train": 32, "val": 16}
-        assert report.bytes == {
-            split: sum(path.stat().st_size for path in (finished_sample / split).rglob("*.JPEG"))
-            for split in ("train", "val")
-        }
+        for split, count in (("train", 32), ("val", 16)):
+            found = report.splits[split]
+            assert (found.images, len(found.classes)) == (count, 16)
+            files = (finished_sample / split).rglob("*.JPEG")
+            assert found.bytes == sum(path.stat().st_size for path in files)
         assert report.text().endswith("\nok")
 
 
@@ -193,7 +192,7 @@ def test_a_flipped_byte_of_a_record_is_found_by_its_checksum(records):
     flip(records / SHARD, offset + size // 2)
     report = check(records)
     assert found(report) == {("checksum", f"{SHARD} record 4")}
-    assert report.images["train"] == 32
+    assert report.splits["train"].images == 32
     assert not report.ok
 
 
@@ -257,14 +256,11 @@ def test_every_kind_of_bad_record_is_named(tmp_path):
     (folder / "validation-00000-of-00001").write_bytes(frame(example({ENCODED: whole, LABEL: 1})))
     make_indices(folder, progress=False, processes=1)
     report = check(folder)
-    assert [(problem.kind, problem.path) for problem in report.problems] == [
-        *(
-            (kind, f"train-00000-of-00001 record {number}" + " a.JPEG" * (kind == "not_jpeg"))
-            for number, kind in enumerate(data)
-            if kind != "fine"
-        ),
-        ("bad_record", "train-00000-of-00001 record 8"),
-    ]
+    shard = "train-00000-of-00001"
+    expected = {(kind, f"{shard} record {n}") for n, kind in enumerate(data) if kind != "fine"}
+    expected = {(kind, at + " a.JPEG" * (kind == "not_jpeg")) for kind, at in expected}
+    assert found(report) == expected | {("bad_record", f"{shard} record 8")}
+    assert len(report.problems) == len(data)
     assert not report.ok
 
 
@@ -283,7 +279,7 @@ def test_a_published_set(tmp_path):
     make_indices(tmp_path / "tf", progress=False, processes=1)
     report = check(tmp_path / "tf")
     assert [tuple(problem) for problem in report.problems] == [("train_only", "train/label 2", "")]
-    assert report.images == {"train": 3, "val": 1}
+    assert [one.images for one in report.splits.values()] == [3, 1]
 
 
 def test_a_damaged_description(records):

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from ddl_core.cli import main
 from ddl_core.datasets import PUBLIC_SETS
 from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, Arrays, import_set
+from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
 from ddl_core.datasets.write import write_function
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 
@@ -289,8 +289,8 @@ def test_an_interrupted_import_is_made_again(idx: Path, tmp_path: Path, monkeypa
 @pytest.mark.skipif(DEBIAN is None or not DEBIAN.is_dir(), reason="needs dataset-fashion-mnist")
 def test_debians_files_are_those_of_the_authors() -> None:
     assert DEBIAN is not None
-    splits = SETS["fashion_mnist"].read(DEBIAN)
-    train: Arrays = splits["train"]
-    assert (train.images.shape, splits["val"].images.shape) == ((60_000, 28, 28), (10_000, 28, 28))
-    assert np.bincount(train.labels).tolist() == [6000] * 10
-    assert round(float(train.images.mean() / 255), 4) == 0.2860  # the known mean of the pixels
+    packed = SETS["fashion_mnist"].read(DEBIAN)
+    images, labels = map(np.array, zip(*packed.train, strict=True))
+    assert (images.shape, len(packed.val)) == ((60_000, 28, 28), 10_000)
+    assert np.bincount(labels).tolist() == [6000] * 10
+    assert round(float(images.mean() / 255), 4) == 0.2860  # the known mean of the pixels
