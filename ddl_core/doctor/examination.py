@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddl_core.doctor import login_node, machine, placement, probe_run, traffic
+from ddl_core.doctor import login_node, machine, placement, traffic
 from ddl_core.doctor.finding import Finding, subjects
-from ddl_core.doctor.probe_run import PROGRAM, command, plan_probe, probe_name, run_probe
+from ddl_core.doctor.probes import plan_probe, probe_name, run_in_job, run_probe
 from ddl_core.errors import DDLError, SpecError
+from ddl_core.launch import ranks
 from ddl_core.launch.commands import Allocation
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import Site, find_site
-from ddl_core.records.paths import PROJECT, STUDIES, Tree, portable
+from ddl_core.records.paths import PROJECT, STUDIES, RunFiles, Tree, portable
 from ddl_core.records.probe import ProbeRecord, read_probe
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
@@ -166,6 +167,7 @@ def _planned(asked: Request, site: Site | None, nodes: int, data_dir: Path | Non
             "data_format": asked.data_format,
             "device": "auto" if site is None else "cuda" if site.gpus_per_node else "cpu",
             "checkpoint_every": 0,
+            "work": "probe",
         }
     )
     name = Path(asked.site_name).stem if asked.site_name else None
@@ -183,7 +185,8 @@ def _probe_here(
 ) -> None:
     directory = tree.probes / record.name
     if asked.dry_run:
-        report.would_start = str(command(record.spec, directory))
+        logs = RunFiles(directory).attempt(0)
+        report.would_start = str(ranks.command(record.spec, directory, logs))
         return
     directory = plan_probe(tree, record)
     report.findings += judge(run_probe(directory, on_state), directory)
@@ -199,7 +202,7 @@ def _probe_in_job(
     report: Report,
 ) -> None:
     directory = tree.probes / record.name
-    place = Place((directory.resolve(),), PROJECT, sys.executable, PROGRAM)
+    place = Place((directory.resolve(),), PROJECT, sys.executable)
     try:
         script = render([record.spec], site, asked.options, place)
     except SpecError as error:
@@ -217,11 +220,10 @@ def _probe_in_job(
         return
     directory = plan_probe(tree, record)
     try:
-        job_id = probe_run.submit_probe(directory, script)
+        ended = run_in_job(directory, script, asked.patience_s, on_state)
     except DDLError as error:
         report.findings.append(Finding("ranks", "bad", str(error), "see sbatch's own message"))
         return
-    ended = probe_run.wait_for_probe(directory, job_id, asked.patience_s, on_state)
     report.findings += judge(ended, directory)
     report.directory = directory
 
@@ -251,4 +253,17 @@ def _answers(record: ProbeRecord, directory: Path) -> Finding:
         return Finding("ranks", "unknown", job, f"later: ddl doctor --show {directory}")
     assert record.error is not None
     place = "" if record.error.rank is None else f"rank {record.error.rank}: "
-    return Finding("ranks", "bad", place + record.error.message, f"logs in {directory / 'logs'}")
+    text = f"{place}{record.error.message}{_steps(record)}"
+    return Finding("ranks", "bad", text, f"logs in {directory / 'logs'}")
+
+
+def _steps(record: ProbeRecord) -> str:
+    """Return which ranks never began, and at what step the others ended."""
+    steps = {one.rank: one.step for one in record.answers if one.step != "done"}
+    begun = {one.rank for one in record.answers}
+    steps |= {n: "no step at all" for n in range(record.spec.world_size) if n not in begun}
+    text = ""
+    for name in dict.fromkeys(steps.values()):
+        there = placement.span([rank for rank, at in steps.items() if at == name])
+        text += f"\nrank(s) {there} at {name!r}"
+    return text

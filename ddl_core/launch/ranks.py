@@ -26,10 +26,12 @@ from ddl_core.spec.run import RunSpec
 
 WORKER = "ddl_core.train.worker"
 LIBRARY_WORKER = "ddl_core.libraries.worker"
+PROBE_WORKER = "ddl_core.doctor.probe"
 POLL_S = 0.25
 STALL_TIMEOUT_S = 300.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
 SETUP_TIMEOUT_S = 1200.0
+PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
 # A rank may hang at its end after correct training. Nothing of the result is outstanding once the
 # record says completed.
 EXIT_GRACE_S = 20.0
@@ -57,7 +59,8 @@ def run_ranks(
     stall_timeout
         Seconds without a new ``progress.json`` after which a run that makes steps counts as
         hanging; by default the environment variable ``DDL_STALL_TIMEOUT``, else 300. Before its
-        first step, and that of its first evaluation: ``DDL_SETUP_TIMEOUT``, else 1200 at least.
+        first step, and that of its first evaluation: ``DDL_SETUP_TIMEOUT``, else 1200 at least. Of
+        a probe: ``DDL_SETUP_TIMEOUT``, else 300.
     execute
         How the ranks are executed; by default as processes of their own, by the run's launcher.
 
@@ -74,7 +77,7 @@ def run_ranks(
     directory = Path(run_dir).resolve()
     files = RunFiles(directory)
     read_record(directory)
-    limit = stall_timeout or stall_limit_s(STALL_TIMEOUT_S)
+    limit = stall_timeout or float(os.environ.get("DDL_STALL_TIMEOUT") or STALL_TIMEOUT_S)
     name = f"run {directory.name}"
     with processes.stoppable(), measuring.alone(name), exclusive(files.lock, name):
         record = read_record(directory)
@@ -90,22 +93,22 @@ def run_ranks(
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
     worker = WORKER if spec.library == "torch" else LIBRARY_WORKER
+    if spec.work == "probe":
+        worker = PROBE_WORKER
     return commands.command(spec, worker, run_dir, logs, before=nsys.words(spec, logs))
 
 
-def stall_limit_s(default: float) -> float:
-    """Return how long ranks may show no progress: ``DDL_STALL_TIMEOUT``, else `default`."""
-    return float(os.environ.get("DDL_STALL_TIMEOUT") or default)
-
-
-def setup_limit_s(stall_timeout: float) -> float:
+def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
     """Return how long a stage of set-up may take; never less than steps may by default."""
-    given = os.environ.get("DDL_SETUP_TIMEOUT")
-    return float(given) if given else max(SETUP_TIMEOUT_S, stall_timeout)
+    if given := os.environ.get("DDL_SETUP_TIMEOUT"):
+        return float(given)
+    return PROBE_TIMEOUT_S if spec.work == "probe" else max(SETUP_TIMEOUT_S, stall_timeout)
 
 
 def _check(record: RunRecord, directory: Path) -> None:
     preflight.check_room(directory)
+    if record.spec.work == "probe":
+        return  # what else is wrong, its ranks are to find
     preflight.check_run(record.spec)
     if record.data_dir is not None:
         preflight.check_data(locate(record.data_dir), record.spec.data_format)
@@ -183,7 +186,7 @@ def watch(
     `ended` is asked several times a second.
     """
     seen, since, progress = _changed(files.progress), time.monotonic(), None
-    setup_timeout = setup_limit_s(stall_timeout)
+    setup_timeout = setup_limit_s(spec, stall_timeout)
     grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)

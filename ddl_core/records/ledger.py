@@ -82,6 +82,8 @@ def _is_completed(folder: Path) -> bool:
 
 def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
     """Write a ``planned`` record for a run that has none; return its entry."""
+    if spec.work == "probe":
+        raise SpecError("work = 'probe': only `ddl doctor` starts probes; choose 'train' or 'load'")
     directory = tree.study(study) / spec.run_id
     if entry(spec, directory).state == "missing":
         folder = data_folder(spec, tree, data_dir)

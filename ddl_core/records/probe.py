@@ -1,6 +1,6 @@
-"""``probe.json``: what was asked of the ranks of a probe, and what each of them found.
+"""Probes: ``probe.json``, what is asked of the ranks, and ``rank_<n>.json``, what each found.
 
-It holds what was measured and no verdict; `ddl_core.doctor` judges it.
+How the run ended is in its ``run.json``. There is no verdict in them; `ddl_core.doctor` judges.
 """
 
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import ProbeFiles
-from ddl_core.records.run import Failure
+from ddl_core.records.paths import ProbeFiles, RunFiles
+from ddl_core.records.run import Failure, read_record
 from ddl_core.records.storage import Strict, now, read_versioned, write_atomically
 from ddl_core.spec.run import RunSpec
 
@@ -134,15 +134,30 @@ def write_probe(directory: Path, record: ProbeRecord) -> None:
 
 
 def read_probe(directory: Path) -> ProbeRecord:
-    """Read ``probe.json`` strictly.
+    """Read a probe strictly: what was asked, with what its run and its ranks have to say by now.
 
     Raises
     ------
     RecordError
-        If it is missing, not JSON, of another version, or has a wrong field.
+        If a file is missing, not JSON, of another version, or has a wrong field.
     """
-    return read_versioned(
+    record = read_versioned(
         ProbeFiles(directory).record, ProbeRecord, "probe", PROBE_VERSION, "name a probe's folder"
+    )
+    if record.status != "planned" or not RunFiles(directory).record.exists():
+        return record  # whole in itself, as it was written until probes became runs
+    run = read_record(directory)
+    ended = run.status in ("completed", "failed")
+    return record.model_copy(
+        update={
+            "status": run.status if ended else "planned",
+            "error": run.error,
+            "job_id": run.job_id,
+            "ended_utc": run.attempts[-1].ended_utc if run.attempts else None,
+            "provenance": run.provenance,
+            "system": run.system,
+            "answers": read_answers(directory),
+        }
     )
 
 

@@ -56,8 +56,10 @@ class RunSpec(BaseModel):
         description="network architecture; also torchvision/NAME, timm/NAME, or "
         "package.module:function",
     )
-    work: Literal["train", "load"] = Field(
-        "train", description="load: fetch the batches and train nothing, the loader's own limit"
+    work: Literal["train", "load", "probe"] = Field(
+        "train",
+        description="load: fetch the batches and train nothing, the loader's own limit; probe: "
+        "what `ddl doctor` starts",
     )
     dataset: str = Field(
         "sample",

@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from ddl_core.doctor import machine, probe_run
+from ddl_core.doctor import machine, probes
 from ddl_core.emulation import nodes
-from ddl_core.errors import STOPPED, LaunchError
+from ddl_core.errors import LaunchError
 from ddl_core.records.paths import results
 from ddl_core.records.probe import read_probe, write_probe
 from ddl_core.records.run import Failure
@@ -121,7 +120,7 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
 ) -> None:
     result = doctor("--site", "localtest", "--ranks", 2, "--dry-run", "--data", images)
     assert result.exit_code == 0, result.output
-    for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_core.doctor.probe_run"):
+    for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_core.launch.slurm.job"):
         assert words in result.output
     assert "Ready for localtest: yes" in result.output
     assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
@@ -174,7 +173,7 @@ def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> N
 def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
     doctor, login_node: StandIns, monkeypatch
 ) -> None:
-    monkeypatch.setattr(probe_run, "QUEUE_POLL_S", 0.1)
+    monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
     result = doctor("--json", "--site", "localtest", "--wait", 0.01)
     found = findings(result)
     assert result.exit_code == 0
@@ -195,8 +194,8 @@ def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
 def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
     doctor, login_node: StandIns, monkeypatch
 ) -> None:
-    monkeypatch.setattr(probe_run, "GRACE_S", 0.1)
-    monkeypatch.setattr(probe_run, "QUEUE_POLL_S", 0.1)
+    monkeypatch.setattr(probes, "GRACE_S", 0.1)
+    monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
     login_node.add("squeue", "")
     sbatch = (login_node.folder / "sbatch").read_text()
     log = 'case "$1" in --parsable) echo Lmod: unknown module >"${2%/*}/logs/slurm-17.log";; esac'
@@ -212,7 +211,7 @@ def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch) -> No
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(probe_run, "_queued", interrupt)
+    monkeypatch.setattr(probes.time, "sleep", interrupt)
     result = doctor("--site", "localtest")
     assert result.exit_code == 130
     assert login_node.calls("scancel") == ["17"]
@@ -237,12 +236,3 @@ def test_ctrl_c_while_a_probe_is_submitted_leaves_no_job(
     result = doctor("--site", "localtest", "--data", images)
     assert result.exit_code != 0
     assert login_node.calls("scancel") == ["17"]
-
-
-def test_the_notice_of_its_jobs_time_limit_interrupts_a_probe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        probe_run, "run_probe", lambda directory: signal.raise_signal(signal.SIGUSR1)
-    )
-    assert probe_run.main([str(tmp_path)]) == STOPPED

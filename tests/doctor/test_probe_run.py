@@ -2,9 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -15,15 +14,23 @@ from ddl_core.doctor.examination import judge
 from ddl_core.doctor.finding import Finding
 from ddl_core.doctor.probe import place
 from ddl_core.doctor.probe.collective import SIZES
-from ddl_core.doctor.probe_run import plan_probe, probe_name, run_probe
-from ddl_core.errors import RecordError
-from ddl_core.launch import measuring
+from ddl_core.doctor.probes import plan_probe, probe_name, run_probe
+from ddl_core.errors import RecordError, SpecError
+from ddl_core.launch import measuring, ranks
+from ddl_core.records.ledger import plan_one
 from ddl_core.records.paths import ProbeFiles, Tree
-from ddl_core.records.probe import ProbeRecord, read_probe
+from ddl_core.records.probe import ProbeRecord, read_probe, write_probe
 from ddl_core.spec.run import RunSpec
+from tests.doctor.made import answer, record
 
 IMAGES = 6  # of each class and split
-TWO_RANKS = {"strategy": "ddp", "gpus_per_node": 2, "loader_workers": 1, "device": "cpu"}
+TWO_RANKS = {
+    "work": "probe",
+    "strategy": "ddp",
+    "gpus_per_node": 2,
+    "loader_workers": 1,
+    "device": "cpu",
+}
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -42,7 +49,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def probed(root: Path, data_dir: Path, **run: Any) -> tuple[ProbeRecord, dict[str, Finding]]:
+def probed(
+    root: Path, data_dir: Path, on_step: Callable[[str], None] = lambda _: None
+) -> tuple[ProbeRecord, dict[str, Finding]]:
     """Make a probe that ends in a few seconds; return its record and its findings."""
     spec = RunSpec.parse(TWO_RANKS)
     record = ProbeRecord(
@@ -53,8 +62,8 @@ def probed(root: Path, data_dir: Path, **run: Any) -> tuple[ProbeRecord, dict[st
         collective_limit_s=1.0,
     )
     directory = plan_probe(Tree(root), record)
-    run_probe(directory, **run)
-    found = read_probe(directory)
+    found = run_probe(directory, on_step)
+    assert read_probe(directory) == found
     return found, {one.subject: one for one in judge(found, directory)}
 
 
@@ -73,22 +82,24 @@ def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
     def on_step(step: str) -> None:
         steps[step] = measuring.HELD in os.environ
 
-    record, found = probed(tmp_path, images, on_step=on_step)
-    assert record.status == "completed", record.error
-    assert "done" in steps
+    probe, found = probed(tmp_path, images, on_step=on_step)
+    assert probe.status == "completed", probe.error
+    assert probe.system
+    assert probe.provenance
+    assert steps
     assert all(steps.values())  # nobody else measures on this machine meanwhile
-    assert [one.rank for one in record.answers] == [0, 1]
+    assert [one.rank for one in probe.answers] == [0, 1]
     assert not [one for one in found.values() if one.state == "bad"], found
-    for one in record.answers:
+    for one in probe.answers:
         assert set(one.cores) == os.sched_getaffinity(0)
         assert one.loader_cores == [one.cores]
         assert one.used_interfaces == ["lo"]
         assert one.sum_is_right is True
         assert one.reading is not None
         assert one.reading.images == one.reading.decoded == IMAGES
-    read = sum(one.reading.bytes for one in record.answers if one.reading)
+    read = sum(one.reading.bytes for one in probe.answers if one.reading)
     assert read == sum(file.stat().st_size for file in (images / "train").rglob("*.jpg"))
-    first = record.answers[0]
+    first = probe.answers[0]
     measured = [one.bytes for one in first.all_reduce]
     assert tuple(measured + first.omitted_bytes) == SIZES
     assert measured
@@ -111,23 +122,23 @@ def test_a_shared_core_a_blocked_cache_and_missing_data_are_found_together(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file" / "torch"))
-    record, found = probed(tmp_path, tmp_path / "nowhere")
-    assert record.status == "completed", record.error
+    probe, found = probed(tmp_path, tmp_path / "nowhere")
+    assert probe.status == "completed", probe.error
     assert found["cores of ranks"].state == "bad"
     assert f"ranks 0 and 1 share cores {one_core} of" in found["cores of ranks"].detail
     assert found["caches of ranks"].state == "bad"
     assert "TORCH_HOME" in found["caches of ranks"].detail
     assert found["reading"].state == "bad"
     assert "nowhere" in found["reading"].detail
-    assert record.answers[0].all_reduce
+    assert probe.answers[0].all_reduce
 
 
 def test_a_wrong_interface_is_named_and_ends_the_probe(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib9")
-    record, found = probed(tmp_path, images)
-    assert record.status == "failed"
+    probe, found = probed(tmp_path, images)
+    assert probe.status == "failed"
     assert found["interface"].state == "bad"
     assert "has no 'ib9'" in found["interface"].detail
     assert "lo" in found["interface"].remedy
@@ -136,13 +147,16 @@ def test_a_wrong_interface_is_named_and_ends_the_probe(
 
 
 @pytest.mark.extended
-def test_a_rank_that_does_not_answer_is_named(images: Path, tmp_path: Path) -> None:
-    silent = "tests.doctor.silent_probe"
-    record, found = probed(tmp_path, images, worker=silent, stall_timeout=5)
-    assert record.status == "failed"
-    assert record.error is not None
-    assert record.error.kind == "Timeout"
-    assert record.error.rank == 1
+def test_a_rank_that_does_not_answer_is_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "PROBE_WORKER", "tests.doctor.silent_probe")
+    monkeypatch.setenv("DDL_SETUP_TIMEOUT", "40")  # rank 0 waits, until the other can be heard
+    probe, found = probed(tmp_path, images)
+    assert probe.status == "failed"
+    assert probe.error is not None
+    assert probe.error.kind == "Timeout"
+    assert probe.error.rank == 1
     assert "rank(s) 0 at 'joining the group'" in found["ranks"].detail
     assert "rank(s) 1 at 'thinking'" in found["ranks"].detail
     assert not left_over(tmp_path)
@@ -156,6 +170,17 @@ def test_the_cores_of_each_loader_process_are_its_own(
     assert place.loader_cores(spec, torch.device("cpu")) == [[one_core]]
     none = RunSpec.parse(TWO_RANKS | {"loader_workers": 0})
     assert place.loader_cores(none, torch.device("cpu")) == []
+
+
+def test_a_probe_is_no_run_of_a_study(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="only `ddl doctor`"):
+        plan_one(RunSpec.parse(TWO_RANKS), "small", Tree(tmp_path))
+
+
+def test_a_record_from_before_probes_were_runs_is_read_as_it_is(tmp_path: Path) -> None:
+    old = record(answer(0), answer(1), name="x")
+    write_probe(tmp_path / "x", old)
+    assert read_probe(tmp_path / "x") == old
 
 
 @pytest.mark.parametrize(

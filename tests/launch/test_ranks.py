@@ -318,10 +318,10 @@ def test_a_hang_ends_in_set_up_and_between_steps(
 
 def test_the_patience_with_set_up_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DDL_SETUP_TIMEOUT", raising=False)
-    assert ranks.setup_limit_s(300) == 1200
-    assert ranks.setup_limit_s(5000) == 5000  # who is patient with steps is so with set-up
+    assert ranks.setup_limit_s(RunSpec(), 300) == 1200
+    assert ranks.setup_limit_s(RunSpec(), 5000) == 5000  # the more patient
     monkeypatch.setenv("DDL_SETUP_TIMEOUT", "30")
-    assert ranks.setup_limit_s(300) == 30
+    assert ranks.setup_limit_s(RunSpec(), 300) == 30
 
 
 def test_a_collective_gives_up_before_the_set_up_does() -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
 from ddl_core.processes import allow_open_files, die_with_parent
-from ddl_core.rank.entry import report
+from ddl_core.rank.entry import Entry, report
 from ddl_core.rank.group import RankInfo
 from ddl_core.records.probe import Answer, read_probe, write_answer
+from ddl_core.records.provenance import host, provenance
+from ddl_core.records.run import write_record
 from ddl_core.train import device as accelerator
 from ddl_core.train.strategies.base import ProcessGroup
 
@@ -43,15 +45,20 @@ class Probe:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.entry = Entry(directory)
         self.record = read_probe(directory)
         self.spec = self.record.spec
         self.answer: Answer = place.describe(RankInfo.from_environment(self.spec))
+        if self.entry.first:
+            self.entry.record.provenance, self.entry.record.system = provenance(), host()
+            write_record(directory, self.entry.record)
         self.step("start")
 
     def step(self, name: str) -> None:
         """Write down what is known, and what begins now."""
         self.answer.step = name
         write_answer(self.directory, self.answer)
+        self.entry.progress.set_up(name)
 
     def execute(self) -> None:
         """Measure everything; leave the group whatever happens."""
@@ -66,9 +73,11 @@ class Probe:
         group = ProcessGroup(self.spec)
         try:
             self._together(group)
+            self.step("done")
+            group.barrier()
         finally:
             group.teardown()
-        self.step("done")
+        self.entry.complete(None)
 
     def _together(self, group: ProcessGroup) -> None:
         self.step("first all-reduce")

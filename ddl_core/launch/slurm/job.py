@@ -12,6 +12,7 @@ from pathlib import Path
 from ddl_core.errors import STOPPED, DDLError
 from ddl_core.launch.commands import BLOCK, PLACE
 from ddl_core.launch.local import run_one
+from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import die_with_parent, stoppable, undisturbed
 from ddl_core.records.ledger import INTERRUPTED, amend, restate
 from ddl_core.records.paths import RunFiles
@@ -104,7 +105,9 @@ def _tell_place(place: int) -> None:
 
 def _execute(run_dir: Path) -> int:
     try:
-        record = run_one(run_dir)
+        # A probe has nothing that a notebook could show.
+        probe = read_record(run_dir).spec.work == "probe"
+        record = run_ranks(run_dir) if probe else run_one(run_dir)
     except DDLError as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1

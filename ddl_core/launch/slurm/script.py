@@ -132,7 +132,6 @@ class Place:
     run_dirs: tuple[Path, ...]  # in running order; the first one has the job's log
     project: Path
     python: str
-    program: str = "ddl_core.launch.slurm.job"  # module that gets `run_dirs`
 
     def check(self) -> None:
         """Check that the paths can stand in a script.
@@ -171,7 +170,6 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place)
         **surroundings(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
         directives=_directives(name, specs, site, options, place),
         python=shlex.quote(place.python),
-        program=place.program,
         run_dirs=[shlex.quote(str(one)) for one in place.run_dirs],
         requeues=requeues(specs, site),
     )

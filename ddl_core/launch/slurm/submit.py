@@ -225,19 +225,34 @@ def submit(
         numbers = {item.spec.run_id: item.job_id for item in plan.entries}
         for job in plan.jobs:
             after = [str(numbers[item.spec.run_id]) for item in job.after]
-            job_id = _submit(job, list(dict.fromkeys(after)))
+            job_id = submit_job(job.entries, job.script, list(dict.fromkeys(after)))
             for item in job.entries:
                 numbers[item.spec.run_id] = job_id
                 yield item, job_id
 
 
-def _submit(job: Submission, after: list[str]) -> str:
-    """Submit one job, to start once the jobs `after` have ended well."""
-    first, *others = (RunFiles(item.directory) for item in job.entries)
+def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> str:
+    """Submit a job of planned runs, to start once the jobs `after` have ended well.
+
+    Returns
+    -------
+    str
+        Its number, which the records of its runs then name.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM refuses; no record says then that the runs were submitted.
+    RecordError
+        If a file cannot be written.
+    KeyboardInterrupt
+        If this process was interrupted; the job is submitted, and the records name it.
+    """
+    first, *others = (RunFiles(item.directory) for item in entries)
     for files in (first, *others):
         files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
-        write_atomically(files.script, job.script)
-    before = [read_record(item.directory) for item in job.entries]
+        write_atomically(files.script, script)
+    before = [read_record(item.directory) for item in entries]
     with uninterrupted():  # else no record might name the job, and it would be submitted again
         job_id = scheduler.submit(first.script, after)
         try:
