@@ -246,11 +246,10 @@ def profile() -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--csv", "csv", metavar="OUT", type=FILE, help="Also write the table as CSV.")
 def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
-    """Print the shares of time in files of Nsight Systems, a line for each rank.
+    """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
 
-    FILE is what `nsys export --type sqlite REPORT.nsys-rep` wrote, or what `nsys stats --format
-    csv` printed of cuda_gpu_kern_sum or cuda_gpu_trace. Name the files of all ranks of a run: only
-    together they tell transfer from waiting. docs/profiling.md says what the shares are.
+    FILE is what `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep` printed.
+    docs/profiling.md says what the shares are.
     """
     from ddl_core.analysis.nsys import table
 
@@ -262,17 +261,13 @@ def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
 
 def _shares(shares: "pd.DataFrame") -> str:
     """Return the table for people: shares in percent, what is not known as a dash."""
-    lines, key = [], ["file", "rank", "pid", "gpu"]
-    for whole, part in shares.groupby("of", sort=False):
-        part = part.astype(dict.fromkeys(key, "object")).fillna({"gpu": "-"})
-        part["value"] *= 100
-        names = list(part["share"].unique())
-        wide = part.pivot(index=key, columns="share", values="value")[names]
-        text = wide.reset_index().to_string(index=False, na_rep="-", float_format="%.1f")
-        lines += [f"Percent of the {whole}", text, ""]
-    for file, notes in shares.groupby("file", sort=False)["note"]:
-        lines += [f"{file}: {note}" for note in notes.unique() if note]
-    return "\n".join(lines).rstrip()
+    percent = shares.astype({"rank": "object"}).assign(value=100 * shares["value"])
+    names = list(percent["share"].unique())
+    wide = percent.pivot(index=["file", "rank"], columns="share", values="value")[names]
+    text = wide.reset_index().to_string(index=False, na_rep="-", float_format="%.1f")
+    notes = shares.loc[shares["note"] != "", ["file", "note"]].drop_duplicates()
+    told = [f"{file}: {note}" for file, note in notes.itertuples(index=False)]
+    return "\n".join(["Percent of the kernel time", text, *told])
 
 
 @click.group()
