@@ -101,6 +101,8 @@ def make_sample(
         ]
         for place in {(part / task.path).parent for task in tasks}:
             place.mkdir(parents=True, exist_ok=True)
+        for left in part.glob("*/*/.*.part"):  # by a process that was killed
+            left.unlink()
         made = parallel(
             _make_image, tasks, "sample images", processes=processes, progress=progress, chunk=8
         )

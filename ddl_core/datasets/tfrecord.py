@@ -6,8 +6,9 @@ reads ours, and this module reads both.
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,10 +74,9 @@ class Example:
     """The features of one record; a `ValueError` if it is none, or has no such feature."""
 
     def __init__(self, data: bytes | memoryview) -> None:
-        message = _message()
         try:
-            self._features = message.Example.FromString(data).features.feature
-        except message.DecodeError:
+            self._features = _message().FromString(data).features.feature
+        except _import("google.protobuf.message").DecodeError:
             raise ValueError("the record is no Example") from None
 
     def __contains__(self, name: str) -> bool:
@@ -121,7 +121,7 @@ def unframe(record: bytes) -> memoryview:
 
 def example(features: Mapping[str, Value]) -> bytes:
     """Return an Example of these features: always the same bytes for the same features."""
-    message = _message().Example()
+    message = _message()()
     for name, value in features.items():
         feature = message.features.feature[name]
         kind = feature.int64_list if isinstance(value, int) else feature.bytes_list
@@ -167,43 +167,27 @@ def _size(header: bytes, left: int, where: str) -> int:
 
 
 def _checksum(data: bytes) -> bytes:
-    crc = _crc32c()(data)
+    crc = _import("crc32c").crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
 
 
-class _Message(NamedTuple):
-    Example: Any
-    DecodeError: type[Exception]
-
-
-# Packages are imported on first use, so that image folders are read where they are missing, and
-# records where only the checksum's is.
 @cache
-def _message() -> _Message:
-    """Return the message, in a pool of its own: TensorFlow has one of its name in that of all."""
+def _message() -> Any:
+    """Return the class Example, in a pool of its own: TensorFlow has one in the common pool."""
+    text_format = _import("google.protobuf.text_format")
+    description = _import("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    pool = _import("google.protobuf.descriptor_pool").DescriptorPool()
+    pool.AddSerializedFile(text_format.Parse(EXAMPLE, description).SerializeToString())
+    factory = _import("google.protobuf.message_factory")
+    return factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
+
+
+def _import(name: str) -> Any:
+    """Import a package on first use, so that image folders are read where it is missing."""
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-        from google.protobuf.message import DecodeError
+        return import_module(name)
     except ImportError as error:
-        raise _not_installed(error) from None
-    file = text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto())
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    found = message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
-    return _Message(found, DecodeError)
-
-
-@cache
-def _crc32c() -> Callable[[bytes], int]:
-    try:
-        from crc32c import crc32c
-    except ImportError as error:
-        raise _not_installed(error) from None
-    return crc32c  # type: ignore[no-any-return]
-
-
-def _not_installed(error: ImportError) -> NotInstalledError:
-    return NotInstalledError(
-        f"TFRecord files need packages that are not installed here ({error}); run `make env`, or "
-        "for a library beside torch its own target, as `make tensorflow`"
-    )
+        raise NotInstalledError(
+            f"TFRecord files need packages that are not installed here ({error}); run `make env`, "
+            "or for a library beside torch its own target, as `make tensorflow`"
+        ) from None

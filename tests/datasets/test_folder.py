@@ -136,18 +136,6 @@ def test_a_long_list_is_small(tmp_path):
     assert np.array_equal(pickle.loads(pickle.dumps(images)).labels, images.labels)
 
 
-@pytest.mark.slow
-def test_the_list_of_imagenet_is_small(tmp_path):
-    classes = tuple(f"n{number:08d}" for number in range(1000))
-    names = [f"n01440764_{number}.JPEG" for number in range(1281)]
-    tracemalloc.start()
-    images = ImageList.pack(tmp_path, classes, (names for _ in classes))
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(images) == 1_281_000
-    assert held < 60e6
-
-
 ODD = {
     "dangling.jpg": (lambda path: path.symlink_to("nowhere"), "No such file"),
     "itself.jpg": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),

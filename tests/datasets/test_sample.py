@@ -4,7 +4,6 @@ import io
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -116,8 +115,8 @@ def test_an_interrupted_call_continues_and_leaves_no_set(
 ):
     folder = tmp_path / "s"
     with monkeypatch.context() as patch:
-        fail(patch, KeyboardInterrupt(), after=20)
-        with pytest.raises(KeyboardInterrupt):
+        fail(patch, OSError(errno.EROFS, "Read-only file system"), after=20)
+        with pytest.raises(DataError, match=r"s: Read-only .*; the set needs 6 MB .* choose"):
             make_sample(folder, **SMALL)
     assert not folder.exists()
     cut = unfinished(folder) / "train/brick/brick_00001.JPEG"
@@ -153,10 +152,7 @@ def test_killed_making_continues(tmp_path, finished_sample):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     make_sample(folder, **SMALL)
-    left = {path for path in contents(folder) if path.endswith(".part")}
-    assert {path: one for path, one in contents(folder).items() if path not in left} == contents(
-        finished_sample
-    )
+    assert contents(folder) == contents(finished_sample)
     assert workers
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{worker}").exists() for worker in workers):  # none waits for ever
@@ -178,35 +174,16 @@ def test_a_set_of_an_earlier_version_is_known(sample):
     assert make_sample(sample, **SMALL) == 0
 
 
-def test_a_folder_of_the_user_is_not_touched(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(DataError, match="not empty and was not made by"):
-        make_sample(tmp_path, **SMALL)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+def test_files_of_the_user_are_not_touched(tmp_path):
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("")
+    for place in (tmp_path, thesis):
+        with pytest.raises(DataError, match="not empty and was not made by"):
+            make_sample(place, **SMALL)
+    assert [*tmp_path.iterdir()] == [thesis]
 
 
 @pytest.mark.parametrize(("name", "value"), [("train_per_class", 0), ("seed", -1), ("classes", 0)])
 def test_wrong_counts(tmp_path, name, value):
     with pytest.raises(DataError, match=f"'{name}': {value}.*must be at least"):
         make_sample(tmp_path / "s", **{**SMALL, name: value})
-
-
-def test_full_disk_is_said_before_it_is_full(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DataError, match=r"/s: not enough free space; the set needs 6 MB: free"):
-        make_sample(tmp_path / "s", **SMALL)
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_disk_that_cannot_be_written(tmp_path, monkeypatch, code):
-    fail(monkeypatch, OSError(code, os.strerror(code)), after=2)
-    with pytest.raises(DataError, match=rf"/s: {os.strerror(code)}; the set needs 6 MB.* choose"):
-        make_sample(tmp_path / "s", **SMALL)
-    assert not (tmp_path / "s").exists()
-
-
-def test_a_file_in_place_of_the_folder(tmp_path):
-    (tmp_path / "s").write_text("")
-    with pytest.raises(DataError, match=r"/s is not empty and was not made by"):
-        make_sample(tmp_path / "s", **SMALL)

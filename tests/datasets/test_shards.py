@@ -1,6 +1,5 @@
 import multiprocessing
 import os
-import pickle
 import resource
 import tracemalloc
 from pathlib import Path
@@ -119,16 +118,6 @@ def test_other_processes_read_at_the_same_time(finished_records, method):
         assert other.exitcode == 0
 
 
-def test_a_copy_for_another_process_has_no_open_files(finished_records):
-    records = list_records(finished_records, "train")
-    expected = everything(records)
-    before = open_files()
-    copy = pickle.loads(pickle.dumps(records))
-    assert open_files() == before
-    assert everything(copy) == expected
-    assert copy.fingerprint() == records.fingerprint()
-
-
 def test_no_shards(tmp_path, records):
     with pytest.raises(DataError, match=r"(?s)has no shards train-\*-of-\*.*ddl data convert DIR"):
         list_records(tmp_path, "train")
@@ -151,22 +140,6 @@ def test_missing_shards_are_named(records, ours):
     ) as caught:
         list_records(records, "train")
     assert ("complete it: ddl data convert" in str(caught.value)) == ours
-
-
-def test_two_sets_in_one_folder(records):
-    (records / "train-00000-of-00004").write_bytes(b"")
-    with pytest.raises(DataError, match="different sets in one folder"):
-        list_records(records, "train")
-
-
-def test_an_index_that_is_missing_or_stale(records):
-    index = index_path(records / "train-00001-of-00003")
-    index.write_text("0 100\n")
-    with pytest.raises(DataError, match=rf"ends at byte 100, .*ddl data index {records}"):
-        list_records(records, "train")
-    index.unlink()
-    with pytest.raises(DataError, match=rf"index {index} is missing.*ddl data index {records}"):
-        list_records(records, "train")
 
 
 def test_a_shard_that_goes_during_the_run(records):
@@ -200,17 +173,6 @@ def test_a_shard_that_changes_during_the_run(records):
         DataError, match=rf"{shard} record 0: \d+ bytes in the index, \d+ in the rec"
     ):
         images.read(11)
-
-
-def test_a_shard_that_cannot_be_read(records, monkeypatch):
-    images = list_records(records, "train")
-
-    def refuse(*_):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "pread", refuse)
-    with pytest.raises(DataError, match="train-00000-of-00003 record 3: Input/output error"):
-        images.read(3)
 
 
 @pytest.mark.parametrize(
