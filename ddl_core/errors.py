@@ -1,22 +1,68 @@
 """The errors a user can cause or meet; everything else is a bug and keeps its traceback."""
 
+from typing import Literal
+
 STOPPED = 130  # exit status: what a shell reports for a program that Ctrl-C ended
+
+Category = Literal[
+    "out_of_memory",
+    "shared_memory",
+    "time_limit",
+    "cancelled",
+    "node_failure",
+    "killed",
+    "rendezvous",
+    "collective",
+    "stalled",
+    "data",
+    "disk",
+    "contract",
+    "settings",
+    "environment",
+    "code",
+]
+"""Class of a failure; see `ddl_core.records.failures`."""
 
 
 class DDLError(Exception):
-    """Base class. The text names the wrong value, what is allowed and what to do next."""
+    """Base class. The text names the wrong value, what is allowed and what to do next.
+
+    Parameters
+    ----------
+    detail
+        The text, without what to do if `remedy` is given.
+    remedy
+        What to do next.
+    category
+        Class of the failure; by default that of the error's class.
+    """
+
+    category: Category | None = None
+
+    def __init__(
+        self, detail: str = "", *, remedy: str = "", category: Category | None = None
+    ) -> None:
+        super().__init__(f"{detail}; {remedy}" if remedy else detail)
+        self.detail, self.remedy = detail, remedy
+        self.category = category or self.category
 
 
 class SpecError(DDLError):
     """A run or a study asks for something that does not exist or does not fit together."""
 
+    category = "settings"
+
 
 class DataError(DDLError):
     """A dataset is missing, unreadable or not what its reader expects."""
 
+    category = "data"
+
 
 class RecordError(DDLError):
     """A result record cannot be read, written or trusted."""
+
+    category = "disk"
 
 
 class LaunchError(DDLError):
@@ -29,13 +75,19 @@ class Interrupted(DDLError):
     The name of the class is the kind that its record tells.
     """
 
+    category = "cancelled"
+
 
 class FairnessError(DDLError):
     """A run did not do what all strategies must do alike; its numbers cannot be compared."""
 
+    category = "contract"
+
 
 class NotInstalledError(DDLError):
     """An optional framework is not installed; only its own arm of a study is affected."""
+
+    category = "environment"
 
 
 def broken(rule: str, text: str) -> FairnessError:

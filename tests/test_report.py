@@ -13,7 +13,7 @@ from markupsafe import escape
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.launch import report
 from ddl_core.launch.report import write_report
-from ddl_core.records.asked import asked
+from ddl_core.records.ledger import find_study
 from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun, laptop, make_run, tree  # noqa: F401
 
@@ -59,7 +59,7 @@ def test_a_report_is_whole_and_stands_alone(
     index = write_report(tree, tmp_path / "sent" / "report", progress=False)
     pages = sorted(str(one.relative_to(index.parent)) for one in index.parent.rglob("*.html"))
     text = index.read_text()
-    study = asked("laptop", tree)
+    study = find_study("laptop", tree)
     assert study
     assert str(escape(study.question)) in text
     assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text

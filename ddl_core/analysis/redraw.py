@@ -41,8 +41,8 @@ from ddl_core.analysis.tables import (
 )
 from ddl_core.errors import RecordError
 from ddl_core.processes import die_with_parent
-from ddl_core.records.asked import asked, strays
 from ddl_core.records.damage import with_remedy
+from ddl_core.records.ledger import find_study, former_folders
 from ddl_core.records.paths import Tree
 
 PAPER = "paper"  # the folder of what only the paper states
@@ -217,7 +217,7 @@ def _part(tree: Tree, names: Names) -> _Part:
     runs = pd.concat([empty_table(), *map(read_table, paths)], ignore_index=True)
     measured = [read_windows(windows_path(path)) for path in paths]
     windows = pd.concat([empty_windows(), *measured], ignore_index=True)
-    study = asked(names[0], tree) if len(names) == 1 else None
+    study = find_study(names[0], tree) if len(names) == 1 else None
     tables = Tables(
         runs=runs,
         arms=arm_table(runs, windows),
@@ -226,7 +226,7 @@ def _part(tree: Tree, names: Names) -> _Part:
         profiles=profiles_table(tree, names),
         study=study,
     )
-    others = sum(len(strays(name, tree)) for name in names)
+    others = sum(len(former_folders(name, tree)) for name in names)
     known = [note for name in names for note in notes(tree, name)]
     return _Part(tables, Page(TOGETHER.join(names), (*_not_drawn(runs, others), *known)))
 

@@ -8,7 +8,7 @@ import pandas as pd
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import PAPER, notes
 from ddl_core.analysis.tables import counts, is_emulated, read_table
-from ddl_core.records.asked import asked
+from ddl_core.records.ledger import find_study
 from ddl_core.records.paths import Tree
 from ddl_core.records.storage import write_atomically
 
@@ -52,7 +52,7 @@ def page(tree: Tree, figures: Path) -> str:
 
 
 def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
-    runs, told = read_table(tree.tables / f"{name}.csv"), asked(name, tree)
+    runs, told = read_table(tree.tables / f"{name}.csv"), find_study(name, tree)
     yield f"## {told.question if told else name}"
     table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
     made = f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."

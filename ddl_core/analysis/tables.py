@@ -14,8 +14,8 @@ import pandas as pd
 
 from ddl_core.analysis import configuration, metrics, run_report
 from ddl_core.errors import RecordError
-from ddl_core.records.asked import own_folders
 from ddl_core.records.damage import Examined, examine
+from ddl_core.records.ledger import study_folders
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, Spent
@@ -171,7 +171,7 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
         If the study has no runs here, or the table cannot be written.
     """
     # Each record is read once for both.
-    read = [(_row(run), _windows(run)) for run in map(examine, own_folders(study, tree))]
+    read = [(_row(run), _windows(run)) for run in map(examine, study_folders(study, tree))]
     if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
@@ -253,7 +253,7 @@ def _frame(
 def _runs(runs_dir: Path) -> Iterator[Examined]:
     tree = Tree(runs_dir.parent)
     for study in tree.studies():
-        yield from map(examine, own_folders(study, tree))
+        yield from map(examine, study_folders(study, tree))
 
 
 def _row(run: Examined) -> dict[str, Any]:
@@ -432,7 +432,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
         as well. ``source`` is ``torch.profiler``. Damaged runs have no rows.
     """
     names = tree.studies() if studies is None else studies
-    folders = [folder for name in names for folder in own_folders(name, tree)]
+    folders = [folder for name in names for folder in study_folders(name, tree)]
     profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
     return _profile_frame(rows)

@@ -25,9 +25,18 @@ from ddl_core.cli.submit import cancel, submit
 from ddl_core.emulation import validity
 from ddl_core.errors import FairnessError, LaunchError, SpecError
 from ddl_core.records.agreement import statements
-from ddl_core.records.asked import kept, specs
 from ddl_core.records.damage import checked, verify
-from ddl_core.records.ledger import Entry, State, counts, entry, ledger, put_aside, remedies
+from ddl_core.records.ledger import (
+    Entry,
+    State,
+    counts,
+    entry,
+    ledger,
+    put_aside,
+    read_study,
+    remedies,
+    study_runs,
+)
 from ddl_core.records.paths import RunFiles, Tree, committed
 from ddl_core.records.run import read_epochs
 from ddl_core.spec.run import RunSpec
@@ -91,8 +100,8 @@ def run(
 
 def _check_study(name: str, spec: RunSpec, tree: Tree) -> None:
     """Refuse to put a run among those of a study that does not plan it: no figure would show it."""
-    study = kept(name, tree)
-    if study and spec.run_id not in {run.run_id for run in specs(study, tree)}:
+    study = read_study(name, tree)
+    if study and spec.run_id not in {run.run_id for run in study_runs(study, tree)}:
         raise SpecError(
             f"study {name!r} in {tree.runs} does not plan this run; choose another name with "
             "--study, or add the run to the study's file"

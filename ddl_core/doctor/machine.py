@@ -97,8 +97,7 @@ def box() -> Finding:
     try:
         nodes.check_support()
     except DDLError as error:
-        detail, _, remedy = str(error).partition("; ")
-        return Finding("box", "warn", detail, remedy)
+        return Finding("box", "warn", error.detail, error.remedy)
     return Finding("box", "ok", "nodes and shaped links can be made: emulated runs")
 
 

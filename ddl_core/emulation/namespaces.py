@@ -36,7 +36,7 @@ def unshare(kinds: int) -> None:
     """Give this process, which must have one thread, new namespaces; see unshare(2)."""
     if _libc.unshare(kinds):
         reason = os.strerror(ctypes.get_errno())
-        raise LaunchError(f"cannot make a namespace: {reason}; {PERMISSION_REMEDY}")
+        raise LaunchError(f"cannot make a namespace: {reason}", remedy=PERMISSION_REMEDY)
 
 
 def enter(namespace: int) -> None:

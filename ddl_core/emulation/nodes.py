@@ -114,8 +114,8 @@ def check_support() -> None:
     """
     if lacking := namespaces.missing(PROGRAMS):
         raise NotInstalledError(
-            f"a cluster in a box needs {', '.join(lacking)}; on Debian or Ubuntu: "
-            f"apt-get install {PACKAGE}"
+            f"a cluster in a box needs {', '.join(lacking)}",
+            remedy=f"on Debian or Ubuntu: apt-get install {PACKAGE}",
         )
     try:
         done = subprocess.run(
@@ -130,7 +130,8 @@ def check_support() -> None:
         raise LaunchError(f"making an emulated node took over {SUPPORT_TIMEOUT_S:.0f} s") from None
     if done.returncode:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise LaunchError(f"this machine cannot emulate a cluster: {reason}")
+        detail, _, remedy = reason.partition("; ")
+        raise LaunchError(f"this machine cannot emulate a cluster: {detail}", remedy=remedy)
 
 
 def build(wiring: Wiring) -> list[Node]:

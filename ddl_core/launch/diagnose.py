@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+from ddl_core.errors import Category
 from ddl_core.launch.commands import Allocation
 from ddl_core.records.failures import INTERRUPTIONS, classify
 from ddl_core.records.ledger import INTERRUPTED
@@ -64,9 +65,11 @@ def diagnose(
     for rank, code in killed or ended:
         if code == -signal.SIGTERM:  # and nobody failed before: all were told to end
             return _told_to_end(f"rank {rank} was told to end from outside", launcher_log(logs))
-        cause = OOM_KILLER if oom_kills and code == -signal.SIGKILL else ""
+        oom = oom_kills > 0 and code == -signal.SIGKILL
+        cause = OOM_KILLER if oom else ""
         text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
-        return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code)
+        category: Category | None = "out_of_memory" if oom else None
+        return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code, category)
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
         return Failure.of("Crashed", text + tail(rank_log(logs, 0)))

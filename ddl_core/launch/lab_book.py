@@ -7,6 +7,7 @@ from typing import Any
 from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.launch.diagnose import tail
 from ddl_core.private import Passing
+from ddl_core.records.failures import classify
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
 from ddl_core.records.storage import cannot_write
 
@@ -64,9 +65,10 @@ def execute(
                     start_timeout=KERNEL_START_S,
                 )
             except (RuntimeError, OSError) as error:
+                said = f"{error}{tail(Path(sockets) / LOG)}"
                 raise LaunchError(
-                    f"the kernel of {notebook.name} did not survive: {error}"
-                    + tail(Path(sockets) / LOG)
+                    f"the kernel of {notebook.name} did not survive: {said}",
+                    category=classify("Killed", said),
                 ) from None
     except PapermillExecutionError as error:
         if error.ename == KeyboardInterrupt.__name__:

@@ -15,8 +15,8 @@ from ddl_core.launch.screen import Screen, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
     complete_text,
+    finish_run,
     is_locked,
-    mark_failed,
 )
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.progress import fraction, read_progress
@@ -124,7 +124,7 @@ class LocalJob:
     def _record(self, error: DDLError) -> None:
         """Let the record say so if the kernel could not: it did not start, or was killed."""
         if not is_locked(self.run_dir) and self.state in ("planned", "submitted", "running"):
-            mark_failed(self.run_dir, Failure.of(type(error).__name__, str(error)))
+            finish_run(self.run_dir, Failure.of_error(error))
 
     def _keep_kernel(self, manager: Any) -> None:
         self._kernel = manager

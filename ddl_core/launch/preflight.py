@@ -152,6 +152,8 @@ def check_room(folder: Path) -> None:
     free = shutil.disk_usage(present).free
     if free < MIN_FREE_BYTES:
         raise LaunchError(
-            f"{free / 1e6:.0f} MB are free on the disk of {folder}; a run may need "
-            f"{MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another place with --results DIR"
+            f"{free / 1e6:.0f} MB are free on the disk of {folder}",
+            remedy=f"a run may need {MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another "
+            "place with --results DIR",
+            category="disk",
         )

@@ -17,7 +17,7 @@ from ddl_core import processes
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.launch import commands, diagnose, measuring, nsys, preflight, supervise
 from ddl_core.launch.commands import Allocation, environment
-from ddl_core.records.ledger import INTERRUPTED, complete_text, exclusive, mark_failed
+from ddl_core.records.ledger import INTERRUPTED, complete_text, exclusive, finish_run
 from ddl_core.records.paths import RunFiles, locate
 from ddl_core.records.progress import WAITING, Standing, read_progress
 from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
@@ -118,11 +118,8 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
     """Open a new attempt in the record; return the folder of its logs."""
     files.error.unlink(missing_ok=True)
     files.progress.unlink(missing_ok=True)
-    for attempt in record.attempts:
-        if attempt.status == "running":
-            attempt.status = "failed"
-            gone = "its process was gone"
-            attempt.error = Failure(kind=INTERRUPTED, message=gone, category="killed")
+    gone = Failure(kind=INTERRUPTED, message="its process was gone", category="killed")
+    record.close_attempts(gone, ended_utc=None)
     logs = files.attempt(len(record.attempts))
     job = Allocation.current()
     record.attempts.append(
@@ -240,15 +237,15 @@ def _recorded(directory: Path) -> Iterator[None]:
     try:
         yield
     except Failed as error:
-        mark_failed(directory, error.cause)
+        finish_run(directory, error.cause)
         raise LaunchError(f"run {directory.name} failed: {error}") from None
     except DDLError as error:
-        mark_failed(directory, Failure.of(type(error).__name__, str(error)))
+        finish_run(directory, Failure.of_error(error))
         raise
     except KeyboardInterrupt as error:
         with processes.undisturbed():
             # A job stops its run likewise, at the notice of its time limit.
             others = "the user or its job" if Allocation.current() else "the user"
             cause = f"stopped by {str(error) or others} before its end"
-            mark_failed(directory, Failure.of(INTERRUPTED, cause))
+            finish_run(directory, Failure.of(INTERRUPTED, cause))
         raise

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_core.launch.lab_book import execute
-from ddl_core.records.asked import asked, own_folders
+from ddl_core.records.ledger import find_study, study_folders
 from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_core.records.run import RunRecord, read_record
 from ddl_core.records.storage import cannot_write
@@ -129,7 +129,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> Study:
             book = _write_page(run.notebook, target, folder, code=True)
             books.append(book._replace(title=run.directory.name))
     linked = Page(table.name, f"tables/{table.name}") if table.is_file() else None
-    question = asked(study, tree)
+    question = find_study(study, tree)
     figures = [tree.figures / study / f"{name}.png" for name in ANSWERS]
     drawn = next((path for path in figures if path.is_file()), None)
     content = base64.b64encode(drawn.read_bytes()).decode() if drawn else ""
@@ -142,7 +142,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> Study:
 def _facts(study: str, tree: Tree) -> list[str]:
     """Return how many runs there are, when and where they were made, and by which commit."""
     records: list[RunRecord] = []
-    for folder in own_folders(study, tree):
+    for folder in study_folders(study, tree):
         with suppress(RecordError):  # the pages name what cannot be read
             records.append(read_record(folder))
     by_state = Counter(one.status for one in records)

@@ -1,26 +1,12 @@
-"""Why runs end badly: a few classes, each with what to do about it, and how one is told."""
+"""Classes of failure, what to do about each, and the class of an error of a library or of a job.
+
+Errors of this project carry their class: `DDLError.category`.
+"""
 
 import re
 import signal
-from typing import Literal
 
-Category = Literal[
-    "out_of_memory",
-    "shared_memory",
-    "time_limit",
-    "cancelled",
-    "node_failure",
-    "killed",
-    "rendezvous",
-    "collective",
-    "stalled",
-    "data",
-    "disk",
-    "contract",
-    "settings",
-    "environment",
-    "code",
-]
+from ddl_core.errors import Category, DDLError
 
 REMEDIES: dict[Category, str] = {
     "out_of_memory": "a smaller local_batch_size (or, in main memory, fewer loader_workers); "
@@ -48,14 +34,9 @@ REMEDIES: dict[Category, str] = {
     "code": "a fault of this project or of a library; error.json and logs/ have the traceback",
 }
 
-# A kind that leaves no doubt. Errors of this project, then those of others by their class's name.
+# A kind that leaves no doubt: errors of this project, and names of classes of others.
 _BY_KIND: dict[str, Category] = {
-    "DataError": "data",
-    "FairnessError": "contract",
-    "SpecError": "settings",
-    "RecordError": "disk",
-    "NotInstalledError": "environment",
-    "Interrupted": "cancelled",
+    **{one.__name__: one.category for one in DDLError.__subclasses__() if one.category},
     "Timeout": "stalled",
     "TimeLimit": "time_limit",
     "MemoryError": "out_of_memory",
@@ -74,10 +55,10 @@ _BY_TEXT: list[tuple[Category, str]] = [
         "shared_memory",
         r"</torch_\d|/dev/shm|shared memory\(shm\)|dataloader's workers are out of shared memory",
     ),
-    ("disk", r"no space left on device|disk quota exceeded|free on the disk of"),
+    ("disk", r"no space left on device|disk quota exceeded"),
     (
         "out_of_memory",
-        r"out of memory|out of shared memory|out-of-memory killer|oom[-_ ]kill"
+        r"out of memory|out of shared memory|oom[-_ ]kill"
         r"|can(?:'|no)t allocate memory|bad_alloc|_STATUS_ALLOC_FAILED",
     ),
     ("time_limit", r"due to time limit"),
@@ -94,7 +75,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
         r"|collective operation timeout|NCCL error|nccl(?:Remote|System|Internal)Error"
         r"|Horovod has been shut down|Collective ops is aborted",
     ),
-    ("killed", r"killed by signal: killed|did not survive"),
+    ("killed", r"killed by signal: killed"),
     ("environment", r"No module named|cannot open shared object file|command not found"),
 ]
 

@@ -1,5 +1,9 @@
-"""What became of each run of a study, who may work on a run now, and how one is closed."""
+"""The runs of a study: which there are, the state of each, its lock, and how one is finished.
 
+``study.json`` beside the runs is a copy of the study as it was planned last. No run needs it.
+"""
+
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
-from ddl_core.errors import Interrupted, LaunchError, RecordError, SpecError
-from ddl_core.records.asked import keep, specs, strays
-from ddl_core.records.failures import Category, remedy
-from ddl_core.records.paths import RunFiles, Tree, portable
-from ddl_core.records.run import Attempt, Failure, RunRecord, Status, read_record, write_record
-from ddl_core.records.storage import free_room, now
+from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
+from ddl_core.records.failures import remedy
+from ddl_core.records.paths import STUDIES, RunFiles, Tree, portable
+from ddl_core.records.run import Failure, RunRecord, Status, read_record, write_record
+from ddl_core.records.storage import cannot_write, free_room, now, write_atomically
 from ddl_core.spec.gate import some
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
@@ -40,10 +44,61 @@ class Entry:
     record: RunRecord | None = None  # where there is one that can be read
 
 
+def read_study(name: str, tree: Tree) -> Study | None:
+    """Return a study as it was planned; None where nobody kept it."""
+    try:
+        return Study.model_validate_json(tree.asked(name).read_bytes())
+    except (OSError, ValidationError):
+        return None  # of an older version, or damaged: planning the study writes it anew
+
+
+def find_study(name: str, tree: Tree) -> Study | None:
+    """Return a study as it was planned, else as the project has it; None where nobody knows it."""
+    try:
+        return read_study(name, tree) or Study.load(STUDIES / f"{name}.yaml")
+    except SpecError:
+        return None
+
+
+def write_study(study: Study, tree: Tree) -> None:
+    """Write ``study.json``, where it does not say the same already."""
+    if read_study(study.name, tree) != study:
+        write_atomically(tree.asked(study.name), study.model_dump_json(indent=1) + "\n")
+
+
+def study_runs(study: Study, tree: Tree) -> list[RunSpec]:
+    """Return the runs of a study: its grid, then what blocks needed beyond its repeats."""
+    runs = study.expand()
+    if study.turns is not None:
+        further = map(study.reference, itertools.count(study.repeats))
+        there = tree.study(study.name)
+        runs += itertools.takewhile(lambda spec: (there / spec.run_id).is_dir(), further)
+    return runs
+
+
+def study_folders(name: str, tree: Tree) -> list[Path]:
+    """Return the folders of the runs that a study has as it was planned last.
+
+    All that are there where nobody kept the study, or where it cannot be planned here.
+    """
+    folders, study = tree.run_folders(name), read_study(name, tree)
+    try:
+        own = {spec.run_id for spec in study_runs(study, tree)} if study else None
+    except SpecError:  # it names what is not installed here
+        own = None
+    return folders if own is None else [one for one in folders if one.name in own]
+
+
+def former_folders(name: str, tree: Tree) -> list[Path]:
+    """Return the folders of the runs that a study had once, and has no more."""
+    own = set(study_folders(name, tree))
+    return [one for one in tree.run_folders(name) if one not in own]
+
+
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
     """Write a ``planned`` record for every run that has none; return the ledger.
 
-    What is asked is kept beside the runs, see `asked`. `data_dir` is the folder of the dataset; by
+    `data_dir` is the folder of the dataset; by
     default the tree's own folder of that name.
 
     Raises
@@ -52,7 +107,7 @@ def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
         If the runs that are there under this name are of another study.
     """
     _check_same(study, tree)
-    keep(study, tree)
+    write_study(study, tree)
     for spec in study.expand():
         plan_one(spec, study.name, tree, data_dir)
     return ledger(study, tree)
@@ -101,12 +156,12 @@ def ledger(
 ) -> list[Entry]:
     """Return one entry per run of the study, in running order; `look` may stand in for `entry`."""
     folder = tree.study(study.name)
-    return [(look or entry)(spec, folder / spec.run_id) for spec in specs(study, tree)]
+    return [(look or entry)(spec, folder / spec.run_id) for spec in study_runs(study, tree)]
 
 
 def put_aside(study: str, tree: Tree) -> str:
     """Name the runs that a study had once and has no more; nothing where there are none."""
-    found = strays(study, tree)
+    found = former_folders(study, tree)
     if not found:
         return ""
     names = some([folder.name for folder in found])
@@ -175,10 +230,7 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
             "file system without locks (flock), remove that file"
         ) from None
     except OSError as error:
-        raise RecordError(
-            f"cannot write to {lock.parent}: {error.strerror}; make it writable, "
-            "or choose another place with --results DIR or DDL_RESULTS"
-        ) from None
+        raise cannot_write(lock.parent, error) from None
     try:
         yield
     finally:
@@ -199,8 +251,11 @@ def is_locked(directory: Path) -> bool:
         return False
 
 
-def mark_failed(directory: Path, cause: Failure) -> None:
+def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> None:
     """Write into the record of a run why it failed, unless it is complete.
+
+    The start that is at work ends with it. With `restate` the last start gets the new cause also
+    where it ended with the one that the record tells now.
 
     Raises
     ------
@@ -210,9 +265,11 @@ def mark_failed(directory: Path, cause: Failure) -> None:
     record = read_record(directory)
     if record.status == "completed":
         return
-    before, record.status, record.error = record.status, "failed", cause
-    if record.attempts and record.attempts[-1].status == "running":
-        _close(record.attempts[-1], cause)
+    before = record.status
+    record.close_attempts(cause, now())
+    if restate and record.attempts and record.attempts[-1].error == record.error:
+        record.attempts[-1].error = cause
+    record.status, record.error = "failed", cause
     free_room(RunFiles(directory).reserve)
     try:
         write_record(directory, record)
@@ -223,24 +280,10 @@ def mark_failed(directory: Path, cause: Failure) -> None:
         ) from None
 
 
-def restate(directory: Path, cause: Failure) -> None:
-    """Replace why a run failed, also in its last attempt where that gives the same cause."""
-    record = read_record(directory)
-    if record.status == "completed":
-        return
-    if record.attempts and record.attempts[-1].error == record.error:
-        _close(record.attempts[-1], cause)
-    record.status, record.error = "failed", cause
-    write_record(directory, record)
-
-
-def _close(attempt: Attempt, cause: Failure) -> None:
-    attempt.status, attempt.error = "failed", cause
-    attempt.ended_utc = attempt.ended_utc or now()
-
-
-def amend(run_dir: Path, job_id: str | None, cause: Callable[[RunRecord], Failure | None]) -> None:
-    """Mark a run as failed by what `cause` makes of its record, unless that is None.
+def finish_idle_run(
+    directory: Path, job_id: str | None, cause: Callable[[RunRecord], Failure | None]
+) -> None:
+    """Finish a run of a job by what `cause` makes of its record, unless that is None.
 
     Raises
     ------
@@ -249,10 +292,10 @@ def amend(run_dir: Path, job_id: str | None, cause: Callable[[RunRecord], Failur
     RecordError
         If the record cannot be read or written.
     """
-    with exclusive(RunFiles(run_dir).lock, f"run {run_dir.name}"):
-        record = read_record(run_dir)
+    with exclusive(RunFiles(directory).lock, f"run {directory.name}"):
+        record = read_record(directory)
         if record.job_id == job_id and (found := cause(record)):
-            mark_failed(run_dir, found)
+            finish_run(directory, found)
 
 
 def complete_text(record: RunRecord, directory: Path) -> str:

@@ -18,113 +18,55 @@ PUBLISHED = PROJECT / "data" / "published"
 SEEDS = PROJECT / "data" / "seeds"
 
 
-@dataclass(frozen=True)
 class RunFiles:
     """Every file of one run; `directory` is the run's own folder."""
 
-    directory: Path
-
-    @property
-    def record(self) -> Path:
-        """``run.json``: what was asked for, where it ran, how it ended."""
-        return self.directory / "run.json"
-
-    @property
-    def epochs(self) -> Path:
-        """``epochs.jsonl``: one line per epoch and phase."""
-        return self.directory / "epochs.jsonl"
-
-    @property
-    def profile(self) -> Path:
-        """``profile.json``: where the time of the watched steps went, if any were."""
-        return self.directory / "profile.json"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.record = directory / "run.json"  # settings, where it ran, how it ended
+        self.epochs = directory / "epochs.jsonl"  # one line per epoch and phase
+        self.profile = directory / "profile.json"  # where the time of the watched steps went
+        self.notebook = directory / "run.ipynb"  # the executed notebook, the run's lab book
+        self.checkpoint = directory / "checkpoint.pt"  # newest state that a run can continue from
+        self.state = directory / "checkpoint.npz"  # the same of another library than torch
+        self.initial = directory / "initial.npz"  # initial weights, of another library than torch
+        self.progress = directory / "progress.json"  # where rank 0 is now; the sign of life
+        self.logs = directory / "logs"  # output of the ranks
+        self.script = directory / "job.sh"  # the script that was handed to SLURM
+        self.error = directory / "error.json"  # what the first failing rank had to say
+        self.reserve = directory / ".reserve"  # room on the disk for telling how the run ended
+        self.lock = directory / ".lock"  # held by the process that executes the run
 
     def trace(self, rank: int) -> Path:
-        """``profile/rank_<n>.trace.json.gz``: what the profiler saw, for ui.perfetto.dev."""
+        """Return the file of what the profiler saw, for ui.perfetto.dev."""
         return self.directory / "profile" / f"rank_{rank}.trace.json.gz"
 
-    @property
-    def notebook(self) -> Path:
-        """``run.ipynb``: the executed notebook, the run's lab book."""
-        return self.directory / "run.ipynb"
-
-    @property
-    def checkpoint(self) -> Path:
-        """``checkpoint.pt``: the newest state a run can continue from."""
-        return self.directory / "checkpoint.pt"
-
-    @property
-    def initial(self) -> Path:
-        """``initial.npz``: the weights that a run of another library than torch begins with."""
-        return self.directory / "initial.npz"
-
-    @property
-    def state(self) -> Path:
-        """``checkpoint.npz``: that state, of a run of another library."""
-        return self.directory / "checkpoint.npz"
-
-    @property
-    def progress(self) -> Path:
-        """``progress.json``: where rank 0 is now; doubles as the sign of life."""
-        return self.directory / "progress.json"
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the ranks' output."""
-        return self.directory / "logs"
-
     def attempt(self, number: int) -> Path:
-        """``logs/attempt_<n>/``: the output of one start."""
+        """Return the folder of the output of one start."""
         return self.logs / f"attempt_{number}"
 
-    @property
-    def script(self) -> Path:
-        """``job.sh``: what was handed to SLURM, if it was."""
-        return self.directory / "job.sh"
 
-    @property
-    def error(self) -> Path:
-        """``error.json``: what the first failing rank had to say."""
-        return self.directory / "error.json"
-
-    @property
-    def reserve(self) -> Path:
-        """``.reserve``: room on the disk that is kept for telling how the run ended."""
-        return self.directory / ".reserve"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that executes the run."""
-        return self.directory / ".lock"
-
-
-@dataclass(frozen=True)
 class BoxFiles:
-    """What an emulated run notes of its cluster; `logs` is the folder of one start."""
+    """Counters of an emulated run; `logs` is the folder of one start."""
 
-    logs: Path
-
-    @property
-    def links(self) -> Path:
-        """``box/links.json``: what each link carried before the run."""
-        return self.logs / "box" / "links.json"
+    def __init__(self, logs: Path) -> None:
+        self.folder = logs / "box"
+        self.links = self.folder / "links.json"  # rate of each link before the run
 
     def rank(self, number: int) -> Path:
-        """``box/rank_<n>.jsonl``: what a rank noted of each epoch."""
-        return self.logs / "box" / f"rank_{number}.jsonl"
+        """Return the file of a rank: a line of counters for each epoch."""
+        return self.folder / f"rank_{number}.jsonl"
 
 
-@dataclass(frozen=True)
 class ProbeFiles(RunFiles):
     """Every file of one probe; its logs, script and error are where those of a run are."""
 
-    @property
-    def record(self) -> Path:
-        """``probe.json``: what was asked for, and what the ranks found."""
-        return self.directory / "probe.json"
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.record = directory / "probe.json"  # what was asked for, and what the ranks found
 
     def answer(self, rank: int) -> Path:
-        """``rank_<n>.json``: what a rank has found so far; doubles as its sign of life."""
+        """Return the file of what a rank has found so far; doubles as its sign of life."""
         return self.directory / f"rank_{rank}.json"
 
     def answers(self) -> list[Path]:
@@ -150,7 +92,7 @@ class Tree:
 
     @property
     def probes(self) -> Path:
-        """``probes/<name>/``: what `ddl doctor` measured between ranks."""
+        """``probes/<name>/``: measurements of `ddl doctor`."""
         return self.root / "probes"
 
     @property

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.records.asked import strays
 from ddl_core.records.damage import verify
+from ddl_core.records.ledger import former_folders
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.run import RunRecord
 from ddl_core.records.storage import write_atomically
@@ -37,7 +37,7 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
         raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
     done = Published()
     copies: list[tuple[Path, Path]] = []
-    others = strays(study, source)
+    others = former_folders(study, source)
     for one in found:
         folder, record = one.directory, one.record
         assert record is not None  # else there is a damage

@@ -5,18 +5,32 @@ sees a complete record. ``epochs.jsonl`` only grows, one line per epoch and phas
 """
 
 import errno
-import json
+import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AllowInfNan, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AllowInfNan,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from ddl_core.errors import RecordError
-from ddl_core.records.failures import Category, classify
+from ddl_core.errors import Category, DDLError, RecordError
+from ddl_core.records.failures import classify
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import PACKAGES
-from ddl_core.records.storage import Strict, cannot_write, now, write_atomically
+from ddl_core.records.storage import (
+    Strict,
+    cannot_write,
+    now,
+    read_json,
+    read_text,
+    write_atomically,
+)
 from ddl_core.spec import registry
 from ddl_core.spec.gate import describe, escaped
 from ddl_core.spec.run import RunSpec
@@ -28,6 +42,7 @@ READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
 METHOD_VERSION = 2
+_SAME = 1e-6  # relative: a quotient computed twice
 EMULATION = "emulation"  # key in the `system` of a record
 
 # What a record is that names a strategy, loader or network of a package that is not here.
@@ -72,12 +87,22 @@ class Failure(Strict):
 
     @classmethod
     def of(
-        cls, kind: str, message: str, rank: int | None = None, exit_code: int | None = None
+        cls,
+        kind: str,
+        message: str,
+        rank: int | None = None,
+        exit_code: int | None = None,
+        category: Category | None = None,
     ) -> "Failure":
-        """Return a failure with its class, see `classify`; its message as a file can hold it."""
-        message = escaped(message)
-        category = classify(kind, message, exit_code=exit_code)
+        """Return a failure with its class, by default that of `classify`."""
+        message = escaped(message)  # as a file can hold it
+        category = category or classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
+
+    @classmethod
+    def of_error(cls, error: DDLError) -> "Failure":
+        """Return the failure of a run that ended with an error of this project."""
+        return cls.of(type(error).__name__, str(error), category=error.category)
 
     @property
     def told(self) -> Category:
@@ -164,11 +189,27 @@ class RunRecord(Strict):
             Emulation.model_validate(system[EMULATION])
         return system
 
+    @model_validator(mode="after")
+    def _is_of_its_spec(self) -> Self:
+        if self.spec.run_id != self.run_id:
+            raise ValueError(f"its spec is not that of its run_id, but of {self.spec.run_id}")
+        for name in ("world_size", "global_batch_size"):
+            if getattr(self, name) != getattr(self.spec, name):
+                given = getattr(self.spec, name)
+                raise ValueError(f"{name} = {getattr(self, name)}, but its spec gives {given}")
+        return self
+
     @property
     def emulation(self) -> Emulation | None:
         """Facts of an emulated run; None where there are none."""
         facts = (self.system or {}).get(EMULATION)
         return Emulation.model_validate(facts) if facts else None
+
+    def close_attempts(self, cause: Failure, ended_utc: str | None) -> None:
+        """End the starts that still are said to be running."""
+        for attempt in self.attempts:
+            if attempt.status == "running":
+                attempt.status, attempt.error, attempt.ended_utc = "failed", cause, ended_utc
 
     @classmethod
     def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":
@@ -240,6 +281,20 @@ class EpochRecord(Strict):
         None, description="place in the order of the arms that took turns; null if none did"
     )
 
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.corrupt_images > self.samples:
+            raise ValueError(f"corrupt_images = {self.corrupt_images} of samples = {self.samples}")
+        rate = self.samples / self.wall_s
+        if not math.isclose(self.throughput_samples_per_s, rate, rel_tol=_SAME):
+            raise ValueError(
+                f"throughput_samples_per_s = {self.throughput_samples_per_s:g}, but samples / "
+                f"wall_s = {rate:g}"
+            )
+        if self.top1 is not None and self.top5 is not None and self.top1 > self.top5:
+            raise ValueError(f"top1 = {self.top1:g} is more than top5 = {self.top5:g}")
+        return self
+
 
 def write_record(directory: Path, record: RunRecord) -> None:
     """Write ``run.json`` of a run atomically."""
@@ -256,7 +311,7 @@ def read_record(directory: Path) -> RunRecord:
         names what a package brings that is not installed here.
     """
     path = RunFiles(directory).record
-    content = _parse(path, _read(path))
+    content = read_json(path)
     version = content.get("schema_version")
     if version not in READABLE:
         known = ", ".join(map(str, READABLE))
@@ -336,7 +391,7 @@ def read_rows(directory: Path) -> list[EpochRecord]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(_read(path).split("\n")[:-1], start=1):
+    for number, line in enumerate(read_text(path).split("\n")[:-1], start=1):
         try:
             rows.append(EpochRecord.model_validate_json(line))
         except ValidationError as error:
@@ -354,30 +409,5 @@ def newest(rows: list[EpochRecord]) -> list[EpochRecord]:
 
 
 def read_epochs(directory: Path) -> list[EpochRecord]:
-    """Return the rows of a run that count: `newest` of `read_rows`.
-
-    Raises
-    ------
-    RecordError
-        If a finished line is not a valid row.
-    """
+    """Return the rows of a run that count: `newest` of `read_rows`."""
     return newest(read_rows(directory))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is not UTF-8 text: {error}") from None
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"{path} holds {type(content).__name__}, not an object")
-    return content

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -85,9 +85,31 @@ def free_room(path: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> RecordError:
     """Return the error that says what to do when `path` cannot be written."""
     return RecordError(
-        f"cannot write {path}: {error.strerror}; free some space or make the folder writable, "
-        "or choose another place with --results DIR or DDL_RESULTS"
+        f"cannot write {path}: {error.strerror}",
+        remedy="free some space or make the folder writable, or choose another place with "
+        "--results DIR or DDL_RESULTS",
     )
+
+
+def read_text(path: Path, remedy: str = "") -> str:
+    """Read a file of a record; the error for a missing one carries `remedy`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}", remedy=remedy) from None
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is not UTF-8 text: {error}") from None
+
+
+def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Read a file that holds a JSON object; `remedy` as `read_text`."""
+    try:
+        content = json.loads(read_text(path, remedy))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"{path} holds {type(content).__name__}, not an object")
+    return content
 
 
 def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:
@@ -98,13 +120,8 @@ def read_versioned(path: Path, model: type[Record], kind: str, version: int, rem
     RecordError
         If it is missing (then with a `remedy`), not JSON, of another version, or has a wrong field.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}; {remedy}") from None
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not JSON: {error}") from None
-    found = content.get(f"{kind}_version") if isinstance(content, dict) else None
+    content = read_json(path, remedy)
+    found = content.get(f"{kind}_version")
     if found != version:
         raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
     try:

@@ -19,8 +19,8 @@ from ddl_core.analysis.plot.canvas import save_figure
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import Redrawn, pictures, redraw
 from ddl_core.errors import RecordError
-from ddl_core.records.asked import keep
 from ddl_core.records.damage import REMEDY
+from ddl_core.records.ledger import write_study
 from ddl_core.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
 from ddl_core.spec.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
@@ -131,7 +131,7 @@ def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
     now = make_run(eval_images=6, strategy="ddp")
     make_run(study="other")
     base = {**SPEC, "eval_images": 6, "strategy": "ddp"}
-    keep(Study(name="laptop", question="Q?", base=base, repeats=1), tree)
+    write_study(Study(name="laptop", question="Q?", base=base, repeats=1), tree)
     done = redraw(tree, figures=tree.figures)
     assert "laptop (1 runs: 1 completed): " in "\n".join(done.told())
     table = pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")
@@ -313,7 +313,7 @@ def test_the_question_of_a_study_is_where_its_figures_are_drawn(
     tree: Tree, make_run: MakeRun
 ) -> None:
     make_run()
-    keep(Study(name="laptop", question="Who is first?", base=SPEC), tree)
+    write_study(Study(name="laptop", question="Who is first?", base=SPEC), tree)
     redrawing._tabulate(tree, 1.0, "laptop")
     part = redrawing._part(tree, ("laptop",))
     assert part.tables.study is not None

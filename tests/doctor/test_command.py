@@ -32,7 +32,8 @@ def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
     doctor: Doctor, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
-        raise LaunchError("this machine cannot emulate a cluster: no namespace; call it as root")
+        detail = "this machine cannot emulate a cluster: no namespace"
+        raise LaunchError(detail, remedy="call it as root")
 
     monkeypatch.setattr(nodes, "check_support", refuse)
     found = findings(result := doctor("--json", "--data", images))["box"]

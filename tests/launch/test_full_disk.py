@@ -11,7 +11,7 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_core.rank import entry
 from ddl_core.records import ledger
-from ddl_core.records.ledger import mark_failed
+from ddl_core.records.ledger import finish_run
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import Attempt, Failure, read_record, write_record
 from ddl_core.records.storage import RESERVE_BYTES, cannot_write, keep_room, now
@@ -52,7 +52,7 @@ def test_what_a_rank_has_to_say_and_the_record_find_room(
     except RecordError as error:
         entry.report(directory, error)
     assert "No space left on device" in RunFiles(directory).error.read_text()
-    mark_failed(directory, CAUSE)
+    finish_run(directory, CAUSE)
     record = read_record(directory)
     assert (record.status, record.error) == ("failed", CAUSE)
     assert record.attempts[-1].status == "failed"
@@ -68,7 +68,7 @@ def test_a_record_that_cannot_be_written_at_all_is_told(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ledger, "write_record", refuse)
     with pytest.raises(RecordError) as caught:
-        mark_failed(directory, CAUSE)
+        finish_run(directory, CAUSE)
     for words in ("No space left", "cannot say so and remains 'running'", "Read-only file system"):
         assert words in str(caught.value)
 

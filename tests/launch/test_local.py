@@ -102,7 +102,7 @@ def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
         raise RecordError("the disk is full")
 
     monkeypatch.setattr(lab_book, "write_lab_book", fail)
-    monkeypatch.setattr(local, "mark_failed", refuse)
+    monkeypatch.setattr(local, "finish_run", refuse)
     with pytest.raises(RecordError, match="the disk is full"):
         Local().submit(planned()).wait(timeout=10)
 

@@ -62,9 +62,12 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "record a list": (lambda files: files.record.write_text("[]"), "holds list, not an object"),
     "spec changed": (
         record(lambda content: content["spec"].update(base_lr=9.0)),
-        "run.json: its spec is not that of its run_id, but of single-",
+        "its spec is not that of its run_id, but of single-",
     ),
-    "run_id changed": (record(lambda content: content.update(run_id="x")), "of run 'x' of study"),
+    "run_id changed": (
+        record(lambda content: content.update(run_id="x")),
+        "its spec is not that of its run_id, but of single-",
+    ),
     "of another study": (
         record(lambda content: content.update(study="x")),
         "a copied run would count twice",
@@ -112,7 +115,7 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     ),
     "profile": (
         lambda files: files.profile.write_text("{"),
-        "profile.json is not JSON",
+        "profile.json is not valid JSON",
     ),
 }
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.records.asked import asked, keep
+from ddl_core.records.ledger import find_study, write_study
 from ddl_core.records.paths import RunFiles, Tree, results
 from ddl_core.records.profile import ProfileRecord, write_profile
 from ddl_core.records.publish import publish
@@ -120,6 +120,6 @@ def test_what_cannot_be_read_is_not_published(target: Tree) -> None:
 def test_what_the_study_asked_goes_with_it(target: Tree) -> None:
     completed()
     study = Study(name="test", question="Why?", base=TINY)
-    keep(study, results())
+    write_study(study, results())
     publish("test", results(), target)
-    assert asked("test", target) == study
+    assert find_study("test", target) == study

@@ -14,7 +14,7 @@ from ddl_core.launch.commands import BLOCK, PLACE
 from ddl_core.launch.local import run_one
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import die_with_parent, stoppable, undisturbed
-from ddl_core.records.ledger import INTERRUPTED, amend, restate
+from ddl_core.records.ledger import INTERRUPTED, finish_idle_run, finish_run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, RunRecord, read_record
 
@@ -136,7 +136,7 @@ def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:
     stuck = before is not None and starts > before[0] and written == before[1]
     goes_on = GOES_ON if written or before else LATE
     kind, text = ("TimeLimit", NO_HEADWAY) if stuck else (INTERRUPTED, goes_on)
-    restate(run_dir, Failure(kind=kind, message=text, category="time_limit"))
+    finish_run(run_dir, Failure(kind=kind, message=text, category="time_limit"), restate=True)
     return 1 if stuck else STOPPED
 
 
@@ -145,7 +145,7 @@ def _say_no_turn(run_dir: Path, noticed: bool) -> None:
     category = "time_limit" if noticed else "cancelled"
     cause = Failure(kind=INTERRUPTED, message=NO_TURN, category=category)
     with suppress(DDLError):  # it is at work elsewhere
-        amend(
+        finish_idle_run(
             run_dir,
             os.environ.get("SLURM_JOB_ID"),
             lambda record: cause if record.status == "submitted" else None,

@@ -19,7 +19,7 @@ from ddl_core.launch.slurm.scheduler import (
 )
 from ddl_core.launch.slurm.script import job_name, may_be_of
 from ddl_core.records.failures import INTERRUPTIONS, classify
-from ddl_core.records.ledger import INTERRUPTED, Entry, State, amend, entry
+from ddl_core.records.ledger import INTERRUPTED, Entry, State, entry, finish_idle_run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, RunRecord
 
@@ -64,7 +64,7 @@ def _settle(item: Entry, job: EndedJob, begun: bool) -> None:
             return None
         return _cause(record, job, RunFiles(item.directory).logs, begun)
 
-    amend(item.directory, item.job_id, cause)
+    finish_idle_run(item.directory, item.job_id, cause)
 
 
 def _cause(record: RunRecord, job: EndedJob, logs: Path, begun: bool) -> Failure:
@@ -142,7 +142,7 @@ def cancel(items: list[Entry]) -> None:
     scheduler.cancel(*numbers(items))
     for item in items:
         with suppress(LaunchError):  # it has just begun, and will say by itself that it was stopped
-            amend(item.directory, item.job_id, _cancelled)
+            finish_idle_run(item.directory, item.job_id, _cancelled)
 
 
 def _cancelled(record: RunRecord) -> Failure | None:

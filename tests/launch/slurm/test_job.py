@@ -22,7 +22,7 @@ from ddl_core.launch.plan import pending
 from ddl_core.launch.slurm import job
 from ddl_core.launch.slurm.script import Options, Place, render
 from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.ledger import entry, is_locked, mark_failed
+from ddl_core.records.ledger import entry, finish_run, is_locked
 from ddl_core.records.paths import PROJECT, RunFiles
 from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
 from ddl_core.records.storage import now
@@ -193,7 +193,7 @@ class Runs:
             self.set(run_dir, "failed", Failure.of("DataError", "its own"))
             raise LaunchError("its own")
         elif act.startswith("SIG"):
-            mark_failed(run_dir, Failure.of("Interrupted", "stopped"))
+            finish_run(run_dir, Failure.of("Interrupted", "stopped"))
             os.kill(os.getpid(), signal.Signals[act])
         return read_record(run_dir)
 
