@@ -16,7 +16,7 @@ from ddl_core.launch.diagnose import tail
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.reconcile import settled
 from ddl_core.launch.slurm.submit import submit_job
-from ddl_core.records.ledger import Entry, amend, entry
+from ddl_core.records.ledger import Entry, entry, finish_idle_run
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.probe import ProbeRecord, read_probe, write_probe
 from ddl_core.records.progress import Standing
@@ -130,4 +130,4 @@ def _close(item: Entry) -> None:
         return Failure.of("NotStarted", text) if open_still else None
 
     with suppress(LaunchError):  # at work after all
-        amend(item.directory, item.job_id, cause)
+        finish_idle_run(item.directory, item.job_id, cause)
