@@ -90,6 +90,5 @@ def _run(path: Path) -> dict[str, Any]:
     if folder.name != "nsys" or not RunFiles(directory := folder.parents[2]).record.exists():
         return {}
     record = read_record(directory)
-    named = ("strategy", "loader", "data_format", "model", "world_size")
-    spec = {name: getattr(record.spec, name) for name in named}
+    spec = {name: getattr(record.spec, name) for name in tables.PROFILED}
     return {"study": record.study, "run_id": record.run_id, **spec}

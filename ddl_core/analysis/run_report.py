@@ -41,7 +41,7 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
         If the record or the epochs of the run cannot be read.
     """
     record, epochs = read_record(Path(run_dir)), read_epochs(Path(run_dir))
-    method, missing = told(record)
+    method, missing = _measured(record)
     if method is None:
         return f"energy: not measured ({missing})"
     total = kwh(epochs)
@@ -58,8 +58,8 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
     return "\n  ".join(lines)
 
 
-def told(record: RunRecord) -> tuple[str | None, str | None]:
-    """Return what the record says was measured, and what not and why."""
+def _measured(record: RunRecord) -> tuple[str | None, str | None]:
+    """Return how the energy was measured, and what was not and why."""
     system = record.system or {}
     unknown = "the run is older than the measurement, or never started"
     return system.get("energy_method"), system.get("energy_missing", unknown)

@@ -5,20 +5,21 @@ share of time.
 """
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
 
-from ddl_core.analysis import configuration, metrics, run_report
+from ddl_core.analysis import configuration, metrics
 from ddl_core.errors import RecordError
 from ddl_core.records.damage import Examined, examine
 from ddl_core.records.ledger import study_folders
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profile import ProfileRecord, RankProfile, read_profile
-from ddl_core.records.run import EpochRecord, RunRecord, Spent
+from ddl_core.records.profile import read_profile
+from ddl_core.records.run import EpochRecord, RunRecord, Spent, Turn
 from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 
@@ -33,22 +34,8 @@ WINDOW = "window"
 UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
 DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
 KERNELS = "kernel time"
-
-PROFILE_COLUMNS = {
-    "study": "string",
-    "run_id": "string",
-    "strategy": "string",
-    "loader": "string",
-    "data_format": "string",
-    "model": "string",
-    "world_size": "Int64",
-    "device": "string",
-    "rank": "Int64",
-    "share": "string",
-    "of": "string",
-    "value": "float64",
-    "source": "string",
-}
+PROFILED = ("strategy", "loader", "data_format", "model", "world_size")
+"""Columns of the run that a table of profiles has."""
 
 
 def _dtype(annotation: Any) -> str:
@@ -60,75 +47,56 @@ def _dtype(annotation: Any) -> str:
     return _DTYPES[annotation if isinstance(annotation, type) else type(annotation)]
 
 
+def _types(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    return {prefix + name: _dtype(field.annotation) for name, field in model.model_fields.items()}
+
+
+_TEXT, _NUMBER, _REAL = "string", "Int64", "float64"
 COLUMNS: dict[str, str] = {
-    "study": "string",
-    "run_id": "string",
-    "status": "string",
-    **{name: _dtype(field.annotation) for name, field in RunSpec.model_fields.items()},
-    "world_size": "Int64",
-    "global_batch_size": "Int64",
-    "device_used": "string",
-    "accelerator": "string",
-    "machine": "string",
-    "cpu_cores": "Int64",
-    "cores_shared": "string",
-    "memory_gib": "Int64",
-    "software": "string",
-    "environment": "string",
-    "threads": "string",
-    "switches": "string",
-    "communication": "string",
-    "loader_software": "string",
-    "load_average_1min": "float64",
-    "git_commit": "string",
+    **dict.fromkeys(["study", "run_id", "status"], _TEXT),
+    **_types(RunSpec),
+    **dict.fromkeys(["world_size", "global_batch_size"], _NUMBER),
+    **dict.fromkeys(["device_used", "accelerator", "machine"], _TEXT),
+    "cpu_cores": _NUMBER,
+    "cores_shared": _TEXT,
+    "memory_gib": _NUMBER,
+    **dict.fromkeys(["software", "environment", "threads", "switches"], _TEXT),
+    **dict.fromkeys(["communication", "loader_software"], _TEXT),
+    "load_average_1min": _REAL,
+    "git_commit": _TEXT,
     "git_dirty": "boolean",
-    "method_version": "Int64",
-    "attempts": "Int64",
-    "train_epochs_warm": "Int64",
-    "images_per_epoch": "Int64",
-    "throughput_samples_per_s": "float64",
-    "throughput_samples_per_cpu_s": "float64",
-    "runtime_s": "float64",
-    "runtime_warm_epoch_s": "float64",
-    "data_share": "float64",
-    **{f"spent_{name}": "float64" for name in Spent.model_fields},
-    "evaluation_warm_epoch_s": "float64",
-    "step_s_median": "float64",
-    "max_memory_bytes": "Int64",
-    "parameters": "Int64",
-    "train_loss": "float64",
-    "eval_loss": "float64",
-    "top1": "float64",
-    "top5": "float64",
+    **dict.fromkeys(["method_version", "attempts"], _NUMBER),
+    **dict.fromkeys(["train_epochs_warm", "images_per_epoch"], _NUMBER),
+    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
+    **dict.fromkeys(["runtime_s", "runtime_warm_epoch_s", "data_share"], _REAL),
+    **_types(Spent, "spent_"),
+    **dict.fromkeys(["evaluation_warm_epoch_s", "step_s_median"], _REAL),
+    **dict.fromkeys(["max_memory_bytes", "parameters"], _NUMBER),
+    **dict.fromkeys(["train_loss", "eval_loss", "top1", "top5"], _REAL),
     "diverged": "boolean",
-    "evaluated_epochs": "string",
-    "evaluated_top1": "string",
-    "evaluated_train_s": "string",
-    "corrupt_images": "Int64",
-    "energy_j_per_image": "float64",
-    "energy_kwh": "float64",
-    "carbon_g_per_kwh": "float64",
-    "kg_co2e": "float64",
-    "energy_method": "string",
-    "error_kind": "string",
-    "error_category": "string",
-    "damage": "string",
-    "unfaithful": "string",
+    **dict.fromkeys(["evaluated_epochs", "evaluated_top1", "evaluated_train_s"], _TEXT),
+    "corrupt_images": _NUMBER,
+    **dict.fromkeys(["energy_j_per_image", "energy_kwh"], _REAL),
+    **dict.fromkeys(["carbon_g_per_kwh", "kg_co2e"], _REAL),
+    **dict.fromkeys(["energy_method", "error_kind", "error_category"], _TEXT),
+    **dict.fromkeys(["damage", "unfaithful"], _TEXT),
 }
 WINDOW_COLUMNS = {
-    "study": "string",
-    "run_id": "string",
-    "epoch": "Int64",
-    "block": "string",
-    "reference": "string",
-    "round": "Int64",
-    "place": "Int64",
-    "samples": "Int64",
-    "wall_s": "float64",
-    "cpu_s": "float64",
-    "throughput_samples_per_s": "float64",
-    "throughput_samples_per_cpu_s": "float64",
-    "left_out": "string",
+    **dict.fromkeys(["study", "run_id"], _TEXT),
+    "epoch": _NUMBER,
+    **_types(Turn),
+    "samples": _NUMBER,
+    **dict.fromkeys(["wall_s", "cpu_s"], _REAL),
+    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
+    "left_out": _TEXT,
+}
+PROFILE_COLUMNS = {
+    **{name: COLUMNS[name] for name in ("study", "run_id", *PROFILED)},
+    **dict.fromkeys(["device"], _TEXT),
+    "rank": _NUMBER,
+    **dict.fromkeys(["share", "of"], _TEXT),
+    "value": _REAL,
+    "source": _TEXT,
 }
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
@@ -145,7 +113,7 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
     status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
     ``unfaithful`` says which rules they broke; `not_emulated` leaves all of them out.
     """
-    return _frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
+    return _runs_frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
 
 
 def windows_table(runs_dir: Path) -> pd.DataFrame:
@@ -156,7 +124,7 @@ def windows_table(runs_dir: Path) -> pd.DataFrame:
     a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
     less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
     """
-    return _window_frame([row for run in _runs(runs_dir) for row in _windows(run)])
+    return _windows_frame([row for run in _runs(runs_dir) for row in _windows(run)])
 
 
 def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
@@ -178,9 +146,9 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path = tree.tables / f"{study}.csv"
-    windows = _window_frame([window for _, rows in read for window in rows])
+    windows = _windows_frame([window for _, rows in read for window in rows])
     write_atomically(windows_path(path), to_csv(windows))
-    write_atomically(path, to_csv(_frame([row for row, _ in read], carbon_g_per_kwh)))
+    write_atomically(path, to_csv(_runs_frame([row for row, _ in read], carbon_g_per_kwh)))
     return path
 
 
@@ -189,14 +157,14 @@ def windows_path(table: Path) -> Path:
     return table.parent / "windows" / table.name
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
     """Read a table that `write_table` wrote, with the same column types."""
-    return pd.read_csv(path, dtype=COLUMNS, keep_default_na=False, na_values=[""])
+    return pd.read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
 
 
 def read_windows(path: Path) -> pd.DataFrame:
     """Read a table of windows that `write_table` wrote, with the same column types."""
-    return pd.read_csv(path, dtype=WINDOW_COLUMNS, keep_default_na=False, na_values=[""])
+    return read_table(path, WINDOW_COLUMNS)
 
 
 def to_csv(table: pd.DataFrame) -> str:
@@ -227,23 +195,25 @@ def counts(runs: pd.DataFrame) -> str:
 
 def empty_table() -> pd.DataFrame:
     """Return a table of no runs, with all columns and their types."""
-    return _frame([])
+    return _frame([], COLUMNS)
 
 
 def empty_windows() -> pd.DataFrame:
     """Return a table of no windows, with all columns and their types."""
-    return _window_frame([])
+    return _frame([], WINDOW_COLUMNS)
 
 
 def empty_profiles() -> pd.DataFrame:
     """Return a table of no profiles, with all columns and their types."""
-    return _profile_frame([])
+    return _frame([], PROFILE_COLUMNS)
 
 
-def _frame(
-    rows: list[dict[str, Any]], carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
-) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
+
+
+def _runs_frame(rows: Sequence[dict[str, Any]], carbon_g_per_kwh: float) -> pd.DataFrame:
+    table = _frame(rows, COLUMNS)
     measured = table["energy_kwh"].notna()
     table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
     table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
@@ -303,8 +273,8 @@ def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
     return why | dict.fromkeys(first.values(), FIRST)
 
 
-def _window_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=list(WINDOW_COLUMNS)).astype(WINDOW_COLUMNS)
+def _windows_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    table = _frame(rows, WINDOW_COLUMNS)
     # Whole rounds: what is left has a partner from the same seconds. FIRST comes after DISTURBED.
     rounds = table[table["round"].notna()].groupby(["study", "block", "round"])["left_out"]
     table["left_out"] = rounds.transform("max").reindex(table.index).astype("string")
@@ -330,7 +300,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "method_version": record.method_version,
         "parameters": (system.get("network") or {}).get("parameters"),
         "attempts": len(record.attempts),
-        "energy_method": run_report.told(record)[0],
+        "energy_method": system.get("energy_method"),
         "error_kind": record.error.kind if record.error else None,
         "error_category": record.error.told if record.error else None,
         "unfaithful": _unfaithful(record),
@@ -424,8 +394,8 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`. ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from the
-        first watched step to the end of the last: ``compute``, ``transfer``, ``waiting``,
+        `PROFILE_COLUMNS`. ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from
+        the first watched step to the end of the last: ``compute``, ``transfer``, ``waiting``,
         ``copies``, ``data``, ``other`` and ``idle``, in this order, which sum to 1 in each rank;
         apart from them ``overlapped``, which lies within ``compute`` and is missing where it is
         not known. Of the ``kernel time``, only on GPUs: the kinds of `kernel_names`, which sum to 1
@@ -435,42 +405,19 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     folders = [folder for name in names for folder in study_folders(name, tree)]
     profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
-    return _profile_frame(rows)
+    return _frame(rows, PROFILE_COLUMNS)
 
 
-def _profile_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(PROFILE_COLUMNS)).astype(PROFILE_COLUMNS)
-
-
-def _profile_rows(run: Examined) -> list[dict[str, object]]:
+def _profile_rows(run: Examined) -> Iterator[dict[str, Any]]:
     record = run.record
     if record is None or run.damages or record.status != "completed":
-        return []
+        return
     profile = read_profile(run.directory)
-    about = _about_profile(record, profile)
-    return [
-        {**about, "rank": one.rank, "share": share, "of": of, "value": value}
-        for one in profile.ranks
-        for share, of, value in _profile_values(one)
-    ]
-
-
-def _about_profile(record: RunRecord, profile: ProfileRecord) -> dict[str, object]:
-    spec = record.spec
-    return {
-        "study": record.study,
-        "run_id": record.run_id,
-        "strategy": spec.strategy,
-        "loader": spec.loader,
-        "data_format": spec.data_format,
-        "model": spec.model,
-        "world_size": record.world_size,
-        "device": profile.device,
-        "source": "torch.profiler",
-    }
-
-
-def _profile_values(one: RankProfile) -> list[tuple[str, str, float | None]]:
-    shares = [(name, WINDOW, value) for name, value in one.shares.model_dump().items()]
-    kernels = [(name, KERNELS, value) for name, value in (one.kernels or {}).items()]
-    return [*shares, ("overlapped", WINDOW, one.overlapped), *kernels]
+    about = {"study": record.study, "run_id": record.run_id, "device": profile.device}
+    about |= {name: getattr(record.spec, name) for name in PROFILED} | {"source": "torch.profiler"}
+    for one in profile.ranks:
+        shares = [(name, WINDOW, value) for name, value in one.shares.model_dump().items()]
+        shares.append(("overlapped", WINDOW, one.overlapped))
+        shares += [(name, KERNELS, value) for name, value in (one.kernels or {}).items()]
+        for share, of, value in shares:
+            yield about | {"rank": one.rank, "share": share, "of": of, "value": value}
