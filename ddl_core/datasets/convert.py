@@ -17,7 +17,7 @@ from PIL import Image
 
 from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.image import why
-from ddl_core.datasets.output import clear_errors, is_filled, parallel
+from ddl_core.datasets.output import clear_errors, holds, lock_file, parallel
 from ddl_core.datasets.shards import (
     DESCRIPTION,
     PREFIXES,
@@ -45,7 +45,6 @@ from ddl_core.records.storage import replacing
 from ddl_core.spec.gate import require_file
 
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
-LOCK = ".converting.lock"
 
 # Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
 # system, and ImageNet's 148 GB come close to the 1024 shards that are usual for it.
@@ -87,15 +86,17 @@ class Conversion:
 
     def run(self, *, progress: bool = True, processes: int | None = None) -> int:
         """Make the shards that are missing or whose index does not fit; return their number."""
-        there = self._require_same()
+        there = read_description(self.folder)
+        found = there.model_dump() if there else None
+        begun = holds(self.folder, found, self.description.model_dump())
         tasks = [task for task in self._tasks() if not index_fits(task.path)]
-        if there and not tasks:
+        if begun and not tasks:
             return 0
         records = sum(map(len, self.images.values()))
         missing = sum(len(task.images) for task in tasks)
         with clear_errors(self.folder, sum(self.bytes.values()) * missing / records):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / LOCK, timeout=0):
+            with FileLock(lock_file(self.folder), timeout=0):
                 with replacing(self.folder / DESCRIPTION) as file:
                     file.write(self.description.model_dump_json(indent=1).encode() + b"\n")
                 for part in self.folder.glob(".*.part"):  # of a process that was killed
@@ -105,26 +106,6 @@ class Conversion:
                 ):
                     pass
         return len(tasks)
-
-    def _require_same(self) -> bool:
-        """Tell whether an earlier call has begun; refuse a folder that holds anything else."""
-        there = read_description(self.folder)
-        if there is None:
-            if is_filled(self.folder) and [*self.folder.iterdir()] != [self.folder / LOCK]:
-                raise DataError(
-                    f"{self.folder} is not empty and was not made by `ddl data convert`; choose "
-                    "another folder"
-                )
-            return False
-        for name in ("source", "seed", "shards"):
-            before, now = getattr(there, name), getattr(self.description, name)
-            if before != now:
-                what = "from other images" if name == "source" else f"{name} = {before}, not {now}"
-                raise DataError(
-                    f"{self.folder} was made with other settings ({what}); ask for the same, "
-                    "choose another folder, or delete this one"
-                )
-        return True
 
     def _tasks(self) -> list[ShardTask]:
         tasks = []

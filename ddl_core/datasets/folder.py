@@ -117,7 +117,8 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
 
     arrays = once_per_node([root, *(root / name for name in found)], look)
     order = classes or found
-    places = np.array([order.index(name) for name in found], dtype=np.int32)
+    numbers = {name: number for number, name in enumerate(order)}
+    places = np.array([numbers[name] for name in found], dtype=np.int32)
     images = ImageList(root, order, arrays["names"].tobytes(), places[arrays["labels"]])
     empty = sorted(set(found) - set(images.present()))
     if empty:

@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -60,7 +60,7 @@ def new_folder(folder: Path, size: float, *, keep: bool = False) -> Iterator[Pat
     part = unfinished(folder)
     with clear_errors(folder, size):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+        with FileLock(lock_file(folder), timeout=0):
             try:
                 if not keep:
                     shutil.rmtree(part, ignore_errors=True)
@@ -78,9 +78,33 @@ def unfinished(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.unfinished")
 
 
+def lock_file(folder: Path) -> Path:
+    """Return the file that is locked while `folder` is filled."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
 def is_filled(folder: Path) -> bool:
     """Tell whether something is at `folder`, apart from an empty folder."""
     return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+
+
+def holds(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a folder was made with the settings `wanted`; refuse one with other content.
+
+    `found` are the settings that the folder names, None without.
+    """
+    if found is None:
+        if is_filled(folder):
+            raise DataError(f"{folder} is not empty and was not made by this command; choose "
+                            "another folder")  # fmt: skip
+        return False
+    if other := [name for name, value in wanted.items() if found.get(name) != value]:
+        raise DataError(
+            f"{folder} was made with "
+            + ", ".join(f"{name} = {found.get(name)}, not {wanted[name]}" for name in other)
+            + "; ask for the same settings, choose another folder, or delete this one"
+        )
+    return True
 
 
 def parallel(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ddl_core.datasets.output import is_filled, new_folder, parallel, unfinished
+from ddl_core.datasets.output import holds, new_folder, parallel, unfinished
 from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 from ddl_core.errors import DataError
 from ddl_core.records.storage import replacing
@@ -81,8 +81,7 @@ def make_sample(
     }
     if min(classes, train_per_class, val_per_class) < 1 or seed < 0:
         raise DataError(f"{settings}: counts must be at least 1, the seed at least 0")
-    if is_filled(folder):
-        _require_same(folder, settings)
+    if holds(folder, read_manifest(folder), settings):
         return 0
     images = classes * (train_per_class + val_per_class)
     begun = read_manifest(unfinished(folder)) == settings
@@ -109,21 +108,6 @@ def make_sample(
         entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
         _write_manifest(part, {**settings, "files": entries})
     return images
-
-
-def _require_same(folder: Path, settings: dict[str, Any]) -> None:
-    found = read_manifest(folder)
-    if not found:
-        raise DataError(
-            f"{folder} is not empty and was not made by `ddl data sample`; choose another folder"
-        )
-    other = [name for name, value in settings.items() if found.get(name) != value]
-    if other:
-        raise DataError(
-            f"{folder} holds a sample set with "
-            + ", ".join(f"{name} = {found.get(name)}, not {settings[name]}" for name in other)
-            + "; ask for the same settings, choose another folder, or delete this one"
-        )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
