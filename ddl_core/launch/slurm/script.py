@@ -10,8 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.errors import SpecError
-from ddl_core.launch.commands import Allocation, words_of_step
-from ddl_core.launch.nsys import prefix
 from ddl_core.launch.slurm.site import Site, clock, seconds
 from ddl_core.private import CACHES
 from ddl_core.records.ledger import Entry
@@ -23,35 +21,6 @@ TEMPLATE = "job.sh.j2"
 NAME = re.compile(r"[\w.,@/-]+")
 # A line break ends an #SBATCH line, and what follows would be a line of its own.
 CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-
-
-def nsys_step(spec: RunSpec, site: Site, rank: list[str], logs: Path) -> list[str]:
-    """Return the job step of a profiled run on a site: a pure function.
-
-    Parameters
-    ----------
-    spec
-        The run.
-    site
-        The machine.
-    rank
-        Command of a rank.
-    logs
-        Of the attempt.
-
-    Raises
-    ------
-    SpecError
-        If the site's GPUs are not NVIDIA's, or the run does not fit it.
-    """
-    site.check(spec)
-    if not site.wants_gpus(spec) or site.visible_variable != "CUDA_VISIBLE_DEVICES":
-        raise SpecError(
-            f"{site.description}: these ranks compute on no NVIDIA GPU, and Nsight Systems knows "
-            "no other; profile_steps has torch.profiler watch instead"
-        )
-    allocation = Allocation(spec.nodes, tuple(srun(spec, site)))
-    return words_of_step(spec, [*prefix(logs), *rank], logs, allocation)
 
 
 def job_name(study: str, specs: Sequence[RunSpec]) -> str:
