@@ -48,44 +48,51 @@ class RunSpec(BaseModel):
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
 
-    library: Annotated[str, _name("library")] = Field("torch", description="what computes")
-    strategy: Annotated[str, _name("strategy")] = Field("single", description="how ranks cooperate")
-    loader: Annotated[str, _name("loader")] = Field("native", description="where batches come from")
+    library: Annotated[str, _name("library")] = Field(
+        "torch", description="framework that computes"
+    )
+    strategy: Annotated[str, _name("strategy")] = Field(
+        "single", description="data-parallel strategy"
+    )
+    loader: Annotated[str, _name("loader")] = Field("native", description="data loader")
     model: Annotated[str, _name("model")] = Field(
         "resnet50",
-        description="network architecture; also torchvision/NAME, timm/NAME, or "
-        "package.module:function",
+        description="network; also torchvision/NAME, timm/NAME, or package.module:function",
     )
     work: Literal["train", "load", "probe"] = Field(
         "train",
-        description="load: fetch the batches and train nothing, the loader's own limit; probe: "
-        "what `ddl doctor` starts",
+        description="what a run does; load: fetch the batches and train nothing, the loader's own "
+        "limit; probe: what `ddl doctor` starts",
     )
     dataset: str = Field(
         "sample",
         pattern=NAME,
         max_length=LONGEST_NAME,
-        description="name of the data; its folder is a launch matter",
+        description="name of the data set; `--data` gives its folder",
     )
     data_format: Literal["folder", "tfrecord"] = Field(
-        "folder", description="image files in class folders, or TFRecord shards"
+        "folder", description="format of the data: images in class folders, or TFRecord files"
     )
-    image_size: int = Field(224, ge=8, le=4096, description="side of the training crop, pixels")
-    classes: PositiveInt = Field(1000, le=10**6, description="outputs of the network")
+    image_size: int = Field(224, ge=8, le=4096, description="side of the training crop (pixels)")
+    classes: PositiveInt = Field(1000, le=10**6, description="number of classes")
     crop_min_area: float = Field(
-        0.08, gt=0, le=1, description="smallest share of an image that a training crop shows"
+        0.08, gt=0, le=1, description="smallest share of an image in a training crop"
     )
     train_images: PositiveInt | None = Field(
         None,
         le=10**10,
-        description="use only so many training images (default: all; synthetic: ImageNet's)",
+        description="number of training images (default: all; synthetic: ImageNet's)",
     )
-    eval_images: PositiveInt | None = Field(None, le=10**10, description="the same for evaluation")
-    nodes: PositiveInt = Field(1, le=10**5, description="machines")
+    eval_images: PositiveInt | None = Field(
+        None,
+        le=10**10,
+        description="number of evaluation images (default: all; synthetic: ImageNet's)",
+    )
+    nodes: PositiveInt = Field(1, le=10**5, description="number of nodes")
     gpus_per_node: PositiveInt = Field(
-        1, le=10**4, description="ranks per machine (processes without a GPU)"
+        1, le=10**4, description="ranks per node, also on nodes without a GPU"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the ranks compute")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of the ranks")
     cpu_threads: PositiveInt = Field(
         1, le=10**4, description="compute threads of each rank on the CPU"
     )
@@ -93,129 +100,144 @@ class RunSpec(BaseModel):
         64, le=10**6, description="images per rank and micro-batch"
     )
     accumulation: PositiveInt = Field(
-        1, le=10**6, description="virtual workers that each rank stands for"
+        1,
+        le=10**6,
+        description="micro-batches per optimiser step, each standing for a virtual worker",
     )
-    epochs: PositiveInt = Field(90, le=10**6, description="passes over the training images")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field("fp32", description="arithmetic")
+    epochs: PositiveInt = Field(90, le=10**6, description="number of epochs")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32", description="arithmetic of forward and backward pass"
+    )
     channels_last: bool = Field(False, description="NHWC memory format")
-    compile: bool = Field(False, description="torch.compile the model")
-    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="update rule")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD and LARS")
-    nesterov: bool = Field(False, description="momentum of Nesterov's kind, for SGD and LARS")
-    weight_decay: float = Field(
-        1e-4, ge=0, le=10**6, description="pull of the weights towards zero"
-    )
+    compile: bool = Field(False, description="compilation of the network by torch.compile")
+    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="optimiser")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD and LARS")
+    nesterov: bool = Field(False, description="Nesterov momentum, for SGD and LARS")
+    weight_decay: float = Field(1e-4, ge=0, le=10**6, description="weight decay")
     decay_norm_bias: bool = Field(
-        True, description="weight decay on normalisation and biases as well"
+        True, description="weight decay of normalisation layers and biases as well"
     )
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
-        "step", description="learning rate over epochs"
+        "step", description="learning-rate schedule"
     )
     base_lr: float = Field(
         0.025, gt=0, le=1e30, description="learning rate per worker, scaled linearly"
     )
-    warmup_epochs: float = Field(5, ge=0, le=10**6, description="linear learning-rate warm-up")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
+    warmup_epochs: float = Field(
+        5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="label-smoothing factor (0 to 1)")
     eval_every: int = Field(1, ge=0, le=10**6, description="epochs between evaluations (0: never)")
     checkpoint_every: int = Field(
         1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
     )
     warmup_steps: int = Field(
-        20, ge=0, le=10**10, description="optimiser steps that no throughput counts"
+        20, ge=0, le=10**10, description="first optimiser steps without a throughput"
     )
     window_steps: int = Field(
         0,
         ge=0,
         le=100_000,
-        description="optimiser steps that an epoch has at least: it takes the training images as "
-        "often as that needs (0: once)",
+        description="fewest optimiser steps of an epoch, which takes the images several "
+        "times if needed (0: once)",
     )
     profile_steps: int = Field(
         0,
         ge=0,
         le=100,  # a trace of more takes minutes to write, in which the run seems to hang
-        description="steps of the last epoch that a profiler watches (0: none)",
+        description="profiled steps of the last epoch (0: none)",
     )
-    nsys: bool = Field(
-        False, description="ranks run under Nsight Systems, and no epoch gives a throughput"
-    )
+    nsys: bool = Field(False, description="ranks under Nsight Systems; no epoch gives a throughput")
     loader_workers: int = Field(
         8,
         ge=0,
         le=10**4,
-        description="processes of each rank's loader; threads with DALI and outside torch",
+        description="loader processes of each rank; threads with DALI and outside torch",
     )
     loader_prefetch: PositiveInt = Field(
         2,
         le=10**4,
-        description="batches prepared ahead, by each process; with DALI and outside torch: in all",
+        description="batches prepared ahead by each loader process; in all with DALI and "
+        "outside torch",
     )
-    pin_memory: bool = Field(True, description="copy to a GPU from page-locked memory")
-    persistent_workers: bool = Field(True, description="keep loader processes between epochs")
+    pin_memory: bool = Field(True, description="copies to a GPU from page-locked memory")
+    persistent_workers: bool = Field(
+        True, description="loader processes that live from epoch to epoch"
+    )
     # The defaults of a framework's settings are its own: a run without them shows what a user gets.
     ddp_bucket_mb: float = Field(
-        25, gt=0, le=10**6, description="DDP: gradients reduced together, MiB"
+        25, gt=0, le=10**6, description="DDP: size of a gradient bucket (MiB)"
     )
-    ddp_bucket_view: bool = Field(False, description="DDP: gradients are views of the buckets")
-    ddp_static_graph: bool = Field(False, description="DDP: the graph never changes")
+    ddp_bucket_view: bool = Field(False, description="DDP: gradients as views of the buckets")
+    ddp_static_graph: bool = Field(False, description="DDP: promise that the graph never changes")
     ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
-        "none", description="DDP: gradients on the wire"
+        "none", description="DDP: compression of gradients"
     )
     ddp_powersgd_rank: PositiveInt = Field(
-        1, le=10**4, description="DDP with powersgd: rank of what stands for a gradient's matrix"
+        1, le=10**4, description="DDP with powersgd: rank of the approximation"
     )
     ddp_powersgd_start: int = Field(
-        1000, ge=2, le=10**10, description="DDP with powersgd: steps before it, not compressed"
+        1000, ge=2, le=10**10, description="DDP with powersgd: first steps without compression"
     )
     horovod_fusion_mb: float = Field(
-        128, ge=0, le=10**6, description="Horovod: tensor fusion buffer, MiB"
+        128, ge=0, le=10**6, description="Horovod: size of the tensor fusion buffer (MiB)"
     )
     horovod_cycle_ms: float = Field(
-        1, gt=0, le=10**6, description="Horovod: time between reductions, ms"
+        1, gt=0, le=10**6, description="Horovod: time between reductions (ms)"
     )
     horovod_compression: Literal["none", "fp16"] = Field(
-        "none", description="Horovod: gradients on the wire"
+        "none", description="Horovod: compression of gradients"
     )
     deepspeed_zero_stage: Literal[0, 1, 2, 3] = Field(
-        0, description="DeepSpeed: 1 shards optimiser states, 2 gradients as well, 3 also weights"
+        0,
+        description="DeepSpeed: ZeRO stage; 1 shards optimiser states, 2 also gradients, 3 "
+        "also weights",
     )
     deepspeed_overlap_comm: bool = Field(
-        False, description="DeepSpeed: reduce gradients during backward"
+        False, description="DeepSpeed: reduction of gradients during backward"
     )
     deepspeed_bucket_elements: int = Field(
         500_000_000,
         ge=10,
         le=10**10,
-        description="DeepSpeed, stages 1 to 3: numbers that are reduced or gathered together",
+        description="DeepSpeed, stages 1 to 3: numbers in a bucket",
     )
     emulated: bool = Field(
-        False, description="a cluster in a box: nodes are made on this machine, compute sleeps"
+        False, description="emulated cluster: nodes are made on this machine, and compute sleeps"
     )
     box_link_mbit: float = Field(
-        100, ge=0.1, le=10**5, description="box: rate of each node's link, each way, Mbit/s"
+        100, ge=0.1, le=10**5, description="emulation: rate of each node's link, each way (Mbit/s)"
     )
     box_uplink_mbit: float = Field(
-        0, ge=0, le=10**5, description="box: link between two halves of the nodes (0: one switch)"
+        0,
+        ge=0,
+        le=10**5,
+        description="emulation: rate of the link between two halves of the nodes (Mbit/s; "
+        "0: one switch)",
     )
     box_step_ms: float = Field(
-        1000, ge=1, le=10**6, description="box: time that a rank computes in each step"
+        1000, ge=1, le=10**6, description="emulation: compute time of a rank in each step (ms)"
     )
     box_shrink: float = Field(
-        64, ge=1, le=10**4, description="box: every gradient is so many times smaller"
+        64, ge=1, le=10**4, description="emulation: factor by which gradients are smaller"
     )
     box_straggler: float = Field(
-        1, ge=1, le=100, description="box: the last of several ranks computes so many times longer"
+        1, ge=1, le=100, description="emulation: factor by which the last rank computes longer"
     )
     box_jitter: float = Field(
-        0, ge=0, le=1, description="box: relative standard deviation of a step's compute"
+        0, ge=0, le=1, description="emulation: relative standard deviation of the compute time"
     )
     box_draws: PositiveInt = Field(
-        1, le=10**4, description="box: GPUs a rank stands for: the slowest of so many draws"
+        1,
+        le=10**4,
+        description="emulation: GPUs that a rank stands for, as the slowest of so many draws",
     )
     second_start: bool = Field(
-        False, description="the same run once more: its ratio to the first shows what a start does"
+        False,
+        description="second start of the same run: the ratio to the first shows the effect "
+        "of a start",
     )
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="of weights, order and augmentation")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and augmentation")
     repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
 
     @property
