@@ -33,7 +33,7 @@ from ddl_core.rank.views import MEAN, STD, Training
 from ddl_core.records.paths import results
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.bench import exhaust, open_loader, stages
-from ddl_core.train.loaders.files import FileLoader
+from ddl_core.train.loaders.base import FileLoader
 from ddl_core.train.vision import torchvision, transforms
 
 MINUTES = 6

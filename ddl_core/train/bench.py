@@ -16,8 +16,8 @@ from ddl_core.datasets.shards import shards_folder
 from ddl_core.rank.timing import cpu_seconds
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.dataloader import ProcessLoader
-from ddl_core.train.loaders.files import FileLoader
+from ddl_core.train.loaders.base import FileLoader
+from ddl_core.train.loaders.native import ProcessLoader
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from ddl_core.rank.timing import Clock
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop
-from ddl_core.train.loaders import dataloader
+from ddl_core.train.loaders import native
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 from tests.fake_gpu import GPU, Streams
@@ -138,7 +138,7 @@ def made(spec, data, split, device):
 @pytest.mark.parametrize("name", ["native", "turbo", "memory"])
 def test_a_loader_waits_for_nothing(detector, name, tmp_path, monkeypatch):
     Streams(monkeypatch)
-    monkeypatch.setattr(dataloader, "start_method", lambda spec, device: "fork")
+    monkeypatch.setattr(native, "start_method", lambda spec, device: "fork")
     spec = spec_of(loader=name, work="load", pin_memory=False, classes=CLASSES)
     loader = made(spec, write_pictures(tmp_path, 24, 0), "train", GPU)
     outcome = loop.load_one_epoch(spec, Single(spec), loader, 0, ignore)

@@ -18,7 +18,7 @@ from ddl_core.rank.group import RankInfo
 from ddl_core.records.probe import Answer, Folder, Interface
 from ddl_core.records.provenance import file_system
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.dataloader import start_method
+from ddl_core.train.loaders.native import start_method
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 VISIBLE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

@@ -25,7 +25,7 @@ from ddl_core.rank.views import (
     open_rgb,
 )
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.dataloader import ProcessLoader, Sample, Samples
+from ddl_core.train.loaders.native import ProcessLoader, Sample, Samples
 
 DIRECT = ("YCbCr", "Gray", "RGB")  # what libjpeg-turbo turns into RGB by itself
 

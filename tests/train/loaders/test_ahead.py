@@ -7,7 +7,7 @@ import torch
 
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loaders.ahead import copied_ahead
+from ddl_core.train.loaders.native import copied_ahead
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures
 

@@ -163,11 +163,11 @@ def test_labels_beyond_the_classes_are_named(name, data):
 
 def test_dali_that_fails_on_a_batch_gets_it_from_pillow(data, monkeypatch):
     pytest.importorskip("nvidia.dali")
-    from ddl_core.train.loaders import dali_feed
+    from ddl_core.train.loaders import dali
 
     loader = open_loader("dali_cpu", data, **ALL)
     want = images_of(open_loader("dali_cpu", data, **ALL))
-    plain, broken = dali_feed._decodable, []
+    plain, broken = dali._decodable, []
 
     def damaged(content: bytes):
         if not broken:  # what no check of ours sees, but DALI
@@ -176,7 +176,7 @@ def test_dali_that_fails_on_a_batch_gets_it_from_pillow(data, monkeypatch):
             return b"\xff\xd8\xff" + b"\0" * 100, height, width
         return plain(content)
 
-    monkeypatch.setattr(dali_feed, "_decodable", damaged)
+    monkeypatch.setattr(dali, "_decodable", damaged)
     got = images_of(loader)
     assert loader.corrupt_images == 0
     assert loader.rescued_images >= 16

@@ -69,14 +69,14 @@ def ratio(content: bytes) -> float:
 
 def fail_on_jpeg(monkeypatch) -> None:
     """Let DALI's decoder fail on every JPEG file."""
-    from ddl_core.train.loaders import dali_feed
+    from ddl_core.train.loaders import dali
 
-    plain = dali_feed._bytes
+    plain = dali._bytes
 
     def damaged(content: bytes):
         return plain(b"\xff\xd8\xff" + b"\0" * 100 if content[:2] == b"\xff\xd8" else content)
 
-    monkeypatch.setattr(dali_feed, "_bytes", damaged)
+    monkeypatch.setattr(dali, "_bytes", damaged)
 
 
 def test_a_decoder_that_always_fails_ends_the_run(data, monkeypatch, caplog):

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.rank import order
 from ddl_core.rank.images import Batches
-from ddl_core.train.loaders import dataloader
+from ddl_core.train.loaders import native
 from tests.pictures import write_pictures
 from tests.rank.test_order import spec
 from tests.train.loaders.paths import open_loader
@@ -53,14 +53,14 @@ class Parents(Dataset[bool]):
 @pytest.mark.multiprocess
 def test_a_fork_server_imports_torch_once_for_all() -> None:
     _forkserver._stop()  # a process has one, and another test's may be there
-    context = dataloader._context("forkserver", "ddl_core.train.loaders.native")
+    context = native._context("forkserver", "ddl_core.train.loaders.native")
     loader = DataLoader(Parents(), num_workers=1, multiprocessing_context=context)
     assert [bool(told) for told in loader] == [True]
 
 
 def test_forks_need_no_preparation() -> None:
-    assert dataloader._context(None, "any") is None
-    context = dataloader._context("fork", "a_module_that_is_not_there")
+    assert native._context(None, "any") is None
+    context = native._context("fork", "a_module_that_is_not_there")
     assert context is not None
     assert context.get_start_method() == "fork"
 
