@@ -15,6 +15,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
+from ddl_core.datasets.dataset import SPLITS
 from ddl_core.datasets.folder import ImageList, list_images
 from ddl_core.datasets.image import why
 from ddl_core.datasets.output import clear_errors, holds, lock_file, parallel
@@ -174,7 +175,7 @@ def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
 
     Readers shuffle within a window only, so that neighbours in a shard remain near each other.
     """
-    key = np.random.SeedSequence(seed, spawn_key=(list(PREFIXES).index(split),))
+    key = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),))
     # The raw numbers are fixed for ever; the algorithm of `Generator.permutation` is not.
     return np.argsort(np.random.PCG64(key).random_raw(count), kind="stable")
 

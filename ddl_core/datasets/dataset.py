@@ -18,6 +18,8 @@ from ddl_core.errors import LaunchError
 from ddl_core.private import kept
 from ddl_core.records.storage import replacing
 
+SPLITS = ("train", "val")
+
 Arrays = dict[str, NDArray[Any]]
 
 WORTH = 10_000  # images; listing fewer takes no noticeable time

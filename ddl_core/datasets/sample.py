@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ddl_core.datasets.dataset import SPLITS
 from ddl_core.datasets.output import holds, new_folder, parallel, unfinished
 from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 from ddl_core.errors import DataError
@@ -27,7 +28,6 @@ TRAIN_PER_CLASS = 40
 VAL_PER_CLASS = 10
 BYTES_PER_IMAGE = 115_000  # for the space needed: mean of the images, names and manifest
 
-SPLITS = ("train", "val")
 MANIFEST = "manifest.json"
 FORMAT = "ddl-sample"
 JPEG_END = b"\xff\xd9"

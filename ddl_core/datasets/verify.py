@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from ddl_core.datasets.dataset import SPLITS
 from ddl_core.datasets.folder import class_folders, expected, scan
 from ddl_core.datasets.image import MAX_PIXELS, why
 from ddl_core.datasets.output import parallel
@@ -165,7 +166,7 @@ def _check_images(root: Path, progress: bool, processes: int | None) -> dict[str
     manifest = read_manifest(root)
     files = manifest.get("files", []) if manifest else []
     known = {one["path"]: one["sha256"] for one in files}
-    splits = {split: Findings(classes={*class_folders(root / split)}) for split in PREFIXES}
+    splits = {split: Findings(classes={*class_folders(root / split)}) for split in SPLITS}
     for split, findings in splits.items():
         images = scan(root / split, sorted(findings.classes), only_files=False)
         names = [f"{split}/{images.name(index)}" for index in range(len(images))]
@@ -231,7 +232,7 @@ def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]
 
 def _check_records(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
     description = read_description(root)
-    splits = {split: Findings() for split in PREFIXES}
+    splits = {split: Findings() for split in SPLITS}
     for split, findings in splits.items():
         names = shards_in(root, split)
         if description:

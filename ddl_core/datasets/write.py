@@ -14,12 +14,12 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from ddl_core.datasets.dataset import SPLITS
 from ddl_core.datasets.image import to_rgb, why
 from ddl_core.datasets.output import is_filled, new_folder
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.spec.gate import shown, some
 
-SPLITS = ("train", "val")
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images of small sets are smaller
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _JPEG = b"\xff\xd8\xff"
