@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddl_core.launch import lab_book
+from ddl_core.launch.notebook import execute
 from ddl_core.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
@@ -130,7 +130,7 @@ def test_shows_the_runs_of_a_folder(
 ) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(path, target, {"results": str(tree.root)})
+    execute(path, target, {"results": str(tree.root)})
     assert pictures(target) == figures
     text = shown(target)
     for word in words:
@@ -146,7 +146,7 @@ def test_shows_the_memory_of_a_folder(
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(MEMORY, target, {"results": str(tree.root)})
+    execute(MEMORY, target, {"results": str(tree.root)})
     assert pictures(target) == 1
     for word in ("2 runs: 2 completed", "PyTorch-FSDP", "0.25", "more"):
         assert word in shown(target)
@@ -165,7 +165,7 @@ def test_shows_the_accuracies_of_a_folder(
         make_run(**fields)
         make_run(accumulation=20, **fields)
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(path, target, {"results": str(tree.root)})
+    execute(path, target, {"results": str(tree.root)})
     assert pictures(target) == 1
     text = shown(target)
     for word in ("8 runs: 8 completed", "0.125", "O2", "SGD, exponential"):
@@ -190,7 +190,7 @@ def test_judges_the_libraries_of_a_folder(
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(path, target, {"results": str(tree.root), "studies": ["libraries"]})
+    execute(path, target, {"results": str(tree.root), "studies": ["libraries"]})
     assert pictures(target) == figures
     text = shown(target)
     for word in ("84 runs: 84 completed", *words):
@@ -201,7 +201,7 @@ def test_judges_the_libraries_of_a_folder(
 @EACH
 def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(path, target, {"results": str(tmp_path / "empty")})
+    execute(path, target, {"results": str(tmp_path / "empty")})
     assert "0 runs" in shown(target)
     assert pictures(target) or path in (MEASURED, CLAIMS)  # all tables
 
@@ -209,5 +209,5 @@ def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
 @pytest.mark.notebook
 def test_shows_what_is_committed_by_default(tmp_path: Path) -> None:
     target = tmp_path / "shown.ipynb"
-    lab_book.execute(THROUGHPUT, target, {})
+    execute(THROUGHPUT, target, {})
     assert " runs: " in shown(target)

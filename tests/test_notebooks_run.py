@@ -7,7 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddl_core.launch import lab_book
+from ddl_core.errors import LaunchError
+from ddl_core.launch.notebook import execute, write_lab_book
 from ddl_core.records.ledger import ledger
 from ddl_core.records.paths import NOTEBOOKS, results
 from ddl_core.records.run import read_record
@@ -55,14 +56,14 @@ def test_form(path: Path) -> None:
 @pytest.mark.multiprocess
 def test_run_notebook_opened_by_hand_runs_an_example(tmp_path: Path) -> None:
     target = tmp_path / "run.ipynb"
-    lab_book.execute(RUN, target, {})
+    execute(RUN, target, {})
     (run_dir,) = results().study("example").iterdir()
     assert read_record(run_dir).status == "completed"
     shown = text(target)
     assert "[########################] done" in shown
     assert "images/s" in shown
     assert "image/png" in nbformat.writes(nbformat.read(target, as_version=4))
-    lab_book.execute(RUN, target, {})  # a second time it shows the record, and runs nothing
+    execute(RUN, target, {})  # a second time it shows the record, and runs nothing
     assert len(read_record(run_dir).attempts) == 1
     assert "images/s" in text(target)
 
@@ -72,7 +73,7 @@ def test_run_notebook_opened_by_hand_runs_an_example(tmp_path: Path) -> None:
 def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
     path = study_file(tmp_path, classes=[5, 7], epochs=2)
     target = tmp_path / "study.ipynb"
-    lab_book.execute(STUDY, target, {"study": str(path)})
+    execute(STUDY, target, {"study": str(path)})
     entries = ledger(Study.load(path), results())
     assert [entry.state for entry in entries] == ["completed", "completed"]
     shown = text(target)
@@ -88,7 +89,7 @@ def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -> None:
     target = tmp_path / "interactive.ipynb"
-    lab_book.execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64, "show_hang": True})
+    execute(INTERACTIVE, target, {"values": [4, 8], "train_images": 64, "show_hang": True})
     records = [read_record(folder) for folder in results().study("interactive").iterdir()]
     ends = {(r.spec.local_batch_size, r.spec.seed): (r.status, r.error) for r in records}
     for complete in ((4, 0), (8, 0), (8, 2)):
@@ -106,6 +107,6 @@ def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -
 @pytest.mark.notebook
 def test_a_run_that_cannot_start_says_why_in_its_lab_book() -> None:
     run_dir = planned(gpus_per_node=4096)
-    with pytest.raises(lab_book.LaunchError, match="gpus_per_node = 4096"):
-        lab_book.write_lab_book(run_dir)
+    with pytest.raises(LaunchError, match="gpus_per_node = 4096"):
+        write_lab_book(run_dir)
     assert "gpus_per_node = 4096" in (run_dir / "run.ipynb").read_text()

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError
-from ddl_core.launch import fork_server, lab_book, measuring
+from ddl_core.launch import fork_server, measuring, notebook
 from ddl_core.launch.screen import Screen, screen
 from ddl_core.processes import stoppable
 from ddl_core.records.ledger import (
@@ -112,7 +112,7 @@ class LocalJob:
 
     def _drive(self) -> None:
         try:
-            lab_book.write_lab_book(self.run_dir, self._keep_kernel)
+            notebook.write_lab_book(self.run_dir, self._keep_kernel)
         except DDLError as error:
             # A kernel that is interrupted while it starts does not survive.
             self._error = error = Interrupted("told to stop") if self._stopped else error

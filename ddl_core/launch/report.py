@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_core.launch.lab_book import execute
+from ddl_core.launch.notebook import execute
 from ddl_core.records.ledger import find_study, study_folders
 from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_core.records.run import RunRecord, read_record

@@ -18,10 +18,11 @@ import pytest
 
 from ddl_core import processes
 from ddl_core.errors import LaunchError
-from ddl_core.launch import fork_server, forked_ranks, lab_book, supervise
+from ddl_core.launch import fork_server, forked_ranks, supervise
 from ddl_core.launch.commands import Command
 from ddl_core.launch.fork_server import ForkServer, Ranks
 from ddl_core.launch.forked_ranks import read_early
+from ddl_core.launch.notebook import execute
 from ddl_core.private import PREFIX
 from ddl_core.processes import import_path
 from tests.launch.running import wait_for
@@ -111,7 +112,7 @@ def test_the_ranks_of_a_notebook_come_from_the_server_that_its_study_has(tmp_pat
     notebook = nbformat.v4.new_notebook(cells=found, metadata={"kernelspec": kernel})
     nbformat.write(notebook, tmp_path / "a.ipynb")
     target = tmp_path / "environment.json"
-    lab_book.execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", {"target": str(target)})
+    execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", {"target": str(target)})
     assert read_early(json.loads(target.read_text())) == read_early(dict(os.environ))
 
 

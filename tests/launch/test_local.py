@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError, RecordError
-from ddl_core.launch import lab_book, local
+from ddl_core.launch import local
 from ddl_core.launch.local import Local
+from ddl_core.launch.notebook import execute
 from ddl_core.launch.screen import screen
 from ddl_core.records.ledger import entry, exclusive
 from ddl_core.records.paths import RunFiles
@@ -51,7 +52,7 @@ def test_a_run_at_work_elsewhere_is_not_started() -> None:
 def test_an_unknown_parameter_is_refused(tmp_path: Path) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb")
     with pytest.raises(LaunchError, match="no parameter nam; its parameters are: name"):
-        lab_book.execute(notebook, tmp_path / "b.ipynb", {"nam": "x"})
+        execute(notebook, tmp_path / "b.ipynb", {"nam": "x"})
     assert not (tmp_path / "b.ipynb").exists()
 
 
@@ -59,7 +60,7 @@ def test_what_the_notebook_could_not_record_is_recorded(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise LaunchError("the kernel did not start")
 
-    monkeypatch.setattr(lab_book, "write_lab_book", fail)
+    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", fail)
     run_dir = planned()
     with pytest.raises(LaunchError, match="the kernel did not start"):
         Local().submit(run_dir).wait(timeout=10)
@@ -69,7 +70,7 @@ def test_what_the_notebook_could_not_record_is_recorded(monkeypatch: pytest.Monk
 def test_an_interrupted_cell_is_no_failure_of_the_notebook(tmp_path: Path) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb", "raise KeyboardInterrupt")
     with pytest.raises(Interrupted):
-        lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+        execute(notebook, tmp_path / "b.ipynb", {})
 
 
 @pytest.mark.parametrize("error", [LaunchError("the kernel did not survive"), Interrupted("x")])
@@ -82,7 +83,7 @@ def test_a_run_that_is_stopped_before_its_ranks_start_has_not_failed(
         asked.wait(10)
         raise error
 
-    monkeypatch.setattr(lab_book, "write_lab_book", die)
+    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", die)
     run_dir = planned()
     job = Local().submit(run_dir)
     job.interrupt()
@@ -101,7 +102,7 @@ def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
     def refuse(*_: object) -> None:
         raise RecordError("the disk is full")
 
-    monkeypatch.setattr(lab_book, "write_lab_book", fail)
+    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", fail)
     monkeypatch.setattr(local, "finish_run", refuse)
     with pytest.raises(RecordError, match="the disk is full"):
         Local().submit(planned()).wait(timeout=10)
@@ -114,7 +115,7 @@ def test_a_complete_run_stays_complete_if_its_report_fails(
         write_record(run_dir, read_record(run_dir).model_copy(update={"status": "completed"}))
         raise DDLError("no figure")
 
-    monkeypatch.setattr(lab_book, "write_lab_book", complete)
+    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", complete)
     assert Local().submit(planned()).wait(timeout=10).status == "completed"
     assert "no figure" in capsys.readouterr().err
 
@@ -138,7 +139,7 @@ def test_the_kernel_is_this_python_and_opens_no_port(
         ("print(json.dumps([sys.executable, name, k.IPKernelApp.instance().transport]))"),
     )
     target = tmp_path / "run.ipynb"
-    lab_book.execute(small_notebook(tmp_path / "a.ipynb", *cells), target, {"name": "value"})
+    execute(small_notebook(tmp_path / "a.ipynb", *cells), target, {"name": "value"})
     assert json.loads(output(target).text) == [sys.executable, "value", "ipc"]
     assert list(long.iterdir()) == []
     assert [path.name for path in tmp_path.glob(".*.ipynb")] == []
@@ -158,7 +159,7 @@ def test_only_the_kernel_works_in_the_folder_of_the_notebook(
         "execute_cell",
         _looking(nbclient.NotebookClient.execute_cell, seen),
     )
-    lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+    execute(notebook, tmp_path / "b.ipynb", {})
     assert output(tmp_path / "b.ipynb").text.strip() == str(there)
     assert seen == {Path.cwd()}
 
@@ -176,14 +177,14 @@ def test_a_lab_book_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: P
     target = tmp_path / "b.ipynb"
     (target / "in the way").mkdir(parents=True)
     with pytest.raises(RecordError, match=r"cannot write .*b\.ipynb.*--results DIR"):
-        lab_book.execute(small_notebook(tmp_path / "a.ipynb"), target, {})
+        execute(small_notebook(tmp_path / "a.ipynb"), target, {})
 
 
 @pytest.mark.notebook
 def test_a_failing_cell_is_kept_in_the_lab_book(tmp_path: Path) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb", "1 / 0")
     with pytest.raises(LaunchError, match="ZeroDivisionError: division by zero"):
-        lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+        execute(notebook, tmp_path / "b.ipynb", {})
     assert output(tmp_path / "b.ipynb").ename == "ZeroDivisionError"
 
 
@@ -191,7 +192,7 @@ def test_a_failing_cell_is_kept_in_the_lab_book(tmp_path: Path) -> None:
 def test_a_dead_kernel_is_an_error(tmp_path: Path) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb", "import os; os._exit(3)")
     with pytest.raises(LaunchError, match="did not survive"):
-        lab_book.execute(notebook, tmp_path / "b.ipynb", {})
+        execute(notebook, tmp_path / "b.ipynb", {})
 
 
 @pytest.mark.notebook
@@ -201,10 +202,10 @@ def test_what_a_kernel_says_itself_is_told_if_it_dies_and_never_printed(
     """At its end it may log errors of its own closed sockets; they are not the user's."""
     last = "import os, sys; print('my last words', file=sys.__stderr__, flush=True)"
     talking = small_notebook(tmp_path / "a.ipynb", last)
-    lab_book.execute(talking, tmp_path / "c.ipynb", {})
+    execute(talking, tmp_path / "c.ipynb", {})
     dying = small_notebook(tmp_path / "b.ipynb", last + "; os._exit(3)")
     with pytest.raises(LaunchError, match=r"last lines of kernel.log:\n  my last words"):
-        lab_book.execute(dying, tmp_path / "c.ipynb", {})
+        execute(dying, tmp_path / "c.ipynb", {})
     assert "my last words" not in capfd.readouterr().err
 
 

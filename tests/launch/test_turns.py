@@ -16,8 +16,8 @@ import pytest
 
 from ddl_core.errors import Interrupted
 from ddl_core.launch import ranks, turns
-from ddl_core.launch.memory import Room, free_bytes
 from ddl_core.launch.study import run_study
+from ddl_core.launch.turns import Room, free_bytes
 from ddl_core.processes import freeze, thaw
 from ddl_core.rank.turns import Turns
 from ddl_core.records.ledger import INTERRUPTED, ledger
@@ -238,7 +238,7 @@ def test_processes_are_frozen_and_thawed() -> None:
 def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1024**3
     free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
-    monkeypatch.setattr("ddl_core.launch.memory.free_bytes", lambda: next(free))
+    monkeypatch.setattr("ddl_core.launch.turns.free_bytes", lambda: next(free))
     room = Room()
     two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
     assert room.fits(six)  # nothing is known yet
