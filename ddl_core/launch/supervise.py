@@ -8,8 +8,8 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -65,43 +65,23 @@ def execute(
     int
         Exit code of what started them, negative where a signal ended it.
     """
-    with _temporary(command, environment) as own:
-        return _execute(command, logs, own, watch)
-
-
-@contextmanager
-def _temporary(command: Command, environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """Give ranks of this machine a temporary directory that goes with them.
-
-    A job has its own from SLURM, on each node.
-    """
-    if command.step:
-        yield environment
-        return
-    with Passing() as folder:
-        yield {**environment, **temporary_in(folder)}
-
-
-def _execute(
-    command: Command,
-    logs: Path,
-    environment: Mapping[str, str],
-    watch: Callable[[Launcher], str | None],
-) -> tuple[Failure | None, int]:
-    """See `execute`."""
     token = uuid.uuid4().hex
-    try:
-        launcher = start(command, logs, environment, token)
-    except OSError as error:
-        return Failure.of("NotStarted", f"the ranks cannot be started: {error}"), -1
-    try:
-        stalled = watch(launcher)
-        cause = ask_ranks(logs, token, stalled) if stalled else None
-    finally:
-        with processes.undisturbed():
-            end_step(launcher)
-            left = processes.end_all(token)
-            exit_code = launcher.wait() if launcher.pid not in left else None
+    # Ranks of this machine get a temporary directory that goes with them; a job has its own from
+    # SLURM, on each node.
+    with nullcontext() if command.step else Passing() as folder:
+        own = {**environment, **temporary_in(folder)} if folder else environment
+        try:
+            launcher = start(command, logs, own, token)
+        except OSError as error:
+            return Failure.of("NotStarted", f"the ranks cannot be started: {error}"), -1
+        try:
+            stalled = watch(launcher)
+            cause = ask_ranks(logs, token, stalled) if stalled else None
+        finally:
+            with processes.undisturbed():
+                end_step(launcher)
+                left = processes.end_all(token)
+                exit_code = launcher.wait() if launcher.pid not in left else None
     return cause, -1 if exit_code is None else exit_code
 
 

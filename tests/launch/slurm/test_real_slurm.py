@@ -4,6 +4,7 @@ Whatever is done to a job, its record ends as completed, or says why not, and a 
 takes up exactly what is left.
 """
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 from ddl_core.cli import main
+from ddl_core.doctor import machine
 from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.launch.slurm import scheduler
 from ddl_core.launch.slurm.site import find_site
 from ddl_core.launch.slurm.submit import blocks
 from ddl_core.records.ledger import Entry, entry, is_locked, ledger
 from ddl_core.records.paths import RunFiles, results
+from ddl_core.records.probe import read_probe
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.study import Study
 from tests.fields import EMULATED
@@ -296,3 +299,18 @@ def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
         ended_with_reason(run_dir)
         assert entry(read_record(run_dir).spec, run_dir).state == "interrupted"
     assert again(tmp_path, "--by", "block") == 2
+
+
+@pytest.mark.extended
+def test_a_probe_of_the_doctor_is_a_job_like_any_other(
+    localtest: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "examine_packages", lambda strategies: [])
+    asked = ["doctor", "--site", "localtest", "--loader-workers", "1", "--wait", "4", "--json"]
+    done = CliRunner().invoke(main, asked)
+    found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["ranks"]["state"] == "ok", found
+    (directory,) = results().probes.iterdir()
+    assert read_record(directory).job_id == read_probe(directory).job_id
+    assert [one.rank for one in read_probe(directory).answers] == [0, 1]
+    assert read_probe(directory).answers[0].all_reduce
