@@ -203,9 +203,13 @@ def _other_tests() -> bool:
         if "pytest" in " ".join(one.info["cmdline"] or ())
         and one.info["uids"].effective == os.geteuid()
     }
-    own = [one for one in psutil.Process().parents() if one.pid in running]
-    top = own[-1] if own else psutil.Process()
-    return not running.keys() <= {top.pid, *(one.pid for one in top.children(recursive=True))}
+    try:
+        own = [one for one in psutil.Process().parents() if one.pid in running]
+        top = own[-1] if own else psutil.Process()
+        below = {one.pid for one in top.children(recursive=True)}
+    except psutil.NoSuchProcess:  # one of them has just ended
+        return True
+    return not running.keys() <= {top.pid, *below}
 
 
 def _unused(names: set[str]) -> set[str]:
