@@ -101,7 +101,7 @@ def test_all_figures_are_drawn(
         for accumulation in (1, 20):
             make_run(rows=rows, study="seen", schedule=schedule, accumulation=accumulation, **new)
     ddl(project, "figures", "--results", str(tree.root))
-    for name in ("throughput_by_arm", "loader_bound", "time_budget", "accuracy_vs_batch_size"):
+    for name in ("comparison", "loader_bound", "time_budget", "accuracy_vs_batch_size"):
         points = pd.concat(map(pd.read_csv, tree.figures.rglob(f"{name}.csv")))
         for column in new.keys() & set(points):
             assert new[column] in set(points[column]), name
@@ -109,7 +109,7 @@ def test_all_figures_are_drawn(
     # Nothing took turns, was profiled or emulated; one library, one batch size, no data with a
     # target.
     others = {"speedup_vs_workers", "throughput_vs_batch_size", "time_to_accuracy"}
-    others |= {"ratios", "time_shares", "accuracy_by_library", "efficiency_emulated"}
+    others |= {"time_shares", "accuracy_by_library", "efficiency_emulated"}
     others |= {"memory_per_rank"}  # which these records do not tell
     assert set(QUESTIONS) - drawn <= others
     judge = f"""

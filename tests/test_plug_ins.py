@@ -53,7 +53,7 @@ def test_the_pages_study_runs_to_a_figure_outside_the_project(
     }
     for one in runs:
         assert one["provenance"]["packages"]["ddl-ours"] == "0.1"
-    (drawn,) = (tmp_path / "results" / "figures").rglob("throughput_by_arm.csv")
+    (drawn,) = (tmp_path / "results" / "figures").rglob("comparison.csv")
     assert set(pd.read_csv(drawn)["strategy"]) == {"ddp", "at_once"}
     assert "at_once" in drawn.with_suffix(".svg").read_text()
     doctor = pages.ddl(installed, tmp_path, "doctor")

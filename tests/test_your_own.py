@@ -38,7 +38,7 @@ def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
     digest = hashlib.sha256((tmp_path / "ours.py").read_bytes()).hexdigest()
     assert told.keys() == {"ours:small", "timm/test_vit", "torchvision/shufflenet_v2_x0_5"}
     assert told["ours:small"]["source_sha256"] == digest
-    (drawn,) = (tmp_path / "results" / "figures").rglob("throughput_by_arm.csv")
+    (drawn,) = (tmp_path / "results" / "figures").rglob("comparison.csv")
     assert set(pd.read_csv(drawn)["model"]) == told.keys()
     text = drawn.with_suffix(".svg").read_text()
     for name in ("ours:small", "test_vit (timm)", "shufflenet_v2_x0_5 (torchvision)"):
@@ -52,7 +52,7 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     rows = [row for row in read_epochs(folder) if row.phase == "eval"]
     assert [row.samples for row in rows] == [64] * 4
     assert max(row.top1 or 0 for row in rows) > 0.7
-    assert list((tmp_path / "results" / "figures").rglob("throughput_by_arm.svg"))
+    assert list((tmp_path / "results" / "figures").rglob("comparison.svg"))
     written, of_saved = (images(tmp_path / name) for name in ("images", "images_of_saved"))
     assert len(of_saved) == 320
     assert of_saved == written

@@ -7,7 +7,7 @@ not name and speed depends on: runs of two settings never share a median or a li
 In one file, because what divides settings and what pools runs must never part.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,24 @@ ARM = ["library", "strategy", "loader", "data_format", "model"]
 # Columns of many figures' points: what ran, and where it comes from.
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
+
+
+def with_model(table: pd.DataFrame) -> pd.Series:
+    """Return the setting of each arm with the name of its network."""
+    models = [title("model", name) for name in table["model"]]
+    return table["setting"].astype("string") + ", " + pd.array(models, dtype="string")
+
+
+def stack(
+    parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
+    table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
+    order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
+    return table.sort_values(
+        "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
+    )
+
 
 # All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
 # oversight, and nothing because somebody was sure that speed does not depend on it.

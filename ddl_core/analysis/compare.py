@@ -1,7 +1,6 @@
-"""What a study says of its arms, in words: what the figure ``ratios`` shows."""
+"""What a study says of its arms, in words: what the figure ``comparison`` shows."""
 
-from ddl_core.analysis.arms import made_runs
-from ddl_core.analysis.figures import ratios
+from ddl_core.analysis.figures import comparison
 from ddl_core.analysis.tables import runs_table, windows_table
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import Tree
@@ -23,8 +22,8 @@ def compare(study: Study, tree: Tree) -> str:
         )
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = runs[runs["study"] == study.name]
-    points = ratios.points(own, windows[windows["study"] == study.name])
-    lines = ratios.sentences(points, made_runs(own)["setting"].nunique() > 1)
+    points = comparison.points(own, windows[windows["study"] == study.name])
+    lines = comparison.sentences(points)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no windows in {tree.runs}; "

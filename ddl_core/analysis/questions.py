@@ -1,30 +1,23 @@
-"""The questions that have a figure: how its points are chosen, and how they are drawn."""
+"""All figures by name: how their points are chosen from the tables, and how they are drawn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddl_core.analysis.arms import ARM
 from ddl_core.analysis.figures import (
-    accuracy_by_library,
-    accuracy_vs_batch_size,
+    accuracy,
     advice,
-    by_arm,
     comparison,
-    efficiency_emulated,
     kernel_shares,
-    learning_curves,
     loader_bound,
-    memory_per_rank,
-    over_workers,
-    ratios,
+    scaling,
     scaling_bands,
-    schedules,
-    throughput_vs_batch_size,
     time_budget,
     time_shares,
-    time_to_accuracy,
 )
 from ddl_core.analysis.paper import Paper
 from ddl_core.analysis.seed_papers import SeedPapers, read_seeds
@@ -38,11 +31,7 @@ OF_NO_RUN = "what the paper states"
 
 @dataclass(frozen=True)
 class Tables:
-    """All that a figure's points are made of.
-
-    `study` is what was asked, with its question and its axes; None where nobody knows, and where
-    several studies are drawn together.
-    """
+    """All that a figure's points are made of; `study` is None where nobody knows what was asked."""
 
     runs: pd.DataFrame
     arms: pd.DataFrame
@@ -58,13 +47,15 @@ class Question:
     """A figure in two steps: tables to points, points to figure.
 
     `needs` says which runs it cannot do without, where the paper states nothing to show instead.
-    Without any `answer` (a column of its points) it has nothing to show.
+    Without any `answer` (a column of its points) it has nothing to show, nor has one of curves
+    over ranks (`is_scaling`) without three sizes.
     """
 
     chosen: Callable[[Tables], pd.DataFrame]
     draw: Draw
     needs: str = "training runs"
     answer: str = "value"
+    is_scaling: bool = False
 
     def points(
         self,
@@ -73,54 +64,72 @@ class Question:
         paper: Paper,
         windows: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Return the figure's points. Without `windows`, no arms took turns."""
+        """Return the figure's points. Without `windows`, nothing was interleaved."""
         given = empty_windows() if windows is None else windows
         return self.chosen(Tables(runs, arms, paper, given))
 
 
+def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
+    """Say whether a figure has anything to show; in a study's folder (`of_runs`) of its runs."""
+    if of_runs:
+        points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
+    if question.answer not in points:
+        return not points.empty
+    known = points.filter(items=[question.answer, "diverged_value"]).notna().any(axis=1)
+    if of_runs and question.is_scaling and known.any():
+        sizes = points[known].groupby(["panel", *ARM], dropna=False)["world_size"].nunique()
+        return bool(sizes.max() >= LEAST_SIZES)
+    return bool(known.any())
+
+
+LEAST_SIZES = 3  # of a curve over ranks that has a figure of its own
 _NATIVE = [("native", "turbo")]
 _CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
-_DALI = [_CPU, _GPU]
-# Where measured at two sizes, the synthetic loader stands beside the others: it shows what is left
-# without any data path.
+# The synthetic loader stands beside the others: it shows what is left without any data path.
 _ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
-_SIZES = "at two numbers of workers"
+_SIZES = "at three numbers of ranks"
 _LEARNING = "a study of schedules or optimisers"
 
+
+def _efficiency(
+    what: str, loaders: Any, needs: str, by: str = "framework", **choice: Any
+) -> Question:
+    """Return a figure of efficiency over ranks, ours beside the paper's."""
+    return Question(
+        lambda tables: scaling.efficiency_points(tables.arms, tables.paper, loaders, **choice),
+        lambda points: scaling.draw_efficiency(points, what, by),
+        needs=f"{needs} {_SIZES}",
+        is_scaling=True,
+    )
+
+
 QUESTIONS = {
-    "ratios": Question(
-        lambda tables: ratios.points(tables.runs, tables.windows),
-        ratios.draw,
-        needs="a study whose arms take turns",
-    ),
     "comparison": Question(
         lambda tables: comparison.points(
             tables.runs, tables.windows, tables.study.question if tables.study else ""
         ),
         comparison.draw,
-        needs="a study that trained two arms",
     ),
     "throughput_vs_workers": Question(
-        lambda tables: over_workers.throughput_points(tables.arms, tables.paper),
-        over_workers.draw_throughput,
+        lambda tables: scaling.throughput_points(tables.arms, tables.paper),
+        scaling.draw_throughput,
         needs=f"a network and loader {_SIZES}",
+        is_scaling=True,
     ),
     "speedup_vs_workers": Question(
-        lambda tables: over_workers.speedup_points(tables.arms, tables.seeds),
-        over_workers.draw_speedup,
+        lambda tables: scaling.speedup_points(tables.arms, tables.seeds),
+        scaling.draw_speedup,
         needs=f"several libraries, one of them {_SIZES}",
+        is_scaling=True,
     ),
     "throughput_vs_batch_size": Question(
-        lambda tables: throughput_vs_batch_size.points(tables.arms),
-        throughput_vs_batch_size.draw,
+        lambda tables: scaling.batch_points(tables.arms),
+        scaling.draw_batches,
         needs="a network and loader at two batch sizes",
     ),
-    "throughput_by_arm": Question(
-        lambda tables: by_arm.points(tables.runs, tables.arms, tables.windows), by_arm.draw
-    ),
     "memory_per_rank": Question(
-        lambda tables: memory_per_rank.points(tables.runs),
-        memory_per_rank.draw,
+        lambda tables: comparison.memory_points(tables.runs),
+        comparison.draw_memory,
         needs="two strategies whose runs tell their memory",
     ),
     "loader_bound": Question(
@@ -129,41 +138,24 @@ QUESTIONS = {
         needs="a training, its loader alone, and the same on synthetic data",
         answer="bound",
     ),
-    "efficiency_native": Question(
-        lambda tables: over_workers.efficiency_points(
-            tables.arms, tables.paper, _NATIVE, models=["resnet50"]
-        ),
-        over_workers.draw_native,
-        needs=f"ResNet50 with the native loader {_SIZES}",
+    "efficiency_native": _efficiency(
+        "ResNet50, native loader", _NATIVE, "ResNet50 with the native loader", models=["resnet50"]
     ),
-    "efficiency_dali": Question(
-        lambda tables: over_workers.efficiency_points(
-            tables.arms, tables.paper, _DALI, models=["resnet50"]
-        ),
-        over_workers.draw_dali,
-        needs=f"ResNet50 with DALI {_SIZES}",
+    "efficiency_dali": _efficiency(
+        "ResNet50, DALI", [_CPU, _GPU], "ResNet50 with DALI", models=["resnet50"]
     ),
-    "efficiency_by_model": Question(
-        lambda tables: over_workers.efficiency_points(
-            tables.arms,
-            tables.paper,
-            [_CPU, ("native",)],
-            strategies=["ddp"],
-            compare="model",
-        ),
-        over_workers.draw_by_model,
-        needs=f"PyTorch-DDP with two networks {_SIZES}",
+    "efficiency_by_model": _efficiency(
+        "PyTorch-DDP",
+        [_CPU, ("native",)],
+        "PyTorch-DDP with two networks",
+        by="model",
+        strategies=["ddp"],
+        compare="model",
     ),
-    "efficiency_by_loader": Question(
-        lambda tables: over_workers.efficiency_points(
-            tables.arms, tables.paper, _ALL, models=["resnet101"]
-        ),
-        over_workers.draw_by_loader,
-        needs=f"ResNet101 {_SIZES}",
-    ),
+    "efficiency_by_loader": _efficiency("ResNet101", _ALL, "ResNet101", models=["resnet101"]),
     "efficiency_emulated": Question(
-        lambda tables: efficiency_emulated.points(tables.runs),
-        efficiency_emulated.draw,
+        lambda tables: scaling.emulated_points(tables.runs),
+        scaling.draw_emulated,
         needs="emulated runs on one node and on several",
     ),
     "kernel_shares": Question(
@@ -186,26 +178,29 @@ QUESTIONS = {
         needs="profiled runs",
     ),
     "time_to_accuracy": Question(
-        lambda tables: time_to_accuracy.points(tables.runs, tables.seeds),
-        time_to_accuracy.draw,
+        lambda tables: accuracy.time_points(tables.runs, tables.seeds),
+        accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
+        is_scaling=True,
     ),
     "accuracy_by_library": Question(
-        lambda tables: accuracy_by_library.points(tables.runs),
-        accuracy_by_library.draw,
+        lambda tables: comparison.accuracy_points(tables.runs),
+        comparison.draw_accuracy,
         needs="several libraries that evaluated",
     ),
     "schedules": Question(
-        lambda tables: schedules.points(tables.paper), schedules.draw, needs=OF_NO_RUN
+        lambda tables: accuracy.schedule_points(tables.paper),
+        accuracy.draw_schedules,
+        needs=OF_NO_RUN,
     ),
     "accuracy_vs_batch_size": Question(
-        lambda tables: accuracy_vs_batch_size.points(tables.runs, tables.paper),
-        accuracy_vs_batch_size.draw,
+        lambda tables: accuracy.batch_points(tables.runs, tables.paper),
+        accuracy.draw_batches,
         needs=_LEARNING,
     ),
     "learning_curves": Question(
-        lambda tables: learning_curves.points(tables.runs),
-        learning_curves.draw,
+        lambda tables: accuracy.curve_points(tables.runs),
+        accuracy.draw_curves,
         needs=_LEARNING,
     ),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.analysis import claims, results_table
-from ddl_core.analysis.figures import ratios
+from ddl_core.analysis.figures import comparison
 from ddl_core.analysis.tables import runs_table, windows_table
 from ddl_core.errors import DataError
 from ddl_core.records.paths import README, RESULT_PAGES, Tree
@@ -24,8 +24,8 @@ def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = [part[part["study"] == HEADLINE] for part in (runs, windows)]
-    points = ratios.points(*own)
-    told = ratios.sentences(points) or ["no arms have taken turns yet"]
+    points = comparison.points(*own)
+    told = comparison.sentences(points) or ["no arms have taken turns yet"]
     judged = claims.of_records(tree)
     return {
         "results": results_table.render(tree, judged),

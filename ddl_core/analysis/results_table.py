@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED
-from ddl_core.analysis.figures.ratios import ONE_START, WORDS
+from ddl_core.analysis.figures.comparison import ONE_START, WORDS
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.tables import is_emulated, read_table
 from ddl_core.records import agreement
@@ -73,8 +73,14 @@ def _points(tree: Tree, study: str, figure: str, /, **where: object) -> list[dic
     return table.to_dict("records")
 
 
+def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
+    """Return the rows of a comparison that have a ratio of interleaved runs."""
+    rows = _points(tree, study, "comparison", **where)
+    return [row for row in rows if row["pairs"] > 0 and row["label"] != row["base"]]
+
+
 def _frameworks(tree: Tree) -> Iterator[list[str]]:
-    rows = _points(tree, "laptop", "ratios", clock="wall", loader="native", **_TWO)
+    rows = _ratios(tree, "laptop", loader="native", **_TWO)
     told = [f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows]
     if told:
         yield [
@@ -86,9 +92,9 @@ def _frameworks(tree: Tree) -> Iterator[list[str]]:
 
 
 def _loaders(tree: Tree) -> Iterator[list[str]]:
-    pick = {"clock": "wall", "loader": "dali_cpu", "data_format": "folder"}
-    ranks = _points(tree, "laptop", "ratios", **pick, strategy="ddp", **_TWO)
-    alone = _points(tree, "laptop_loaders", "ratios", **pick, strategy="single", world_size=1)
+    pick = {"loader": "dali_cpu", "data_format": "folder"}
+    ranks = _ratios(tree, "laptop", **pick, strategy="ddp", **_TWO)
+    alone = _ratios(tree, "laptop_loaders", **pick, strategy="single", world_size=1)
     if ranks and alone:
         told = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
         yield [
@@ -199,9 +205,10 @@ def _paper(statements: pd.DataFrame) -> Iterator[list[str]]:
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    if np.isnan(row["low"]):
-        return f"{row['value']:.2f} ({ONE_START})"
-    return f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] ({WORDS[row['decision']]})"
+    low, high = row["ratio_low"], row["ratio_high"]
+    if np.isnan(low):
+        return f"{row['ratio']:.2f} ({ONE_START})"
+    return f"{row['ratio']:.2f} [{low:.2f}, {high:.2f}] ({WORDS[row['decision']]})"
 
 
 def _model(row: dict[str, Any]) -> str:

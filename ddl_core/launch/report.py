@@ -25,7 +25,7 @@ from ddl_core.records.storage import cannot_write
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
 MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
-ANSWERS = ("comparison", "throughput_by_arm")  # figures that answer a question, best first
+ANSWERS = ("comparison",)  # figures that answer a question, best first
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 

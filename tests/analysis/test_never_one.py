@@ -8,7 +8,7 @@ import pytest
 
 from ddl_core.analysis.arms import KEYS, arm_table, told_apart, with_settings
 from ddl_core.analysis.claims import judged
-from ddl_core.analysis.figures import accuracy_vs_batch_size, learning_curves
+from ddl_core.analysis.figures import accuracy
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
@@ -81,13 +81,13 @@ def test_no_accuracy_is_a_mean_of_both(field: str, tree: Tree, make_run: MakeRun
     ):
         write(make_run, spec, top1=top1)
     runs = runs_table(tree.runs)
-    points = accuracy_vs_batch_size.points(runs, PAPER)
+    points = accuracy.batch_points(runs, PAPER)
     ours = points[points["source"] == "measured"]
     expected = 2 if field == "work" else 4  # what only loads has no accuracy
     assert ours["n"].tolist() == [1] * expected or field in ("profile_steps", "window_steps")
     assert not (ours["n"] > 1).any()
     assert not ours.duplicated(["study", "label", "global_batch_size"]).any()
-    curves = learning_curves.points(runs)
+    curves = accuracy.curve_points(runs)
     assert (curves["value"] == curves["mean"]).all()
     here = judged(runs, PAPER.claims)["here"]
     assert not here.str.contains("points, ").any()  # as of several repeats
@@ -133,7 +133,7 @@ def test_a_batch_that_is_made_in_two_ways_is_two_arms(tree: Tree, make_run: Make
     for schedule in ("step", "cosine"):
         for top1, shape in ((0.1, {"accumulation": 2}), (0.3, {"local_batch_size": 32})):
             make_run(rows=evaluated(top1), schedule=schedule, **shape)
-    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     ours = points[points["source"] == "measured"]
     assert set(ours["label"]) == {
         f"SGD, {way}, batch {batch}, accumulation {accumulation}"
@@ -141,4 +141,4 @@ def test_a_batch_that_is_made_in_two_ways_is_two_arms(tree: Tree, make_run: Make
         for batch, accumulation in ((16, 2), (32, 1))
     }
     assert ours["value"].tolist() == pytest.approx([0.1, 0.3, 0.1, 0.3])
-    assert not math.isnan(pd.Series(accuracy_vs_batch_size.lost(points)["lost"]).max())
+    assert not math.isnan(pd.Series(accuracy.lost(points)["lost"]).max())

@@ -6,6 +6,7 @@ import pytest
 
 from ddl_core.analysis.figures import time_shares
 from ddl_core.analysis.figures.time_shares import draw
+from ddl_core.analysis.plot.canvas import caption_of
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
@@ -16,6 +17,7 @@ from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, read_pr
 from ddl_core.records.run import Attempt, RunRecord, append_epoch, write_record
 from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import epoch_row
+from tests.analysis.drawn import beside
 
 SHARES = Shares(
     compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15, idle=0.05
@@ -140,21 +142,13 @@ def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -
     profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
     figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
-    told = [text.get_text() for ax in figure.axes for text in ax.texts if "n =" in text.get_text()]
+    told = [text for text in beside(figure) if "n =" in text]
     assert sorted(told) == ["n = 1\nhidden: 20 %", "n = 1\nhidden: unknown"]
 
 
 def caption(tree: Tree) -> str:
     figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
-    return figure.texts[-1].get_text().replace("\n", " ")
-
-
-def test_the_caption_says_that_one_run_tells_nothing_of_a_spread(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    profiled(tree, on_gpu=False)
-    assert "One run an arm (n = 1): nothing here says how much" in caption(tree)
-    profiled(tree, on_gpu=False, repeat=1)
-    assert "Mean of n = 2 runs." in caption(tree)
+    return caption_of(figure)
 
 
 def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.analysis import redraw as redrawing
 from ddl_core.analysis.plot.canvas import save_figure
-from ddl_core.analysis.questions import QUESTIONS
+from ddl_core.analysis.questions import QUESTIONS, has_answer
 from ddl_core.analysis.redraw import Redrawn, pictures, redraw
 from ddl_core.errors import RecordError
 from ddl_core.records.damage import REMEDY
@@ -25,13 +24,7 @@ from ddl_core.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
 from ddl_core.spec.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 
-OF_A_LAPTOP = {
-    "comparison",
-    "throughput_vs_workers",
-    "throughput_by_arm",
-    "efficiency_native",
-    "time_budget",
-}
+OF_A_LAPTOP = {"comparison", "time_budget"}  # two numbers of ranks are no curve
 # These show what is stated; the others nothing but runs.
 OF_THE_PAPER = {
     "throughput_vs_workers",
@@ -91,7 +84,7 @@ def shown(done: Redrawn) -> dict[str, set[str]]:
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw so many figures alone, one of them the paper's: all of a study take 10 s."""
-    names = ("comparison", "throughput_by_arm", "learning_curves", "efficiency_native")
+    names = ("comparison", "learning_curves", "efficiency_native")
     monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
 
 
@@ -134,12 +127,12 @@ def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
     write_study(Study(name="laptop", question="Q?", base=base, repeats=1), tree)
     done = redraw(tree, figures=tree.figures)
     assert "laptop (1 runs: 1 completed): " in "\n".join(done.told())
-    table = pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")
-    assert table["run_id"].tolist() == [now.name]
+    table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
+    assert table["strategy"].tolist() == ["ddp"]
     assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
     assert dead.is_dir()
-    svg = (tree.figures / "laptop" / "throughput_by_arm.svg").read_text()
-    assert "not drawn: 1 run" in svg
+    svg = (tree.figures / "laptop" / "comparison.svg").read_text()
+    assert "Runs not drawn: 1 not planned any more." in " ".join(svg.split())
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -160,38 +153,34 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
     assert "1 completed, 1 unknown" in "\n".join(done.told())
 
 
-@pytest.mark.slow
-def test_no_study_pushes_another_out(tree: Tree, laptop: MakeRun) -> None:
+@pytest.mark.usefixtures("few_figures")
+def test_no_study_pushes_another_out(tree: Tree, make_run: MakeRun) -> None:
     """What is drawn of a study is the same, however many others there are, and large ones."""
+    make_run()
     redraw(tree, figures=tree.figures)
     before = {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()}
-    for number in range(2):
-        for size in (1, 2, 3, 4):
-            laptop(study=f"another_{number}", strategy="ddp", gpus_per_node=size)
+    for size in (1, 2, 3, 4):
+        make_run(study="another", strategy="ddp", gpus_per_node=size)
     done = redraw(tree, figures=tree.figures)
     assert {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()} == before
-    assert set(shown(done)) == {"laptop", "paper", "another_0", "another_1"}
+    assert set(shown(done)) == {"laptop", "paper", "another"}
 
 
 @pytest.mark.usefixtures("few_figures")
-@pytest.mark.slow
-def test_figures_without_runs_are_removed_and_named(tree: Tree, laptop: MakeRun) -> None:
-    laptop(study="gone")
-    flat, other = tree.figures / "comparison.png", tree.figures / "gone" / "mine.png"
+def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    make_run(study="gone")
+    other = tree.figures / "gone" / "mine.png"
     redraw(tree, figures=tree.figures)
-    flat.write_bytes(b"of the time when studies shared a figure")
-    stale = tree.figures / "laptop" / "learning_curves.png"
-    stale.write_bytes(b"of runs that are gone")
+    for suffix in ("png", "svg", "pdf", "csv"):
+        (tree.figures / "laptop" / f"retired.{suffix}").write_bytes(b"of an older version")
     other.write_bytes(b"drawn by somebody")
     shutil.rmtree(tree.study("gone"))
     done = redraw(tree, figures=tree.figures)
     assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
-    *_, removed = done.told()
-    for name in ("laptop/learning_curves", "figures/comparison", "gone/throughput_by_arm"):
-        assert name in removed
-    needs = "  nothing to show in learning_curves: needs a study of schedules or optimisers"
+    needs = "  nothing to show in laptop/learning_curves: needs a study of schedules or optimisers"
     assert needs in done.told(reasons=True)
-    laptop(study="second")
+    make_run(study="second")
     lines = redraw(tree, figures=tree.figures).told()
     assert [line.split(" (")[0] for line in lines] == ["laptop", "second"]
 
@@ -206,25 +195,6 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
     assert {path.stem for path in pictures(done, "other")} == shown(done)["other"]
     with pytest.raises(RecordError, match=r"study 'x' in .*; choose from: laptop, other"):
         redraw(tree, figures=tree.figures, studies=["x"])
-
-
-@pytest.mark.usefixtures("few_figures")
-@pytest.mark.slow
-def test_a_stated_set_is_drawn_together_and_kept_up_to_date(tree: Tree, make_run: MakeRun) -> None:
-    make_run()
-    make_run(study="other")
-    done = redraw(tree, figures=tree.figures, studies=["other", "laptop"])
-    assert set(shown(done)) == {"laptop+other"}
-    together = tree.figures / "laptop+other" / "throughput_by_arm.csv"
-    assert set(pd.read_csv(together)["study"]) == {"laptop", "other"}
-    make_run(repeat=1)
-    assert set(shown(redraw(tree, figures=tree.figures))) == {
-        *("laptop", "other", "laptop+other", "paper")
-    }
-    assert len(pd.read_csv(together)) == 3
-    shutil.rmtree(tree.study("other"))
-    redraw(tree, figures=tree.figures)
-    assert {path.name for path in tree.figures.iterdir()} == {"laptop", "paper"}
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -271,7 +241,8 @@ def test_a_damaged_record_is_named_and_the_others_are_drawn(
     name: str, tree: Tree, make_run: MakeRun
 ) -> None:
     make_run(study="other")
-    whole, broken = make_run(), make_run(strategy="ddp")
+    make_run()
+    broken = make_run(strategy="ddp")
     DAMAGES[name](RunFiles(broken))
     done = redraw(tree, figures=tree.figures)
     (line,) = done.damaged
@@ -279,11 +250,11 @@ def test_a_damaged_record_is_named_and_the_others_are_drawn(
     assert line.endswith(REMEDY)
     assert "laptop (2 runs: 1 completed, 1 damaged): " in "\n".join(done.told())
     assert shown(done)["laptop"] == shown(done)["other"]
-    table = pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")
-    assert table["run_id"].tolist() == [whole.name]
-    svg = (tree.figures / "laptop" / "throughput_by_arm.svg").read_text()
-    assert "Damaged, not drawn: 1 record" in svg
-    assert "Damaged" not in (tree.figures / "other" / "throughput_by_arm.svg").read_text()
+    table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
+    assert table["strategy"].tolist() == ["single"]
+    svg = (tree.figures / "laptop" / "comparison.svg").read_text()
+    assert "Runs not drawn: 1 damaged" in svg
+    assert "damaged" not in (tree.figures / "other" / "comparison.svg").read_text()
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -297,27 +268,15 @@ def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
     assert shown(done)["laptop"]
 
 
-@pytest.mark.slow
-def test_what_has_no_room_is_named_with_its_figure(tree: Tree, make_run: MakeRun) -> None:
-    for size in range(1, 60):
-        make_run(strategy="ddp", gpus_per_node=size)
-    done = redraw(tree, figures=tree.figures, studies=["laptop"])
-    told = done.told(reasons=True)
-    (line,) = (line for line in told if line.startswith("laptop/throughput_by_arm"))
-    assert "Rows not drawn, see the CSV: " in line
-    assert re.search(r"No room for: PyTorch-DDP, native, \d+ workers; .* more\.", line)
-    assert len(pd.read_csv(tree.figures / "laptop" / "throughput_by_arm.csv")) == 59
-
-
 def test_the_question_of_a_study_is_where_its_figures_are_drawn(
     tree: Tree, make_run: MakeRun
 ) -> None:
     make_run()
     write_study(Study(name="laptop", question="Who is first?", base=SPEC), tree)
-    redrawing._tabulate(tree, 1.0, "laptop")
-    part = redrawing._part(tree, ("laptop",))
-    assert part.tables.study is not None
-    assert part.tables.study.question == "Who is first?"
+    redrawing.tabulate(tree, 1.0, "laptop")
+    study = redrawing.read_tables(tree, "laptop").study
+    assert study is not None
+    assert study.question == "Who is first?"
 
 
 def small(tmp_path: Path) -> list[Path]:
@@ -356,23 +315,33 @@ def test_place_that_is_a_file(tmp_path: Path) -> None:
         small(tmp_path)
 
 
-@pytest.mark.usefixtures("few_figures")
-def test_the_notes_of_a_tree_end_the_captions_of_their_study(tree: Tree, laptop: MakeRun) -> None:
-    laptop(study="other")
+def test_the_notes_of_a_tree_are_those_of_their_study(tree: Tree) -> None:
+    tree.root.mkdir(exist_ok=True)
     tree.notes.write_text('study,note\nlaptop,"One run had half of the machine."\n')
-    redraw(tree, figures=tree.figures)
-    note = "One run had half of the machine."
-    assert note in redrawing._part(tree, ("laptop",)).page.notes
-    assert note not in redrawing._part(tree, ("other",)).page.notes
+    assert redrawing.notes(tree, "laptop") == ["One run had half of the machine."]
+    assert redrawing.notes(tree, "other") == []
+
+
+@pytest.mark.parametrize(("sizes", "drawn"), [((1, 2), False), ((1, 2, 4), True)])
+def test_a_curve_over_ranks_needs_three_sizes(
+    tree: Tree, make_run: MakeRun, sizes: tuple[int, ...], drawn: bool
+) -> None:
+    for size in sizes:
+        make_run(20 / size, strategy="ddp", gpus_per_node=size)
+    redrawing.tabulate(tree, 1.0, "laptop")
+    tables = redrawing.read_tables(tree, "laptop")
+    for name in ("throughput_vs_workers", "efficiency_native"):
+        question = QUESTIONS[name]
+        assert has_answer(question.chosen(tables), question, of_runs=True) == drawn
 
 
 def test_a_loader_without_a_bound_has_no_figure_of_bounds(
     tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("loader_bound", "throughput_by_arm")
+    names = ("loader_bound", "comparison")
     monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
     make_run()
-    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {"throughput_by_arm"}}
+    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {"comparison"}}
     make_run(loader="synthetic")
     make_run(work="load")
     assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {*names}}

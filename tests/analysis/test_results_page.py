@@ -32,9 +32,8 @@ def test_a_study_is_told_with_its_machine_and_its_code(tree: Tree, laptop: MakeR
     page = results_page.page(tree, tree.figures)
     assert "18 completed" in page
     assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
-    assert "![throughput_by_arm](laptop/throughput_by_arm.png)" in page
-    assert "![ratios](laptop" not in page  # nothing took turns
-    assert Path(tree.figures / "laptop" / "throughput_by_arm.png").exists()
+    assert "![comparison](laptop/comparison.png)" in page
+    assert Path(tree.figures / "laptop" / "comparison.png").exists()
 
 
 @pytest.mark.slow

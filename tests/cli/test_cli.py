@@ -334,6 +334,6 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> 
     assert drawn.exit_code == 1
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout
     assert f"1 damaged, in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
-    table = (results().figures / "small" / "throughput_by_arm.csv").read_text()
+    table = (results().figures / "small" / "comparison.csv").read_text()
     assert other.spec.run_id in table
     assert broken.spec.run_id not in table

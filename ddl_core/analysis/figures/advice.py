@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ddl_core.analysis.plot import labels, scales, style
+from ddl_core.analysis.plot import curves, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.records.paths import PROJECT, Tree
 from ddl_core.scaling import render
@@ -97,14 +97,23 @@ def _cost(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
     ax.set_xlabel("node-hours")
     ax.set_ylabel("time of training (h)")
     for row in front.itertuples():
-        labels.write(ax, f"{row.world_size}", (row.node_hours_low, row.hours_low), (-4, 0), "right")
+        place = (row.node_hours_low, row.hours_low)
+        ax.annotate(
+            f"{row.world_size}",
+            place,
+            (-4, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=7,
+        )
 
 
 def _accuracy(ax: Axes, points: pd.DataFrame) -> None:
     known = points[points["accuracy"].notna()]
     one = known.drop_duplicates("global_batch_size").sort_values("global_batch_size")
     batches = one["global_batch_size"]
-    scales.value_axis(ax, batches.iloc[:: -(-len(one) // _MOST_BATCHES)], "global batch (images)")
+    curves.value_axis(ax, batches.iloc[:: -(-len(one) // _MOST_BATCHES)], "global batch (images)")
     ax.vlines(batches, one["accuracy_low"], one["accuracy_high"], color="#444444", linewidth=0.8)
     ax.plot(batches, one["accuracy"], marker="o", linestyle="none", color="#444444")
     advised = known[known["advised"]]

@@ -3,13 +3,12 @@
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ddl_core.analysis.plot import captions, marks, style
-from ddl_core.analysis.plot.canvas import frame, styled
+from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot.canvas import frame, handles, styled
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import ProbeRecord, read_probe, size_text
 
@@ -78,19 +77,21 @@ def draw(table: pd.DataFrame) -> Figure:
         f"{number}: {name.rpartition('-')[0]}": looks[name]
         for number, name in enumerate(drawn, start=1)
     }
+    fastest = table["bus_bytes_per_s"].max() / 1e9
     figure, axes = frame(
-        "What does an all-reduce cost between the ranks?",
+        f"An all-reduce reaches {fastest:.3g} GB/s of bus bandwidth",
         ["bus bandwidth", "time of one"],
         [2.6],
-        marks.handles(numbered, markersize=4),
+        handles(numbered, markersize=4),
         _caption(table, len(names) - len(drawn)),
     )
     scaled = table[table["probe"].isin(drawn)].assign(
         bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
-        options = marks.told_apart("probe", looks)
-        sns.lineplot(scaled, x="bytes", y=column, markersize=4, estimator=None, ax=ax, **options)
+        for name, part in scaled.groupby("probe", sort=False):
+            part = part.sort_values("bytes")
+            ax.plot(part["bytes"], part[column], markersize=4, **looks[name])
         _axis(ax, table["bytes"])
         ax.set_ylabel(label)
     return figure
@@ -118,15 +119,20 @@ def _axis(ax: Axes, sizes: pd.Series) -> None:
 
 def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
     one = table.drop_duplicates("probe").tail(MOST_LINES)
-    sentences = [
-        "Bus bandwidth = size / time x 2 (n - 1) / n for n ranks, as NCCL-tests define it; "
-        "median of batches, slowest rank, float32.",
-        *(
-            f"{number}: {row.probe}, {row.ranks} ranks on {row.nodes} node(s), {row.device}, over "
-            f"{row.interface or 'an unknown interface'}."
-            for number, row in enumerate(one.itertuples(), start=1)
-        ),
-        f"Hardware: {'; '.join(sorted(set(one['hardware'])))}.",
+    first = one.iloc[0] if len(one) else None
+    where = (
+        []
+        if first is None
+        else [
+            f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
+            f"{first['interface'] or 'an unknown interface'}"
+            f"{'; others in the CSV' if len(one) > 1 else ''}."
+        ]
+    )
+    return [
+        "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, float32.",
+        *where,
+        f"{'; '.join(sorted(set(one['hardware'])))}.",
         captions.commits(one),
+        *captions.not_drawn("Older probes", left_out),
     ]
-    return [*sentences, *captions.not_drawn("Older probes", left_out)]

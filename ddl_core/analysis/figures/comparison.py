@@ -1,80 +1,110 @@
-"""All arms of a study on one axis, best first, each beside its ratio to one of them.
+"""All configurations of a study, best first: throughput, accuracy or memory, a row each.
 
-Where the study is about one number (a bucket's size, a batch), its arms are curves over it.
+Throughputs stand beside their ratio to one configuration, the baseline. Where the study is about
+one number (a bucket's size, a batch), its configurations are curves over it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 
-from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs
-from ddl_core.analysis.estimates import MARGIN
-from ddl_core.analysis.figures import against_base, study_arms
-from ddl_core.analysis.figures.against_base import Arm
-from ddl_core.analysis.figures.over_workers import stack
-from ddl_core.analysis.figures.ratios import ONE_START, WORDS
-from ddl_core.analysis.plot import captions, marks, scales, style
-from ddl_core.analysis.plot.canvas import LeftOut, drawn_panels, frame, styled
-from ddl_core.analysis.plot.rows import best_rows, ranked_rows
-from ddl_core.analysis.plot.scales import three_digits
-from ddl_core.analysis.tables import whole
-from ddl_core.analysis.turns import Turns
+from ddl_core.analysis import estimates, turns
+from ddl_core.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs, stack
+from ddl_core.analysis.estimates import MARGIN, Estimate
+from ddl_core.analysis.figures import study_arms
+from ddl_core.analysis.plot import captions, curves, style
+from ddl_core.analysis.plot.canvas import drawn_panels, frame, handles, styled
+from ddl_core.analysis.plot.rows import draw_values, interval, row_figure
+from ddl_core.analysis.plot.style import three_digits
+from ddl_core.analysis.tables import DISTURBED, FIRST, whole
+from ddl_core.analysis.turns import CPU, Turns
 
-COMPARISON = {
+_WHO = {
     "question": "string",
     "panel": "string",
     **ARM_TYPES,
     "world_size": "Int64",
+    "second_start": "boolean",
     "label": "string",
-    "axis": "string",
-    "at": "float64",
-    "line": "string",
+}
+_REACHED = {
     "n": "Int64",
-    "windows": "Int64",
     "failed": "Int64",
     "value": "float64",
     "low": "float64",
     "high": "float64",
+    "repeats": "string",
+}
+COMPARISON = {
+    **_WHO,
+    "axis": "string",
+    "at": "float64",
+    "line": "string",
+    **_REACHED,
+    "windows": "Int64",
     "base": "string",
     "base_rule": "string",
     "ratio": "float64",
     "ratio_low": "float64",
     "ratio_high": "float64",
     "decision": "string",
+    "pairs": "Int64",
+    "cpu_ratio": "float64",
+    "cpu_ratio_low": "float64",
+    "cpu_ratio_high": "float64",
+    "cpu_decision": "string",
     "common": "string",
     "unsaid": "string",
     "left_out": "string",
+    "rounds_left_out": "string",
     **ORIGIN_TYPES,
 }
+ACCURACY = {**_WHO, "dataset": "string", **_REACHED, **ORIGIN_TYPES}
+MEMORY = {**_WHO, **_REACHED, "state": "float64", "throughput": "float64", **ORIGIN_TYPES}
 
 REFERENCE = "the study's reference arm"
 FEWEST = "no arm is named as reference: the one that changes fewest defaults, the first of these"
+ONE_START = "one start"  # so no interval, and nothing is sure
+WORDS = {
+    estimates.GREATER: "faster",
+    estimates.LESS: "slower",
+    estimates.EQUIVALENT: f"equivalent within {MARGIN:.0%}",
+    estimates.CANNOT_SAY: "inconclusive",
+}
+GIB = 2**30
+_BYTES = 4  # of a number in fp32, in which all strategies keep what they train
 
 _MOST_CURVES = 4
 _LEAST_PLACES = 3  # on an axis
-_MOST_NAMED = 6  # of the arms that found no room
 _BEYOND = 2.0  # an axis goes no further than this from the values for the sake of an interval
-_BAND = f"within {100 * MARGIN:g} % of the base"
+_BAND = f"within {100 * MARGIN:g} % of the baseline"
+_STATE: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2.0}
+_STATE_NAME = "share of weights, gradients, momenta"
+
+Groups = Sequence[pd.DataFrame]
+Summary = Callable[[Groups, pd.DataFrame, Sequence[str]], dict[str, Any]]
+"""From the runs of each configuration, the first of each and their names to columns."""
 
 
 def points(
     runs: pd.DataFrame, windows: pd.DataFrame | None = None, question: str = ""
 ) -> pd.DataFrame:
-    """Return one row per arm of each study that trained two or more, best first: `COMPARISON`.
+    """Return one row per configuration of each study, best first.
 
-    An arm is all runs that agree in every field of `RunSpec` but seed and repeat, and in all that
-    their records tell of machine, software and settings. label names the fields in which a study's
-    arms differ. value (images/s) is the geometric mean over the n runs of the arm, over blocks of
-    its ``windows`` where it took turns, low and high its 95 % interval; ratio is to the arm called
-    base, of paired windows where these are known. base is the study's reference arm; without one,
-    that which changes fewest defaults. decision is what the interval of the ratio says, see
-    `estimates.decision`; empty without one. Arms that are curves over one field have its
+    A configuration is all runs that agree in every field of `RunSpec` but seed and repeat, and in
+    all that their records tell of machine, software and settings. label names the fields in which
+    those of a study differ. value (images/s) is the geometric mean over the n runs, over blocks of
+    its ``windows`` where they were interleaved, low and high its 95 % interval, repeats each run's.
+    ratio is to the configuration called base, from ``pairs`` of windows of one block and round
+    where these are known; cpu_ratio the same per CPU second. base is the study's reference; without
+    one, that which changes fewest defaults. decision is what the interval of the ratio says, see
+    `estimates.decision`; empty without one. Those that are curves over one field have its
     name as axis, and their place ``at`` it on a ``line``.
 
     A panel is a study and, where its runs come from several, a machine with its software.
@@ -84,77 +114,198 @@ def points(
     runs
         See `runs_table`: those of one study, or of several.
     windows
-        See `windows_table`; None where no arms took turns.
+        See `windows_table`; None where nothing was interleaved.
     question
-        What the study asks, the title of its figure; empty: a title that fits any study.
+        What the study asks.
     """
     made = made_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
-    taken = Turns(None if windows is None else windows.merge(kept, on=["study", "run_id"]))
-    named = set() if windows is None else set(windows["reference"].dropna())
-    tables = [pd.DataFrame(columns=list(COMPARISON))]
+    counted = None if windows is None else windows.merge(kept, on=["study", "run_id"])
+    taken, by_cpu = Turns(counted), Turns(counted, CPU)
+    references = set() if windows is None else set(windows["reference"].dropna())
+
+    def summary(groups: Groups, firsts: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+        own = [_windows(group, taken) for group in groups]
+        means = [turns.middle(one, _known(group)) for one, group in zip(own, groups, strict=True)]
+        is_reference = [bool(set(group["run_id"]) & references) for group in groups]
+        base = _base(groups, firsts, is_reference)
+        ratios = [_ratio(one, base, groups, own, taken) for one in range(len(groups))]
+        cpu = [_windows(group, by_cpu) for group in groups]
+        cpu_ratios = [
+            None if place == base else by_cpu.ratio(one, cpu[base]) for place, one in enumerate(cpu)
+        ]
+        return {
+            **_interval("", means, "value"),
+            "repeats": [_listed(_each(group, taken)) for group in groups],
+            "windows": [sum(number != turns.WHOLE for _, number in one) for one in own],
+            "base": names[base],
+            "base_rule": REFERENCE if is_reference[base] else FEWEST,
+            **_axis(firsts),
+            **_interval("ratio_", ratios, "ratio"),
+            "decision": [_decided(one) for one in ratios],
+            "pairs": [
+                sum(number != turns.WHOLE for _, number in one.keys() & own[base].keys())
+                for one in own
+            ],
+            **_interval("cpu_ratio_", cpu_ratios, "cpu_ratio"),
+            "cpu_decision": [_decided(one) for one in cpu_ratios],
+        } | ({"ratio": _with_base(ratios, base, bool(len(_known(groups[base]))))})
+
+    table = _studies(made, runs, question, summary, COMPARISON)
+    rounds = _rounds_left_out(windows)
+    return table.assign(rounds_left_out=table["study"].map(rounds).astype("string"))
+
+
+def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy of each configuration that evaluated, of studies of several libraries.
+
+    value is the mean of the last top-1 accuracies of the n runs, 0 to 1, low and high their range.
+    """
+    made = made_runs(runs)
+    made = made[made["top1"].notna() | made["lost"]]
+    made = made.assign(value=made["top1"].mask(made["lost"]))
+    several = made["library"].where(made["value"].notna()).groupby(made["study"])
+    ends = {"value": "mean", "low": "min", "high": "max"}
+
+    def summary(groups: Groups, *_: Any) -> dict[str, Any]:
+        return {name: [one["value"].agg(how) for one in groups] for name, how in ends.items()}
+
+    return _studies(made[several.transform("nunique") > 1], runs, "", summary, ACCURACY)
+
+
+def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per configuration of each study whose runs tell their memory, least first.
+
+    value is the most memory of any rank in a warm epoch, GiB, over the n runs; low is that of the
+    run with the least. state is `state_bytes` in GiB, missing for networks whose size no record
+    tells. throughput is the geometric mean, images/s.
+    """
+    made = made_runs(runs)
+    made = made[made["max_memory_bytes"].notna() | made["lost"]]
+    memory = (made["max_memory_bytes"].astype("float64") / GIB).mask(made["lost"])
+    several = made["strategy"].where(made["max_memory_bytes"].notna()).groupby(made["study"])
+    made = made.assign(speed=made["value"], value=memory)
+
+    def summary(groups: Groups, *_: Any) -> dict[str, Any]:
+        ends = {"value": "max", "low": "min", "high": "max"}
+        return {
+            **{name: [one["value"].agg(how) for one in groups] for name, how in ends.items()},
+            "state": [_state(one.iloc[0]) / GIB for one in groups],
+            "throughput": [
+                np.exp(np.log(one["speed"].dropna().astype(float)).mean()) for one in groups
+            ],
+        }
+
+    table = _studies(made[several.transform("nunique") > 1], runs, "", summary, MEMORY)
+    return table.sort_values(["panel", "value", "label"], ignore_index=True, kind="stable")
+
+
+def _studies(
+    made: pd.DataFrame,
+    runs: pd.DataFrame,
+    question: str,
+    summary: Summary,
+    columns: dict[str, str],
+) -> pd.DataFrame:
+    """Return the rows of the configurations of each study, panel by panel."""
+    tables = [pd.DataFrame(columns=list(columns))]
     for study, own in made.groupby("study"):
         arms = own.groupby(study_arms.KEY, dropna=False, sort=False).ngroup()
         firsts = own[~arms.duplicated()]
-        if len(firsts) > 1:
-            about = own.assign(
-                label=arms.map(dict(enumerate(study_arms.names(firsts)))),
-                common=study_arms.common(firsts),
-                unsaid=study_arms.unsaid(firsts),
-                left_out=study_arms.left_out(whole(runs[runs["study"] == study]), own),
-                question=question,
-            )
-            tables += _panels(about, taken, named)
-    return stack(tables, COMPARISON)
+        common = study_arms.common(firsts)
+        about = own.assign(
+            label=arms.map(dict(enumerate(study_arms.names(firsts)))),
+            common=common,
+            unsaid=study_arms.unsaid(firsts),
+            left_out=study_arms.left_out(whole(runs[runs["study"] == study]), own),
+            question=question,
+        )
+        texts = study_arms.place_texts(about.drop_duplicates(study_arms.PLACE))
+        places = about.groupby(study_arms.PLACE, dropna=False, sort=False)
+        for text, (_, place) in zip(texts, places, strict=True):
+            groups = [group for _, group in place.groupby(study_arms.KEY, dropna=False)]
+            firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
+            names = study_arms.told_apart(firsts, firsts["label"])
+            reached = {
+                "panel": ": ".join(filter(None, [str(study), text or common])),
+                "label": names,
+                "n": [len(_known(group)) for group in groups],
+                "failed": [int(group["lost"].sum()) for group in groups],
+                "repeats": [_listed(_known(group)) for group in groups],
+                "commit": [
+                    ";".join(sorted(set(group.loc[group["value"].notna(), "commit"])))
+                    for group in groups
+                ],
+            }
+            table = firsts.assign(**reached | summary(groups, firsts, names))
+            tables.append(table.sort_values(["value", "label"], ascending=[False, True]))
+    return stack(tables, columns)
 
 
-def _panels(study: pd.DataFrame, taken: Turns, references: set[str]) -> list[pd.DataFrame]:
-    """Return the rows of a study's arms, a table for each place that they were made in."""
-    texts = study_arms.place_texts(study.drop_duplicates(study_arms.PLACE))
-    places = study.groupby(study_arms.PLACE, dropna=False, sort=False)
-    tables = []
-    for text, (_, runs) in zip(texts, places, strict=True):
-        table = _panel(runs, taken, references)
-        name, common = table[["study", "common"]].iloc[0]
-        tables.append(table.assign(panel=": ".join(filter(None, [name, text or common]))))
-    return tables
+def _known(group: pd.DataFrame) -> np.ndarray:
+    """Return the values of the runs that have one."""
+    return group["value"].dropna().to_numpy(dtype=float)
 
 
-def _panel(runs: pd.DataFrame, taken: Turns, references: set[str]) -> pd.DataFrame:
-    """Return a row for each arm of runs that were made in one place, best first."""
-    groups = [group for _, group in runs.groupby(study_arms.KEY, dropna=False)]
-    arms = [against_base.arm(group, taken, references) for group in groups]
-    firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
-    names = study_arms.told_apart(firsts, firsts["label"])
-    base = _base(arms, firsts)
-    reached = pd.DataFrame([against_base.reached(arm) for arm in arms])
-    about = {
-        "label": names,
-        "base": names[base],
-        **_axis(firsts),
-        **against_base.ratios(arms, base, taken),
-    }
-    about["base_rule"] = REFERENCE if arms[base].is_reference else FEWEST
-    table = firsts.drop(columns=list(reached), errors="ignore").join(reached).assign(**about)
-    return table.sort_values(["value", "label"], ascending=[False, True])
+def _each(group: pd.DataFrame, taken: Turns) -> list[float]:
+    """Return the throughput of each run, over its windows where it was interleaved."""
+    known = group[group["value"].notna()]
+    return [
+        turns.middle(taken.of(study, [run_id]), [value]).ratio
+        for study, run_id, value in known[["study", "run_id", "value"]].itertuples(index=False)
+    ]
 
 
-def _base(arms: Sequence[Arm], firsts: pd.DataFrame) -> int:
-    """Return the place of the arm that all are compared with."""
+def _listed(values: Iterable[float]) -> str:
+    return ";".join(f"{one:.6g}" for one in values)
+
+
+def _windows(group: pd.DataFrame, taken: Turns) -> turns.Windows:
+    return taken.of(group["study"].iloc[0], group.loc[group["value"].notna(), "run_id"])
+
+
+def _interval(stem: str, found: Iterable[Estimate | None], value: str) -> dict[str, list[float]]:
+    names = {value: "ratio", f"{stem}low": "low", f"{stem}high": "high"}
+    known = list(found)
+    return {new: [getattr(one, old, np.nan) for one in known] for new, old in names.items()}
+
+
+def _ratio(
+    place: int, base: int, groups: Groups, own: Sequence[turns.Windows], taken: Turns
+) -> Estimate | None:
+    if place == base:
+        return None
+    paired = taken.ratio(own[place], own[base])
+    return paired or estimates.unpaired_ratio(_known(groups[place]), _known(groups[base]))
+
+
+def _with_base(ratios: Sequence[Estimate | None], base: int, known: bool) -> list[float]:
+    """Return the ratios with that of the base, which is 1 itself and without an interval."""
+    own = 1.0 if known else np.nan
+    return [own if place == base else one.ratio if one else np.nan
+            for place, one in enumerate(ratios)]  # fmt: skip
+
+
+def _decided(ratio: Estimate | None) -> str | None:
+    return None if ratio is None or np.isnan(ratio.low) else estimates.decision(ratio)
+
+
+def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) -> int:
+    """Return the place of the configuration that all are compared with."""
     specs = study_arms.specs(firsts)
     named = style.with_framework(firsts)["framework"]
     strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
 
-    def turn(place: int) -> tuple[Any, ...]:
-        arm, spec = arms[place], specs[place]
-        order = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
-        return (not arm.is_reference, not len(arm.runs), study_arms.changes(spec), *order, place)
+    def order(place: int) -> tuple[Any, ...]:
+        spec, known = specs[place], len(_known(groups[place]))
+        look = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
+        return (not is_reference[place], not known, study_arms.changes(spec), *look, place)
 
-    return min(range(len(arms)), key=turn)
+    return min(range(len(groups)), key=order)
 
 
 def _axis(firsts: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns axis, at and line: empty where the arms are no curves over one number.
+    """Return the columns axis, at and line: empty where there are no curves over one number.
 
     It is the number with most values, where the other fields make few lines of two or more.
     """
@@ -169,83 +320,187 @@ def _axis(firsts: pd.DataFrame) -> dict[str, Any]:
     return {"axis": None, "at": None, "line": None}
 
 
+def _rounds_left_out(windows: pd.DataFrame | None) -> dict[str, str]:
+    """Return of each study how many rounds do not count, and which of them were disturbed."""
+    texts: dict[str, str] = {}
+    if windows is None:
+        return texts
+    rounds = windows[windows["round"].notna()].drop_duplicates(["study", "block", "round"])
+    for study, own in rounds.groupby("study"):
+        # A block's name begins with the time of its start.
+        number = own["block"].rank(method="dense").astype(int)
+        gone = own.assign(number=number)[own["left_out"].eq(DISTURBED).fillna(False)]
+        named = [
+            f"{int(place['round']) + 1} of block {place['number']}"
+            for place in gone.sort_values(["number", "round"]).to_dict("records")
+        ]
+        first = int(own["left_out"].eq(FIRST).sum())
+        texts[str(study)] = f"first of a start: {first}; disturbed: {len(named)}" + (
+            f" (round {', '.join(named)})" if named else ""
+        )
+    return texts
+
+
+def state_bytes(parameters: float, shards: int, ranks: int, momentum: bool) -> float:
+    """Return what weights, gradients and momenta take on one of several ranks, bytes.
+
+    Each of the three is four bytes a parameter. Momenta are divided among ranks from one kind of
+    shards on, gradients from two, weights from three (Rajbhandari et al. 2020, ZeRO, section 5).
+    Buffers and second copies of a framework are not in it.
+    """
+    shared = [shards >= 3, shards >= 2] + ([shards >= 1] if momentum else [])
+    return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
+
+
+def _state(run: pd.Series) -> float:
+    """Return `state_bytes` of a run; NaN where its record does not tell enough."""
+    # FSDP keeps whole gradients until the last micro-batch.
+    whole_gradients = run["strategy"] == "fsdp" and run["accumulation"] > 1
+    if pd.isna(run["parameters"]) or run["optimizer"] != "sgd" or whole_gradients:
+        return np.nan
+    shards = 3 if run["strategy"] == "fsdp" else int(run["deepspeed_zero_stage"])
+    return state_bytes(run["parameters"], shards, run["world_size"], run["momentum"] > 0)
+
+
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return the arms as curves over one number, or else as rows, best first."""
+    """Return the configurations as curves over one number, or else as rows, best first."""
     points = style.with_framework(points)
     axes = points["axis"]
-    curves = len(points) > 0 and axes.notna().all() and axes.nunique() == 1
-    curves = curves and points["line"].nunique() <= _MOST_CURVES
-    return _curves(points) if curves else _rows(points)
+    curved = len(points) > 0 and axes.notna().all() and axes.nunique() == 1
+    return _curves(points) if curved and points["line"].nunique() <= _MOST_CURVES else _rows(points)
 
 
 def _rows(points: pd.DataFrame) -> Figure:
-    drawn = best_rows(points, points["label"] == points["base"])
-    looks = style.strategy_looks(drawn["framework"])
-    figure, panels = ranked_rows(
-        _title(points),
-        drawn,
-        [*(marks.handles(style.strategies_named(looks)) if len(looks) > 1 else []), *_band(points)],
-        _caption(points, drawn, _columns_told(points)),
-        {"n": _count, "images/s": _value, "ratio to the base": _ratio_text, "": _decision},
-        "throughput (images/s)",
+    looks = style.strategy_looks(points["framework"])
+    cpu = bool(points["cpu_ratio"].notna().any())
+    figure, panels = row_figure(
+        finding(points),
+        points,
+        [*(handles(style.strategies_named(looks)) if len(looks) > 1 else []), *_band(points)],
+        _caption(points),
+        ["n", "images/s", "ratio", *(["by CPU"] if cpu else []), ""],
+        lambda one: _cells(one.iloc[0], cpu),
+        "throughput / throughput of the baseline",
     )
     for ax, table in panels:
-        ax.set_xlim(*_ends(table))
-        _draw_base(ax.axvspan, ax.axvline, _base_value(table))
-        marks.points(ax, table, looks, {"linewidth": 1.2}, markersize=5, zorder=5, capsize=0.3)
+        base = _base_value(table)
+        if np.isnan(base):
+            continue
+        ratios = dict(
+            zip(("value", "low", "high"), ("ratio", "ratio_low", "ratio_high"), strict=True)
+        )
+        table = table.assign(**{new: table[old] for new, old in ratios.items()})
+        _draw_runs(ax, table, looks, base)
+        draw_values(ax, table, looks)
+        ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
+        ax.axvline(1, **style.IDEAL)
+        ends = _ends(table, 1.0)
+        dots = [float(one) / base for cell in table["repeats"] for one in cell.split(";") if one]
+        ax.set_xlim(max(min([ends[0], *dots]), 0), max([ends[1], *dots]))
+    return figure
+
+
+def _draw_runs(ax: Axes, table: pd.DataFrame, looks: style.Looks, scale: float = 1.0) -> None:
+    """Draw every run as a small dot in the row of its configuration, where there are several."""
+    for row in table[table["n"] > 1].to_dict("records"):
+        values = np.array(row["repeats"].split(";"), dtype=float) / scale
+        ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
+                color=looks[row["framework"]]["color"], alpha=0.6)  # fmt: skip
+
+
+@styled
+def draw_accuracy(points: pd.DataFrame) -> Figure:
+    """Return the accuracy of each configuration with the range of its runs, every run a dot."""
+    points = style.with_framework(points)
+    looks = style.strategy_looks(points["framework"])
+    known = points[points["n"] > 0]
+    title = "No study measured here has evaluated with several libraries"
+    if len(known):
+        reached = captions.span(100 * known["value"], "{:.1f}")
+        names = ", ".join(map(style.dataset_name, known["dataset"].unique()))
+        title = f"All libraries reach {reached} % of {names}"
+    figure, panels = row_figure(
+        title,
+        points,
+        handles(style.strategies_named(looks)),
+        ["Mean of the last top-1 accuracies of n runs, dots: runs; bars: their range.",
+         *captions.provenance(points, "")],
+        ["n", "top-1 (%)"],
+        lambda one: [_count(one.iloc[0]), _percents(one.iloc[0])],
+        "top-1 accuracy of the test images",
+    )  # fmt: skip
+    for ax, table in panels:
+        _draw_runs(ax, table, looks)
+        draw_values(ax, table, looks)
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    return figure
+
+
+@styled
+def draw_memory(points: pd.DataFrame) -> Figure:
+    """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
+    points = style.with_framework(points)
+    looks = style.strategy_looks(points["framework"])
+    known = points[points["n"] > 0]
+    title = "No study measured here has told the memory of two strategies"
+    if len(known):
+        least, most = (known.loc[getattr(known["value"], f"idx{end}")()] for end in ("min", "max"))
+        share = least["value"] / most["value"]
+        title = f"{least['label']} needs {share:.0%} of the memory of {most['label']}"
+    figure, panels = row_figure(
+        title,
+        points,
+        [*handles(style.strategies_named(looks)), *handles({_STATE_NAME: _STATE}, color="#555555")],
+        ["The most of any rank in warm training epochs, bars down to the least of n runs. "
+         "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
+        ["n", "GiB", "images/s"],
+        lambda one: _memory_cells(one.iloc[0]),
+        "peak memory of a rank (GiB)",
+    )  # fmt: skip
+    for ax, table in panels:
+        ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
+        draw_values(ax, table, looks)
+        ax.set_xlim(left=0)
     return figure
 
 
 def _curves(points: pd.DataFrame) -> Figure:
     panels, looks = drawn_panels(points), _line_looks(points)
-    drawn = points[points["panel"].isin(panels)]
     figure, axes = frame(
-        _title(points),
+        finding(points),
         panels,
         [2.6] * len(panels),
-        [*(marks.handles(looks, linestyle="solid") if len(looks) > 1 else []), *_band(points)],
-        _caption(points, drawn, _fastest(points)),
-        right=[0.6] * len(panels),
+        [*(handles(looks, linestyle="solid") if len(looks) > 1 else []), *_band(points)],
+        [*_caption(points), *captions.panels_not_drawn(points, panels)],
     )
-    for ax, (_, table) in zip(axes, drawn.groupby("panel", sort=False), strict=True):
-        scales.value_axis(ax, table["at"], study_arms.axis_label(table["axis"].iloc[0]))
-        ax.set_ylim(*_ends(table))
+    for ax, name in zip(axes, panels, strict=True):
+        table = points[points["panel"] == name]
+        base = _base_value(table)
+        curves.value_axis(ax, table["at"], study_arms.axis_label(table["axis"].iloc[0]))
+        ax.set_ylim(*_ends(table, base))
         ax.set_ylabel("throughput (images/s)")
-        beside = scales.side_by_side(ax, table["at"], table["line"], list(looks))
-        marks.lines(ax, table.assign(at=beside), "at", "line", looks, markersize=5)
-        _draw_base(ax.axhspan, ax.axhline, _base_value(table))
-        _ratio_axis(ax, _base_value(table))
+        curves.lines(ax, table, "at", "line", looks, markersize=5)
+        if not np.isnan(base):
+            low, high = base / (1 + MARGIN), base * (1 + MARGIN)
+            ax.axhspan(low, high, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
+            ax.axhline(base, **style.IDEAL)
+            scale = (lambda value, base=base: value / base, lambda ratio, base=base: ratio * base)
+            ax.secondary_yaxis("right", functions=scale).set_ylabel("ratio to the baseline")
     return figure
 
 
 def _line_looks(points: pd.DataFrame) -> style.Looks:
     """Return how each line looks: as its framework, where it has one of its own."""
-    lines = points.groupby("line", sort=False)["framework"].agg(["first", "nunique"])
-    lines = lines.sort_index()
-    if lines["nunique"].max() == 1 and lines["first"].is_unique:
-        known = style.strategy_looks(lines["first"])
-        return {str(line): known[strategy] for line, strategy in lines["first"].items()}
+    found = points.groupby("line")["framework"].agg(["first", "nunique"])
+    if found["nunique"].max() == 1 and found["first"].is_unique:
+        known = style.strategy_looks(found["first"])
+        return {str(line): known[strategy] for line, strategy in found["first"].items()}
     spare = style.strategy_looks(pd.Series(list(style.STRATEGY_COLOURS)))
-    return dict(zip(map(str, lines.index), spare.values(), strict=False))
+    return dict(zip(map(str, found.index), spare.values(), strict=False))
 
 
-def _ratio_axis(ax: Axes, base: float) -> None:
-    """Draw the scale of ratios to the base beside the axes."""
-    if not np.isnan(base):
-        scale = (lambda value: value / base, lambda ratio: ratio * base)
-        ax.secondary_yaxis("right", functions=scale).set_ylabel("ratio to the base")
-
-
-def _draw_base(span: Callable[..., Any], line: Callable[..., Any], base: float) -> None:
-    """Draw the base and what is alike within the margin, across the axes."""
-    if not np.isnan(base):
-        ends = base / (1 + MARGIN), base * (1 + MARGIN)
-        span(*ends, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
-        line(base, **style.IDEAL)
-
-
-def _band(points: pd.DataFrame) -> list[Artist]:
+def _band(points: pd.DataFrame) -> list[Patch]:
     return [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
 
 
@@ -254,9 +509,9 @@ def _base_value(table: pd.DataFrame) -> float:
     return float(table.loc[table["label"] == table["base"], "value"].iloc[0])
 
 
-def _ends(table: pd.DataFrame) -> tuple[float, float]:
+def _ends(table: pd.DataFrame, base: float) -> tuple[float, float]:
     """Return the ends of an axis: values, intervals and margin, but no endless interval."""
-    values, base = table["value"].dropna(), _base_value(table)
+    values = table["value"].dropna()
     if values.empty:
         return 0.0, 1.0
     reach = [base / (1 + MARGIN), base * (1 + MARGIN), *values]
@@ -266,120 +521,103 @@ def _ends(table: pd.DataFrame) -> tuple[float, float]:
     return float(low - room), float(high + room)
 
 
-def _title(points: pd.DataFrame) -> str:
-    asked = points["question"].dropna().unique()
-    return asked[0] if len(asked) and asked[0] else "How do the arms of a study compare?"
-
-
-def _count(row: pd.Series) -> str:
-    lost = f", {row['failed']} lost" if row["failed"] else ""
-    return f"{row['n']}{lost}"
-
-
-def _value(row: pd.Series) -> str:
-    return three_digits(row["value"]) if row["n"] else "none"
-
-
-def _ratio_text(row: pd.Series) -> str:
-    if row["label"] == row["base"]:
-        return "base"
-    if np.isnan(row["ratio"]):
-        return ""
-    known = not np.isnan(row["ratio_low"])
-    return f"{row['ratio']:.2f}" + (
-        f" [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]" if known else ""
+def finding(points: pd.DataFrame) -> str:
+    """Return how many configurations are faster than the baseline, and the largest ratio."""
+    others = points[points["ratio"].notna() & (points["label"] != points["base"])]
+    if others.empty:
+        known = points[points["n"] > 0]
+        if known.empty:
+            return "No training measured here yet"
+        return f"{known['label'].iloc[0]} trains {three_digits(known['value'].iloc[0])} images/s"
+    base = f"{others['base'].iloc[0]}" if others["base"].nunique() == 1 else "the baseline"
+    best = others.loc[others["ratio"].idxmax()]
+    decided = others["decision"].dropna()
+    if decided.empty:
+        return f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}"
+    if not decided.isin([estimates.GREATER, estimates.LESS]).any():
+        return f"No difference to {base} is conclusive in {len(others)} configurations"
+    faster, slower = (int((decided == one).sum()) for one in (estimates.GREATER, estimates.LESS))
+    return (
+        f"{faster} of {len(others)} configurations are faster than {base}, {slower} slower; "
+        f"the fastest reaches {best['ratio']:.2f} times its throughput"
     )
 
 
-def _decision(row: pd.Series) -> str:
-    if not pd.isna(row["decision"]):
-        return WORDS[row["decision"]]
-    known = row["windows"] and row["label"] != row["base"] and not np.isnan(row["ratio"])
-    return ONE_START if known else ""
+def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
+    """Return n, throughput, ratio, ratio per CPU second if `by_cpu`, and the word of a row."""
+    value = three_digits(row["value"]) if row["n"] else "none"
+    if row["label"] == row["base"]:
+        return [_count(row), value, "baseline", *([""] if by_cpu else []), ""]
+    cpu = "" if np.isnan(row["cpu_ratio"]) else f"{row['cpu_ratio']:.2f}"
+    word = _word(row).partition(" within")[0]
+    return [_count(row), value, _ratio_text(row), *([cpu] if by_cpu else []), word]
 
 
-def _caption(points: pd.DataFrame, drawn: pd.DataFrame, more: Sequence[str]) -> list[str]:
+def _ratio_text(row: Any, stem: str = "ratio") -> str:
+    if np.isnan(row[stem]):
+        return ""
+    ends = (f"{stem}_low", f"{stem}_high")
+    return f"{row[stem]:.2f}" + interval(row, ends, "{:.2f}".format)
+
+
+def _word(row: Any, stem: str = "") -> str:
+    if not pd.isna(row[f"{stem}decision"]):
+        return WORDS[row[f"{stem}decision"]]
+    return ONE_START if row["pairs"] and not np.isnan(row[f"{stem}ratio"]) else ""
+
+
+def _count(row: pd.Series) -> str:
+    return f"{row['n']}" + (f", {row['failed']} lost" if row["failed"] else "")
+
+
+def _percents(row: pd.Series) -> str:
+    scaled = 100 * row[["value", "low", "high"]].astype(float)
+    form = "{:.1f}".format
+    return f"{form(scaled['value'])}{interval(scaled, form=form)}" if row["n"] else "none"
+
+
+def _memory_cells(row: pd.Series) -> list[str]:
+    told = [f"{row['value']:.2f}", three_digits(row["throughput"])] if row["n"] else ["none", ""]
+    return [_count(row), *told]
+
+
+def _caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
-        return ["No study measured here has trained two arms that differ."]
-    return [
-        *_bases(points),
-        *_commons(points),
-        *[f"Not named where it has its default: {text}." for text in _told(points, "unsaid")],
-        *captions.runs(points),
-        *more,
-        "The axis does not begin at 0" + (
-            ", and intervals that reach its end go on." if _cut(drawn) else "."
-        ),
-        *[f"Not drawn: {text}." for text in _told(points, "left_out")],
-        *_no_room(points.drop(drawn.index)),
-    ]  # fmt: skip
-
-
-def _columns_told(points: pd.DataFrame) -> list[str]:
-    """Return the sentences on the columns of numbers beside the rows."""
-    known, decided = points["ratio_low"].notna().any(), points["decision"].notna().any()
-    return [
-        *(["In brackets: that of the ratio."] if known else []),
-        *(["Words: what the interval of the ratio says, each row by itself; alike: all of it is "
-           "within the margin; cannot say: neither that nor on one side of 1."] if decided else []),
-    ]  # fmt: skip
-
-
-def _fastest(points: pd.DataFrame) -> list[str]:
-    """Return the sentence on the fastest arm of each panel of curves, and how sure that is."""
-    sentences = []
-    for _, table in points[points["n"] > 0].groupby("panel", sort=False):
-        best = table.iloc[0]
-        if best["label"] != best["base"] and _ratio_text(best):
-            decided = f": {_decision(best)}" if _decision(best) else ""
-            sentences.append(f"Fastest: {best['label']}, {_ratio_text(best)} of the base{decided}.")
-    return sentences
-
-
-def _told(points: pd.DataFrame, column: str) -> list[str]:
-    """Return the texts of a column, each after its study where there are several studies."""
-    several = points["study"].nunique() > 1
-    texts = points[["study", column]].drop_duplicates().dropna().itertuples(index=False)
-    return [f"{study}: {text}" if several else str(text) for study, text in texts if text]
-
-
-def _bases(points: pd.DataFrame) -> list[str]:
-    """Return the sentence on the base of each panel, and why it is that arm."""
-    panels = points.drop_duplicates("panel")
-    several, where = len(panels) > 1, "study" if panels["study"].is_unique else "panel"
-    sentences = []
-    for rule, part in panels.groupby("base_rule", sort=False):
-        named = [
-            f"{row[where]}: {row['base']}" if several else row["base"]
-            for row in part.to_dict("records")
-        ]
-        sentences.append(f"Base: {'; '.join(dict.fromkeys(named))} ({rule}).")
-    return sentences
-
-
-def _commons(points: pd.DataFrame) -> list[str]:
-    """Return what the arms have in common, of studies whose panels are called by their places."""
-    panels = points.drop_duplicates("panel")
-    hidden = panels[[common not in panel for panel, common in
-                     zip(panels["panel"], panels["common"], strict=True)]]  # fmt: skip
-    return [f"All arms: {text}." for text in _told(hidden, "common")]
-
-
-def _cut(drawn: pd.DataFrame) -> bool:
-    """Say whether an interval goes beyond the end of its axis."""
-    for _, table in drawn.groupby("panel"):
-        low, high = _ends(table)
-        if (table["low"] < low).any() or (table["high"] > high).any():
-            return True
-    return False
-
-
-def _no_room(rest: pd.DataFrame) -> list[LeftOut]:
-    """Return the sentence that names the arms that found no room."""
-    if rest.empty:
         return []
-    named = [f"{row['label']} ({_value(row)})" for _, row in rest.head(_MOST_NAMED).iterrows()]
-    more = len(rest) - len(named)
-    and_more = [f"{more} more"] if more else []
-    told = ", ".join([*named, *and_more])
-    return [LeftOut(f"No room for {len(rest)} arms, see the CSV (images/s): {told}.")]
+    panels = points.drop_duplicates("panel")
+    bases = f"Baseline: {'; '.join(panels['base'].unique())}. " if len(panels) == 1 else ""
+    told = [*captions.provenance(points, "the ratio")]
+    rounds = [text for text in points["rounds_left_out"].dropna().unique() if text]
+    return [
+        bases.strip(),
+        *told,
+        *[f"Rounds left out: {text.partition(' (')[0]}." for text in rounds],
+        *[f"Not drawn: {text}." for text in panels["left_out"].dropna().unique() if text],
+    ]
+
+
+def sentences(points: pd.DataFrame) -> list[str]:
+    """Return what interleaved `points` say of each configuration, below a line on the baseline.
+
+    E.g. ``Horovod, 2 workers: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
+    """
+    lines: list[str] = []
+    taken = points.groupby("panel")["windows"].transform("sum") > 0
+    for name, panel in points[taken].groupby("panel", sort=False):
+        others = panel[panel["label"] != panel["base"]]
+        starts = captions.counted("n", others.loc[others["n"] > 0, "n"])
+        pairs = captions.counted("", others.loc[others["n"] > 0, "pairs"])
+        lines.append(
+            f"{name}: throughput / throughput of {panel['base'].iloc[0]}, "
+            f"starts: {starts}, pairs of windows: {pairs}"
+        )
+        for row in others.to_dict("records"):
+            wall, cpu = (_told(row, stem) for stem in ("", "cpu_"))
+            lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
+    return lines
+
+
+def _told(row: dict[str, Any], stem: str) -> str:
+    if np.isnan(row[f"{stem}ratio"]):
+        return "" if stem else "no pairs"
+    return ", ".join(filter(None, [_ratio_text(row, f"{stem}ratio"), _word(row, stem)]))

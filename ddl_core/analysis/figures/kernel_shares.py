@@ -3,15 +3,14 @@
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.analysis.paper import SYSTEM, Paper
-from ddl_core.analysis.plot import marks, scales, style
-from ddl_core.analysis.plot.canvas import STATED_ONLY, frame, styled
+from ddl_core.analysis.plot import curves, style
+from ddl_core.analysis.plot.canvas import STATED_ONLY, frame, handles, styled
 
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
@@ -77,13 +76,13 @@ def draw(points: pd.DataFrame) -> Figure:
 
 
 def _panel(ax: Axes, part: pd.DataFrame) -> None:
-    scales.worker_axis(ax, part["world_size"])
+    curves.rank_axis(ax, part["world_size"])
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_ylabel("share of kernel time")
-    options = marks.told_apart("loader", _LOADERS)
-    sns.lineplot(part, x="world_size", y="value", estimator=None, ax=ax, markeredgecolor=None,
-                 **options | {"hue": "kind", "palette": style.KERNEL_COLOURS}, **_OPEN)  # fmt: skip
+    for (loader, kind), line in part.groupby(["loader", "kind"]):
+        look = _LOADERS[str(loader)] | {"color": style.KERNEL_COLOURS[str(kind)]}
+        ax.plot(line["world_size"], line["value"], **look, **_OPEN)
     doubted = part[part["suspect"]]
     ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
 
@@ -94,4 +93,4 @@ def _legend(points: pd.DataFrame) -> list[Line2D]:
         for kind, name in KERNELS.items()
     }
     loaders = {style.loader_name(name): _LOADERS[name] for name in points["loader"].unique()}
-    return [*marks.handles(kinds), *marks.handles(loaders, color="black", **_OPEN)]
+    return [*handles(kinds), *handles(loaders, color="black", **_OPEN)]

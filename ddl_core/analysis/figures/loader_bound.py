@@ -6,24 +6,21 @@ estimated. The smaller of two measurements of alike halves is too small: where i
 half is smaller, both are the bound.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ddl_core.analysis import estimates, turns
 from ddl_core.analysis.arms import ARM, ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
 from ddl_core.analysis.estimates import MARGIN, Estimate
-from ddl_core.analysis.plot import captions, marks, style
-from ddl_core.analysis.plot.canvas import styled
-from ddl_core.analysis.plot.rows import BAR, interval, row_frame
-from ddl_core.analysis.plot.scales import three_digits
-from ddl_core.analysis.turns import Turns, Windows
+from ddl_core.analysis.plot import captions, style
+from ddl_core.analysis.plot.canvas import handles, styled
+from ddl_core.analysis.plot.curves import intervals, log_ticks
+from ddl_core.analysis.plot.rows import draw_values, interval, named, row_figure
+from ddl_core.analysis.plot.style import three_digits
+from ddl_core.analysis.turns import Turns
 
 CANNOT_SAY = "cannot say"
 _MOST_SPAN = 8  # from the fewest to the most workers on one axis
@@ -65,11 +62,15 @@ _SHARED = [
     "hardware",
     "on_cpu",
 ]
-_HALVES = ("loading", "training")
-_MISSING = {"loading": "loader alone", "training": "synthetic"}
+_HALVES = {"loading": "loader alone", "training": "synthetic"}
+# How each half is drawn.
+_LOOKS: style.Looks = {
+    "loading": {"marker": "|", "markersize": 11, "markeredgewidth": 2.0},
+    "training": {"marker": "s", "markersize": 5, "markerfacecolor": "white"},
+}
 
-_BARS = {"bound": style.BOUND_COLOUR, "in_turns": style.IN_TURNS_COLOUR}  # the smaller on top
-_BEYOND = 1.15  # the axis ends so much right of the last value or bound
+Sample = tuple[np.ndarray, turns.Windows]
+"""Throughputs of runs, and of their windows that were interleaved."""
 
 
 def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -89,22 +90,18 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
     """
     both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
     trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
-    halves = {
-        "loading": (both.groupby(LOADING, dropna=False, sort=False).ngroup(), ~trained),
-        "training": (both.groupby(TRAINING, dropna=False, sort=False).ngroup(), trained & free),
-    }
-    found = {half: _members(numbers, which) for half, (numbers, which) in halves.items()}
-    columns = {name: both[name].to_numpy() for name in _Made._fields if name in both}
-    made = _Made(**columns, turns=Turns(windows))
-    arms = both[trained & ~free]
-    shared = arms[[*_SHARED, "setting"]].to_dict("records")
-    rows: list[dict[str, Any]] = []
-    for _, places in sorted(arms.groupby(KEYS).indices.items()):
-        arm = arms.index[places].to_numpy()
-        references = {
-            half: found[half].get(numbers.iloc[arm[0]]) for half, (numbers, _) in halves.items()
-        }
-        rows.append(_row(shared[places[0]], made, arm, references))
+    found: dict[str, dict[Any, pd.DataFrame]] = {}
+    for half, keys, which in (
+        ("loading", LOADING, ~trained),
+        ("training", TRAINING, trained & free),
+    ):
+        both[half] = both.groupby(keys, dropna=False, sort=False).ngroup()
+        found[half] = dict(iter(both[which].groupby(half)))
+    taken = Turns(windows)
+    rows = [
+        _row(arm, {half: found[half].get(arm[half].iloc[0]) for half in _HALVES}, taken)
+        for _, arm in both[trained & ~free].groupby(KEYS)
+    ]
     return _in_panels(pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS))
 
 
@@ -121,70 +118,31 @@ def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[order.index].reset_index(drop=True)
 
 
-class _Made(NamedTuple):
-    """What counts of all runs, by their place in the table."""
-
-    value: np.ndarray
-    lost: np.ndarray
-    commit: np.ndarray
-    study: np.ndarray
-    run_id: np.ndarray
-    turns: Turns
-
-    def counted(self, places: np.ndarray | None) -> "_Counted":
-        """Return the throughputs that count."""
-        if places is None:
-            return _Counted(np.empty(0), {})
-        values = self.value[places].astype(float)
-        known = places[~np.isnan(values)]
-        windows = self.turns.of(self.study[places[0]], self.run_id[known])
-        return _Counted(values[~np.isnan(values)], windows)
-
-    def ratio(self, one: "_Counted", other: "_Counted") -> Estimate:
-        """Return the ratio of two, from paired windows where they took turns."""
-        paired = self.turns.ratio(one.windows, other.windows)
-        return paired or estimates.unpaired_ratio(one.runs, other.runs)
-
-    def commits(self, *groups: np.ndarray | None) -> str:
-        """Return the commits of all runs that count."""
-        known = [places[~self.lost[places]] for places in groups if places is not None]
-        return ";".join(sorted({name for places in known for name in self.commit[places]}))
-
-
-class _Counted(NamedTuple):
-    """Throughputs of runs, and of their windows that took turns."""
-
-    runs: np.ndarray
-    windows: Windows
-
-
-def _members(numbers: pd.Series, which: pd.Series) -> dict[int, np.ndarray]:
-    """Return the places of the rows that are meant, by their number."""
-    meant = numbers[which]
-    return {number: places.to_numpy() for number, places in meant.groupby(meant).groups.items()}
-
-
-def _row(
-    shared: dict[str, Any],
-    made: _Made,
-    arm: np.ndarray,
-    references: dict[str, np.ndarray | None],
-) -> dict[str, Any]:
-    row = {name: shared[name] for name in _SHARED} | {
-        "panel": f"{shared['setting']}, {style.model_name(shared['model'])}",
-        "failed": int(made.lost[arm].sum()),
-        "commit": made.commits(arm, *references.values()),
+def _row(arm: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Turns) -> dict[str, Any]:
+    first = arm.iloc[0]
+    groups = [arm, *(runs for runs in halves.values() if runs is not None)]
+    own = _sample(arm, taken)
+    row: dict[str, Any] = {name: first[name] for name in _SHARED} | {
+        "panel": f"{first['setting']}, {style.model_name(first['model'])}",
+        "failed": int(arm["lost"].sum()),
+        "commit": ";".join(
+            sorted({name for runs in groups for name in runs.loc[~runs["lost"], "commit"]})
+        ),
+        "windows": sum(number != turns.WHOLE for _, number in own[1]),
+        **_summary(own, ""),
     }
-    own = made.counted(arm)
-    windows = sum(number != turns.WHOLE for _, number in own.windows)
-    row |= {"windows": windows, **_summary(own, "")}
-    halves = {half: made.counted(places) for half, places in references.items()}
-    for half, counted in halves.items():
-        row |= _summary(counted, half)
+    samples = {half: _sample(runs, taken) for half, runs in halves.items()}
+    for half, sample in samples.items():
+        row |= _summary(sample, half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
-        return row | {"limit": _not_measured(missing, references)}
-    apart = made.ratio(halves["loading"], halves["training"])
+        reasons = {
+            "not measured": [_HALVES[half] for half in missing if halves[half] is None],
+            "failed": [_HALVES[half] for half in missing if halves[half] is not None],
+        }
+        told = [f"{why}: {', '.join(names)}" for why, names in reasons.items() if names]
+        return row | {"limit": "; ".join(told)}
+    apart = _ratio(samples["loading"], samples["training"], taken)
     bounds = sorted(_HALVES, key=lambda half: row[half])
     if not apart.low <= 1 <= apart.high:  # surely apart, or of one run each
         bounds = bounds[:1]
@@ -194,7 +152,7 @@ def _row(
     }
     if not row["n"]:
         return row | {"limit": "no value of its own"}
-    ratios = [made.ratio(own, halves[half]) for half in bounds]
+    ratios = [_ratio(own, samples[half], taken) for half in bounds]
     row |= {
         "ratio": float(np.prod([one.ratio for one in ratios]) ** (1 / len(ratios))),
         "ratio_low": min(one.low for one in ratios),
@@ -203,24 +161,30 @@ def _row(
     return row | {"limit": _limit(row, apart)}
 
 
-def _summary(counted: _Counted, half: str) -> dict[str, Any]:
+def _sample(runs: pd.DataFrame | None, taken: Turns) -> Sample:
+    """Return the throughputs that count."""
+    if runs is None:
+        return np.empty(0), {}
+    known = runs[runs["value"].notna()]
+    windows = taken.of(runs["study"].iloc[0], known["run_id"])
+    return known["value"].to_numpy(dtype=float), windows
+
+
+def _ratio(one: Sample, other: Sample, taken: Turns) -> Estimate:
+    """Return the ratio of two, from paired windows where they were interleaved."""
+    return taken.ratio(one[1], other[1]) or estimates.unpaired_ratio(one[0], other[0])
+
+
+def _summary(sample: Sample, half: str) -> dict[str, Any]:
     """Return mean and interval, for the arm itself (``""``) or for one half of it."""
-    mean = turns.middle(counted.windows, counted.runs)
+    mean = turns.middle(sample[1], sample[0])
     stem = f"{half}_" if half else ""
     return {
-        f"{stem}n": len(counted.runs),
+        f"{stem}n": len(sample[0]),
         half or "value": mean.ratio,
         f"{stem}low": mean.low,
         f"{stem}high": mean.high,
     }
-
-
-def _not_measured(missing: list[str], references: dict[str, np.ndarray | None]) -> str:
-    reasons = {
-        "not measured": [_MISSING[half] for half in missing if references[half] is None],
-        "failed": [_MISSING[half] for half in missing if references[half] is not None],
-    }
-    return "; ".join(f"{why}: {', '.join(names)}" for why, names in reasons.items() if names)
 
 
 def _limit(row: dict[str, Any], halves: Estimate) -> str:
@@ -244,118 +208,62 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
 
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return each arm's throughput inside its bound, a row per arm, what limits it beside it."""
-    looks = style.strategy_looks(style.with_framework(points)["framework"])
-    figure, panels = row_frame(
-        "Is the loader the bottleneck, and by how much?",
-        points,
-        _legend(points, looks),
-        _caption(points),
-        lambda arm: _texts(arm.to_dict("records")[0]),
-    )
-    for ax, table in panels:
-        end = _end(table)
-        for column, hue in _BARS.items():
-            _bars(ax, table, column, hue)
-        for half in style.HALF_NAMES:
-            _ticks(ax, table, half, end)
-        marks.points(ax, table, looks, {"linewidth": 1.2}, markersize=5, zorder=5, capsize=0.2)
-        ax.set_xlim(0, end)
+    """Return each throughput beside that of its halves, a row each, and what limits it.
+
+    Rows without both halves are left out, unless there are no others.
+    """
+    table = named(points)
+    known = table["bound"].notna()
+    table = table[known] if known.any() else table
+    looks = style.strategy_looks(table["framework"])
+    figure, panels = row_figure(
+        _finding(points),
+        table,
+        [
+            *handles(style.strategies_named(looks), markersize=5),
+            *handles({style.HALF_NAMES[half]: look for half, look in _LOOKS.items()},
+                     color=style.HALF_COLOUR),
+        ],
+        [
+            "Limit: named where the interval of throughput / bound lies within "
+            f"{100 * MARGIN:g} % of 1, or below.",
+            *captions.provenance(table, "the mean"),
+            *captions.not_drawn("Without both halves,", int((~known).sum() if known.any() else 0)),
+        ],
+        ["n", "images/s", "of the bound", "limit"],
+        lambda one: _cells(one.iloc[0]),
+        "throughput (images/s)",
+    )  # fmt: skip
+    for ax, part in panels:
+        for half, look in _LOOKS.items():
+            own = part.assign(value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"])
+            ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
+                        color=style.HALF_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
+        draw_values(ax, part, looks)
+        ax.set_xscale("log")
+        reach = part[["value", "loading", "training"]].stack()
+        log_ticks(ax.xaxis, reach.min(), reach.max())
     return figure
 
 
-def _end(table: pd.DataFrame) -> float:
-    """Return where the axis ends: a loader that is many times faster would squeeze all others."""
-    values = table[["value", "high", "bound"]].max(axis=1)
-    half = table[["loading", "training"]].min(axis=1)  # where the other one was not measured
-    near = half.where(table["bound"].isna() & (half < 2 * values))
-    most = pd.concat([values, near]).max()
-    return float(most) * _BEYOND if most > 0 else 1.0
+def _finding(points: pd.DataFrame) -> str:
+    """Return how many configurations are limited by what."""
+    limits = points.loc[points["ratio"].notna(), "limit"].map(_worded)
+    if limits.empty:
+        return "No configuration was measured beside both of its halves"
+    told = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
+    return f"Limit of {len(limits)} configurations: {', '.join(told)}"
 
 
-def _bars(ax: Axes, table: pd.DataFrame, column: str, hue: str) -> None:
-    sns.barplot(
-        table.fillna({column: 0.0}),  # a row without a bar is high as the others
-        x=column,
-        y="row",
-        orient="h",
-        native_scale=True,
-        width=BAR,
-        color=hue,
-        saturation=1,
-        linewidth=0,
-        errorbar=None,
-        zorder=1,
-        ax=ax,
-    )
+def _worded(limit: str) -> str:
+    return "inconclusive" if limit == CANNOT_SAY else limit
 
 
-def _ticks(ax: Axes, table: pd.DataFrame, half: str, end: float) -> None:
-    """Draw one half's own throughput in each row; an arrow where it is right of the axis."""
-    look: dict[str, Any] = {"color": style.HALF_COLOUR, "linestyle": style.HALF_LINES[half]}
-    near = table[table[half] <= end]
-    bottom = near["row"] + BAR / 2
-    ax.vlines(near[half], near["row"] - BAR / 2, bottom, linewidth=1.8, zorder=3, **look)
-    ends = near[f"{half}_low"], near[f"{half}_high"]
-    ax.hlines(bottom, *ends, color=style.HALF_COLOUR, linewidth=0.9, zorder=3)
-    arrow = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **look}
-    for row in table.loc[table[half] > end, "row"]:
-        place = (end, row + (0.2 if half == "training" else -0.2))
-        ax.annotate("", place, xytext=(-16, 0), textcoords="offset points", arrowprops=arrow)
-
-
-def _texts(row: dict[str, Any]) -> list[str]:
-    """Return three lines: what was measured, both halves, what limits."""
-    own = f"{three_digits(row['value'])}{interval(row)}  " if row["n"] else ""
+def _cells(row: pd.Series) -> list[str]:
+    """Return n, throughput, its share of the bound and what limits."""
     lost = f", {row['failed']} lost" if row["failed"] else ""
-    names = {"loading": "loader alone", "training": "synthetic"}
-    known = [f"{name} {three_digits(row[half])}" for half, name in names.items() if row[half] > 0]
-    limit = row["limit"]
-    if row["ratio"] > 0:
-        limit = f"{row['ratio']:.2f}{_ratio_interval(row)} of the bound; limit: {limit}"
-    return [f"{own}n = {row['n']}{lost}", *([", ".join(known)] if known else []), limit]
-
-
-def _ratio_interval(row: dict[str, Any]) -> str:
-    known = row["ratio_high"] > 0
-    return f" [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]" if known else ""
-
-
-def _legend(points: pd.DataFrame, looks: style.Looks) -> list[Artist]:
-    made: list[Artist] = [*marks.handles(style.strategies_named(looks), markersize=5)]
-    halves = {
-        name: {"linestyle": style.HALF_LINES[half]} for half, name in style.HALF_NAMES.items()
-    }
-    made += marks.handles(halves, color=style.HALF_COLOUR, linewidth=1.8)
-    if points["bound"].isna().all():
-        return made
-    return [
-        *made,
-        Patch(color=style.BOUND_COLOUR, label="up to the bound"),
-        Patch(color=style.IN_TURNS_COLOUR, label="both in turns"),
-    ]
-
-
-def _caption(points: pd.DataFrame) -> list[str]:
-    sentences = [
-        "Bound: the smaller of loader alone (L) and training on synthetic data (S), the mean of "
-        "both where it is not sure which is smaller. Darker: what is left if both take turns on "
-        "the same cores, 1 / (1/L + 1/S).",
-    ]
-    if points["on_cpu"].any():
-        sentences.append(
-            "On a CPU, loader and training share the cores: what is measured lies below both."
-        )
-    sentences.append(
-        f"A limit is named where the 95 % interval of value / bound lies within {100 * MARGIN:g} % "
-        "of 1 as a whole (the smaller one limits) or below as a whole; else it cannot be said."
-    )
-    sentences += captions.runs(points)
-    halves = [f"{name} ({captions.counted('n', n[n > 0])})"
-              for name, n in (("L", points["loading_n"]), ("S", points["training_n"]))
-              if (n > 0).any()]  # fmt: skip
-    sentences += [f"Means as well: {', '.join(halves)}."] if halves else []
-    panels = [panel for _, panel in points.groupby("panel")]
-    if any((panel[list(style.HALF_NAMES)] > _end(panel)).any(axis=None) for panel in panels):
-        sentences.append("Arrows: right of the axis, see the number.")
-    return sentences
+    value = three_digits(row["value"]) if row["n"] else "none"
+    ends = ("ratio_low", "ratio_high")
+    known = row["ratio"] > 0
+    share = f"{row['ratio']:.2f}{interval(row, ends, '{:.2f}'.format)}" if known else ""
+    return [f"{row['n']}{lost}", value, share, _worded(row["limit"])]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddl_core.analysis.plot import scales, style
+from ddl_core.analysis.plot import curves, style
 from ddl_core.analysis.plot.canvas import frame, styled
 from ddl_core.records.paths import committed
 from ddl_core.scaling import emulated, measured, paper
@@ -166,7 +166,7 @@ def draw(points: pd.DataFrame) -> Figure:
 
 def _panel(ax: Axes, part: pd.DataFrame) -> None:
     quantity, sizes = part["quantity"].iloc[0], part["world_size"]
-    scales.worker_axis(ax, (int(sizes.min()), int(sizes.max())))
+    curves.rank_axis(ax, (int(sizes.min()), int(sizes.max())))
     lines = {name: rows.sort_values("world_size") for name, rows in part.groupby("source")}
     if "law" in lines:
         law = lines["law"]
@@ -180,7 +180,7 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
             marker = {"marker": _BOUNDS[bound], "markersize": 8} if bound in _BOUNDS else {}
             ax.plot(rows["world_size"], rows["value"], **look | marker, zorder=4)
     if quantity == "throughput":
-        scales.rate_axis(ax, part[["value", "low", "high"]].stack())
+        curves.rate_axis(ax, part[["value", "low", "high"]].stack())
     else:
         ax.set_ylim(0, _MAX_E)
     ax.set_ylabel(_AXES[quantity])

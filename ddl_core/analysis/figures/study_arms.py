@@ -48,6 +48,8 @@ def names(firsts: pd.DataFrame, without: Collection[str] = ()) -> list[str]:
     Two have the same name only if they differ in nothing but `without`, or in what their records
     tell: see `told_apart`.
     """
+    if len(firsts) == 1:
+        return [common(firsts, _COMMON[:3])]
     told = labels(specs(firsts), (*REPEATS, *_NODES, *without))
     if SIZE in without or SIZE not in varied(firsts):
         return told
@@ -94,12 +96,12 @@ def unsaid(firsts: pd.DataFrame) -> str:
     )
 
 
-def common(firsts: pd.DataFrame) -> str:
-    """Return what all arms have in common, as far as a reader looks for it."""
+def common(firsts: pd.DataFrame, fields: Sequence[str] = _COMMON) -> str:
+    """Return what all arms have in common, of these fields."""
     differ, first = varied(firsts), specs(firsts)[0]
     return ", ".join(
         _workers(first, first["nodes"] > 1) if field == SIZE else phrase(field, first[field])
-        for field in _COMMON
+        for field in fields
         if field not in differ
     )
 

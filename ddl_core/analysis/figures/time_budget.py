@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ddl_core.analysis.arms import ARM_TYPES, KEYS, ORIGIN_TYPES, made_runs
 from ddl_core.analysis.plot import captions, style
 from ddl_core.analysis.plot.canvas import short_titles
-from ddl_core.analysis.plot.rows import arm_name, percent, stacked
+from ddl_core.analysis.plot.rows import configuration_name, percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.records.run import Spent
 
@@ -149,7 +149,7 @@ def _silent(points: pd.DataFrame) -> list[str]:
     for _, arm in arms.iterrows():
         setting = settings[arm["panel"]]
         own = f" ({setting})" if setting != arm["panel"] else ""
-        names.append(arm_name(arm, formats) + own)
+        names.append(configuration_name(arm, formats) + own)
     return [f"There is no such account of: {'; '.join(names)}."] if names else []
 
 

@@ -1,32 +1,110 @@
-"""Inside a panel: what is measured, with its intervals and the ideal, and what the paper states.
-
-The stated are open marks, crosses, arrows, and their numbers.
-"""
+"""Inside a panel: axes, lines with intervals, and the values that the paper states."""
 
 from collections.abc import Iterable
-from itertools import count, pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from ddl_core.analysis.arms import ARM
-from ddl_core.analysis.plot import labels, marks, style
-from ddl_core.analysis.plot.scales import compact, octaves_per_point, points_from_corner
+from ddl_core.analysis.plot import style
+from ddl_core.analysis.plot.canvas import handles
 
-_ARMS_APART_POINTS = 7.0
-_MOST_OCTAVES = 0.6
-_STATED_POINTS = 6.0  # size of a mark
-_HIDDEN_POINTS = 3.0  # closer open marks hide one another
-_STATED_LARGER_POINTS = 3.5  # each one around another
-_TEXT_POINTS = 16.0  # of a column, with a text between two marks
-_ARROW_POINTS = 11.0
-
-
-NO_FRAMEWORK = "\N{DAGGER}"
+_APART = 0.02  # of the axis, between marks at one place
+_FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
+_MOST_TICKS = 12
 _UNNAMED = {"framework": style.UNNAMED, "model": style.UNNAMED_MODEL}
 _UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
+_ARROWS = {"lower": "$\\uparrow$", "upper": "$\\downarrow$"}
+_PALE = 0.4  # of a statement that contradicts another
+
+
+def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
+    """Scale x by powers of two from the fewest to the most ranks."""
+    counts = [float(count) for count in ranks] or [1.0, 4.0]
+    low, high = np.floor(np.log2(min(counts))), np.ceil(np.log2(max(counts)))
+    ax.set_xscale("log", base=2)
+    margin = 0.05 * (high - low) + 0.2
+    ax.set_xlim(2 ** (low - margin), 2 ** (high + margin))
+    step = 2 if high - low > 6 else 1
+    ax.xaxis.set_major_locator(FixedLocator(list(2 ** np.arange(low, high + 1, step))))
+    _plain(ax.xaxis)
+    ax.set_xlabel(label)
+
+
+def value_axis(ax: Axes, values: Iterable[float], label: str) -> None:
+    """Scale x for a setting, a tick at each of its values: by powers of two where these go far."""
+    places = sorted({float(value) for value in values})
+    positive = [place for place in places if place > 0]
+    if positive and positive[-1] >= _FAR * positive[0]:
+        if places[0] > 0:
+            ax.set_xscale("log", base=2)
+        else:
+            ax.set_xscale("symlog", base=2, linthresh=positive[0])
+    ax.xaxis.set_major_locator(FixedLocator(places, nbins=_MOST_TICKS))
+    _plain(ax.xaxis)
+    ax.margins(x=0.08)
+    ax.set_xlabel(label)
+
+
+def rate_axis(ax: Axes, values: pd.Series, label: str = "throughput (images/s)") -> None:
+    """Scale y logarithmically with ticks at 1, 2 and 5, some room above and below `values`."""
+    known = values[values > 0]
+    low, high = (known.min(), known.max()) if len(known) else (1.0, 10.0)
+    ax.set_yscale("log", base=10)
+    ax.set_ylim(low / 1.5, high * 1.5)
+    log_ticks(ax.yaxis, low, high)
+    ax.set_ylabel(label)
+
+
+def log_ticks(axis: Any, low: float, high: float) -> None:
+    """Give a logarithmic axis from `low` to `high` round ticks, a few."""
+    steps = {2.5: range(1, 10), 5: (1, 2, 3, 5, 7), 500: (1, 2, 5)}
+    subs = next((subs for span, subs in steps.items() if high < span * low), (1,))
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    _plain(axis, style.compact)
+
+
+def _plain(axis: Any, text: Any = None) -> None:
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(text or (lambda value, _: f"{value:g}")))
+
+
+def intervals(table: pd.DataFrame) -> np.ndarray:
+    """Return how far low and high are from value, for `errorbar`; an endless interval goes far."""
+    high = table["high"].replace(np.inf, 1e9)
+    ends = np.array([table["value"] - table["low"], high - table["value"]], dtype=float)
+    return np.clip(ends, 0, None)
+
+
+def line(ax: Axes, x: pd.Series, table: pd.DataFrame, look: dict[str, Any]) -> None:
+    """Draw value, low and high of a table over `x` as a line with bars."""
+    bars = {"capsize": 2.5, "elinewidth": 1.2, "zorder": 4}
+    ax.errorbar(x.astype(float), table["value"], yerr=intervals(table), **bars | look)
+
+
+def lines(ax: Axes, table: pd.DataFrame, x: str, by: str, looks: style.Looks, **look: Any) -> None:
+    """Draw a `line` over column `x` for each value of `by`, side by side where they share places.
+
+    The x axis must have its final scale.
+    """
+    table = table.sort_values(x)
+    for number, (name, one) in enumerate(looks.items()):
+        part = table[(table[by] == name) & table["value"].notna()]
+        if len(part):
+            line(ax, apart(ax, part[x], number, len(looks)), part, one | look)
+
+
+def apart(ax: Axes, places: pd.Series, number: int, of: int) -> pd.Series:
+    """Return places on x moved a little for one of several series, by 3 % of the axis at most."""
+    scale = ax.xaxis.get_transform()
+    width = np.ptp(scale.transform(np.array(ax.get_xlim())))
+    step = min(_APART, 0.06 / max(of - 1, 1)) * width
+    moved = scale.transform(places.to_numpy(dtype=float)) + step * (number - (of - 1) / 2)
+    return pd.Series(scale.inverted().transform(moved), places.index)
 
 
 def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
@@ -35,31 +113,59 @@ def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
 
 
 def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
-    """Draw each arm in the looks that it has in the `whole` figure: a line with its intervals.
+    """Draw each configuration in the looks that it has in the `whole` figure.
 
-    `by` is what colour and marker tell, "framework" or "model". Arms are moved a little sideways,
-    so that bars at one number of workers stay apart.
+    `by` is what colour and marker tell, "framework" or "model".
     """
-    table = table[table["n"] > 0]
     looks, loaders = looks_by(whole, by), set(whole["loader"])
-    arms = table.groupby(ARM, sort=True)
-    middle = (arms.ngroups - 1) / 2
-    step = min(_ARMS_APART_POINTS * octaves_per_point(ax), _MOST_OCTAVES / max(arms.ngroups, 1))
-    table = table.assign(
-        x=table["world_size"].astype(float) * 2 ** (step * (arms.ngroup() - middle)),
-        name=table["framework"] + " " + table["model"],
-    )
-    named = table.drop_duplicates("name")
-    lines = {name: looks[one] for name, one in zip(named["name"], named[by], strict=True)}
-    for (loader, read), part in table.groupby(["loader", "data_format"]):
-        look = style.loader_look(str(loader), str(read), loaders)
-        marks.lines(ax, part, "x", "name", lines, **look)
+    series = table[table["n"] > 0].groupby(ARM, sort=True)
+    for number, (_, part) in enumerate(series):
+        first, part = part.iloc[0], part.sort_values("world_size")
+        look = looks[first[by]] | style.loader_look(first["loader"], first["data_format"], loaders)
+        line(ax, apart(ax, part["world_size"], number, series.ngroups), part, look)
+
+
+def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
+    """Draw every statement of a panel at its own place: open marks, crosses, arrows for bounds.
+
+    A bound on several frameworks or networks is one mark, in no one's colour. `whole` and `by`: see
+    `draw_measured`.
+    """
+    looks = looks_by(whole, by)
+    for _, rows in table.groupby(["statement", "world_size", "value"], sort=False):
+        for row in rows.to_dict("records") if rows["bound"].iloc[0] == "value" else [None]:
+            row = row or rows.iloc[0].to_dict()
+            named = rows[by].nunique(dropna=False) == 1 or row["bound"] == "value"
+            look = looks[row[by]] if named and not pd.isna(row[by]) else _UNNAMED_LOOK
+            alpha = 1.0 if pd.isna(row["contradiction"]) else _PALE
+            _mark(ax, row, {**look, "alpha": alpha, "zorder": 3})
+
+
+def _mark(ax: Axes, row: dict[str, Any], look: dict[str, Any]) -> None:
+    x, y = float(row["world_size"]), float(row["value"])
+    about: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.2, "markersize": 6}
+    if row["bound"] == "value":
+        about |= {"marker": "x"} if row["source"] == "derived" else {}
+        ax.plot(x, y, **look | about)
+        return
+    ends = [float(row["world_size_min"]), x] if row["world_size_min"] < x else [x]
+    ax.plot(ends, [y] * len(ends), **look | {"marker": "_", "markersize": 7, "linewidth": 1.0})
+    lower = row["bound"] == "lower"
+    for end in ends:
+        ax.annotate(
+            "",
+            (end, y),
+            xytext=(0, 11 if lower else -11),
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "<|-", "color": look["color"], "alpha": look["alpha"],
+                        "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
+        )  # fmt: skip
 
 
 def ideals(table: pd.DataFrame) -> pd.DataFrame:
     """Return where proportional scaling would end: rows of `table` at their base, plus `end`.
 
-    Only arms with a second world size, unless the panel has none.
+    Only configurations with a second world size, unless the panel has none.
     """
     table = table[table["value"].notna() & (table["bound"] == "value")]
     keys = ["source", *ARM]
@@ -71,9 +177,9 @@ def ideals(table: pd.DataFrame) -> pd.DataFrame:
     return base.assign(most=most, end=base["value"] * most / base["world_size"])
 
 
-def draw_ideals(ax: Axes, lines: pd.DataFrame) -> None:
+def draw_ideals(ax: Axes, table: pd.DataFrame) -> None:
     """Draw the lines of `ideals`."""
-    x, y = (lines[ends].to_numpy(float).T for ends in (["world_size", "most"], ["value", "end"]))
+    x, y = (table[ends].to_numpy(float).T for ends in (["world_size", "most"], ["value", "end"]))
     ax.plot(x, y, **style.IDEAL)
 
 
@@ -81,178 +187,22 @@ def legend(points: pd.DataFrame, ideal: str, by: str) -> list[Line2D]:
     """Return the handles of a points table: only what occurs in it. `by`: see `draw_measured`."""
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     theirs = points[points["source"] != "measured"]
-    theirs = theirs if by == "model" else theirs[theirs["source"] == "stated"]
     looks = looks_by(points, by)
-    made = _dots(looks, by, ours[by], ", measured")
-    made += _loaders(ours, set(points["loader"]))
-    made += _dots(looks, by, theirs[by], ", paper", markerfacecolor="white")
-    grey: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "markeredgewidth": 1.3}
-    if theirs[by].isna().any():
-        unnamed = {_UNNAMED[by]: {"marker": style.UNNAMED_MARKER, "markerfacecolor": "white"}}
-        made += marks.handles(unnamed, ", paper", **grey)
-    if (points["source"] == "derived").any():
-        made += marks.handles({"derived from the paper": {"marker": "x"}}, **grey)
-    return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
-
-
-def _loaders(ours: pd.DataFrame, loaders: set[str]) -> list[Line2D]:
-    """Return the handles of every loader, once for each format that it reads."""
-    formats = style.formats_differ(ours)
-    end = "" if formats else " loader"
-    there = set(ours[["loader", "data_format"]].itertuples(index=False, name=None))
-    return [
-        Line2D([], [], label=style.loader_name(loader, read, formats) + end, color="#555555",
-               marker="o", **style.loader_look(loader, read, loaders))
-        for loader in style.loaders(ours["loader"])
-        for read in style.formats(ours["data_format"])
-        if (loader, read) in there
-    ]  # fmt: skip
-
-
-def _dots(looks: style.Looks, by: str, there: pd.Series, whose: str, **more: Any) -> list[Line2D]:
     call = {"framework": style.strategy_name, "model": style.model_name}[by]
-    called = {call(name): look for name, look in looks.items() if name in set(there)}
-    return marks.handles(called, whose, markeredgewidth=1.3, **more)
-
-
-def stated_texts(table: pd.DataFrame, by: str) -> pd.Series:
-    """Return the text of each statement of a panel: number, what it is about, contradictions.
-
-    The model is named where a panel has several or `by` is "model", and then `NO_FRAMEWORK` marks
-    what no mark tells; the loader is named where statements exclude one another.
-    """
-    loaders = set(table["loader"])
-    models = by == "model" or table["model"].nunique() > 1
-    several = len(loaders - {"dali"}) > 1 or {"native", "dali"} <= loaders
-    unsaid = {"dali"} if "native" not in loaders else set()
-    texts = []
-    for row in table.to_dict("records"):
-        unnamed = by == "model" and pd.isna(row["strategy"])
-        parts = [_number(row) + (NO_FRAMEWORK if unnamed else "")]
-        model = name_or_none(row["model"])
-        parts += [style.model_name(model)] if models and model else []
-        told = several and row["loader"] not in unsaid
-        parts += [style.loader_name(row["loader"])] if told else []
-        ids = name_or_none(row["contradiction"])
-        texts.append(" ".join([*parts, f"[{ids.replace(';', ' ')}]"] if ids else parts))
-    return pd.Series(texts, index=table.index, dtype="string")
-
-
-def _number(row: dict[str, Any]) -> str:
-    if row["source"] == "stated":
-        return str(row["printed"])
-    sign = {"value": "≈", "lower": ">", "upper": "<"}[row["bound"]]
-    return sign + (compact(row["value"]) if row["value"] > 10 else f"{row['value']:.2f}")
-
-
-def name_or_none(value: object) -> str | None:
-    """Turn a table's missing value into None."""
-    return None if pd.isna(value) else str(value)
-
-
-def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
-    """Draw every statement of a panel once, at its own place, its text beside it.
-
-    A bound on several frameworks or networks is one mark, in no one's colour.
-
-    `whole` and `by`: see `draw_measured`.
-    """
-    looks = looks_by(whole, by)
-    found = [_UNNAMED_LOOK if pd.isna(name) else looks[name] for name in table[by]]
-    hues = pd.Series([look["color"] for look in found], table.index, dtype="string")
-    places = [table["statement"], table["world_size"]]
-    shared = (table["bound"] != "value") & (hues.groupby(places).transform("nunique") > 1)
-    found = [_UNNAMED_LOOK if of else look for of, look in zip(shared, found, strict=True)]
-    table = table.assign(look=pd.Series(found, table.index, dtype=object))
-    table["text"] = stated_texts(table, by)
-    spans = table["world_size_min"] < table["world_size"]
-    for _, rows in table[spans].groupby("statement", sort=False):
-        _span(ax, rows)
-    most = table["world_size"].max()
-    for workers, column in table[~spans].groupby("world_size"):
-        column = _nested(ax, column.sort_values(["value", "statement", by]))
-        for row in column.to_dict("records"):
-            _mark(ax, row)
-        # A statement about several has one text.
-        notes = column.drop_duplicates("statement", keep="last")
-        _write(ax, notes, last=workers == most)
-
-
-def _span(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw a bound that holds over a range of workers."""
-    row, hues = rows.iloc[0], {look["color"] for look in rows["look"]}
-    hue = hues.pop() if len(hues) == 1 else style.UNNAMED_COLOUR
-    x = [float(row["world_size_min"]), float(row["world_size"])]
-    ax.plot(x, [row["value"]] * 2, color=hue, linewidth=1.0, zorder=2)
-    for end in x:
-        _arrow(ax, end, row, hue)
-    lower = row["bound"] == "lower"
-    place = (x[0], float(row["value"]))
-    labels.write(ax, row["text"], place, (4, -3 if lower else 3), va="top" if lower else "bottom")
-
-
-def _nested(ax: Axes, column: pd.DataFrame) -> pd.DataFrame:
-    """Return the marks at one number of workers, lowest first, with a ``size`` that hides none.
-
-    No mark is moved: an open one that would hide another is drawn around it.
-    """
-    is_open = (column["bound"] == "value") & (column["source"] != "derived")
-    rings = [place for place, ring in enumerate(is_open) if ring]
-    workers = float(column["world_size"].iloc[0])
-    heights = [points_from_corner(ax, (workers, value))[1] for value in column["value"]]
-    places: dict[int, int] = {}
-    for mark in rings:
-        over = {
-            place
-            for other, place in places.items()
-            if abs(heights[mark] - heights[other]) < _HIDDEN_POINTS
-        }
-        places[mark] = next(place for place in count() if place not in over)
-    larger = [_STATED_LARGER_POINTS * places.get(mark, 0) for mark in range(len(heights))]
-    return column.assign(x=workers, size=[_STATED_POINTS + more for more in larger])
-
-
-def _mark(ax: Axes, row: Any) -> None:
-    hue = row["look"]["color"]
-    look: dict[str, Any] = {"marker": "_", "markersize": row["size"] + 2}
-    if row["bound"] != "value":
-        _arrow(ax, row["x"], row, hue)
-    elif row["source"] == "derived":
-        look = {"marker": "x", "markersize": row["size"]}
-    else:
-        look = {"marker": row["look"]["marker"], "markersize": row["size"]}
-    ax.plot(row["x"], row["value"], color=hue, markerfacecolor="none", markeredgewidth=1.3,
-            zorder=4, **look)  # fmt: skip
-
-
-def _arrow(ax: Axes, x: float, row: Any, hue: str) -> None:
-    """Point from a bound to the side where the value may be."""
-    look = {"arrowstyle": "<|-", "color": hue, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate(
-        "",
-        (x, row["value"]),
-        xytext=(0, _ARROW_POINTS if row["bound"] == "lower" else -_ARROW_POINTS),
-        textcoords="offset points",
-        arrowprops=look,
-    )
-
-
-def _write(ax: Axes, notes: pd.DataFrame, last: bool) -> None:
-    """Write the texts of one column: right of the last, over the others where there is room."""
-    places = list(zip(notes["x"], notes["value"], strict=True))
-    heights = sorted(points_from_corner(ax, place)[1] for place in places)
-    crowded = any(high - low < _TEXT_POINTS for low, high in pairwise(heights))
-    if last or crowded or _reach_out(ax, notes["text"], places[-1]):
-        hues = [look["color"] for look in notes["look"]]
-        labels.beside(ax, list(notes["text"]), places, hues)
-        return
-    for row, place in zip(notes.to_dict("records"), places, strict=True):
-        # On the side that no arrow takes, and to the left, away from the next column.
-        lower = row["bound"] == "lower"
-        offset = (8, -5 if lower else 5)
-        labels.write(ax, row["text"], place, offset, "right", "top" if lower else "bottom")
-
-
-def _reach_out(ax: Axes, texts: Iterable[str], place: tuple[float, float]) -> bool:
-    """Say whether texts that end at `place` would begin left of the axes."""
-    return style.widest(texts, labels.POINTS) > points_from_corner(ax, place)[0]
+    end = ", measured" if len(theirs) else ""
+    made = handles({call(name): look for name, look in looks.items() if name in set(ours[by])}, end)
+    loaders, formats = set(points["loader"]), style.formats_differ(ours)
+    for loader in style.loaders(ours["loader"]):
+        for read in style.formats(ours.loc[ours["loader"] == loader, "data_format"]):
+            look = style.loader_look(loader, read, loaders) | {"color": "#555555", "marker": "o"}
+            name = style.loader_name(loader, read, formats) + ("" if formats else " loader")
+            made.append(Line2D([], [], label=name, **look))
+    grey: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.2}
+    stated = {call(name): look for name, look in looks.items() if name in set(theirs[by])}
+    if theirs[by].isna().any():
+        stated[_UNNAMED[by]] = _UNNAMED_LOOK
+    made += handles(stated, ", paper", **grey)
+    if (points["source"] == "derived").any():
+        derived = {"derived from the paper": {"marker": "x", "color": style.UNNAMED_COLOUR}}
+        made += handles(derived, markeredgewidth=1.3)
+    return [*made, Line2D([], [], **style.IDEAL, label=ideal)]

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
 
 from ddl_core.analysis import looks
 from ddl_core.spec.labels import NAMES, called, phrase
@@ -137,8 +135,8 @@ PAGE: Any = {  # matplotlib's own type lists every key
     "lines.markersize": 6.0,
     "text.usetex": False,
     "mathtext.fontset": "dejavusans",
-    # Letters as outlines: an SVG looks the same whatever fonts its reader has.
-    "svg.fonttype": "path",
+    # Letters as text: an SVG can be searched and edited.
+    "svg.fonttype": "none",
     # No random ids, and no compressed streams in the PDF: zlib's output differs between builds.
     "svg.hashsalt": "ddl_core",
     "pdf.compression": 0,
@@ -312,15 +310,18 @@ def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[s
     }
 
 
-def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """Return the printed width of one line of text in points."""
-    font = FontProperties(family=PAGE["font.family"], size=size, weight=weight)
-    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+def compact(value: float, _position: int | None = None) -> str:
+    """Return two or three digits with a unit: ``"12.5"``, ``"2.5k"``, ``"580k"``, ``"1M"``."""
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{float(f'{value / limit:.2g}'):g}{unit}"
+    return f"{value:.3g}"
 
 
-def widest(lines: Iterable[str], size: float) -> float:
-    """Return the printed width of the longest of some lines in points, 0 without any."""
-    return max((text_points(line, size) for line in lines), default=0.0)
+def three_digits(value: float) -> str:
+    """Return the value as a text has it: ``"7.00"``, ``"16.2"``, ``"126"``, ``"2.46k"``."""
+    scaled, unit = (value / 1e3, "k") if value >= 1e3 else (value, "")
+    return f"{scaled:#.3g}".rstrip(".") + unit
 
 
 def tint(hex_colour: str, share: float) -> str:

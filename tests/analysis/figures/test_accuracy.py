@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import accuracy, accuracy_vs_batch_size, learning_curves, schedules
+from ddl_core.analysis.figures import accuracy
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from tests.analysis.drawn import words
 
 PAPER = read_paper()
 STUDY: dict[str, Any] = {
@@ -62,7 +63,7 @@ def arm(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
 
 
 def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
-    points = accuracy_vs_batch_size.points(runs, PAPER)
+    points = accuracy.batch_points(runs, PAPER)
     step = arm(points, "step", 16)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
         (2, 0.81, 0.80, 0.82)
@@ -72,7 +73,7 @@ def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
 
 
 def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> None:
-    points = accuracy_vs_batch_size.points(runs, PAPER)
+    points = accuracy.batch_points(runs, PAPER)
     step, exponential = arm(points, "step", 16), arm(points, "exponential", 16)
     assert step["target"] == pytest.approx(0.9 * 0.82)  # cosine's mean is the best
     assert (step["reached"], step["epochs_to_target"], step["seconds_to_target"]) == (2, 2, 40)
@@ -83,7 +84,7 @@ def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> 
 
 
 def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> None:
-    points = accuracy_vs_batch_size.points(runs, PAPER)
+    points = accuracy.batch_points(runs, PAPER)
     cosine = arm(points, "cosine", 320)
     assert (cosine["n"], cosine["diverged"], cosine["failed"]) == (0, 2, 0)
     assert math.isnan(cosine["value"])
@@ -91,9 +92,7 @@ def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> No
 
 
 def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
-    table = accuracy_vs_batch_size.lost(accuracy_vs_batch_size.points(runs, PAPER)).set_index(
-        "label"
-    )
+    table = accuracy.lost(accuracy.batch_points(runs, PAPER)).set_index("label")
     assert table["lost"].round(6).to_dict() == {
         "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
     }  # fmt: skip
@@ -106,7 +105,7 @@ def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -
 
 
 def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs) -> None:
-    points = accuracy_vs_batch_size.points(runs, PAPER)
+    points = accuracy.batch_points(runs, PAPER)
     stated = points[points["source"] == "stated"]
     assert len(stated) == len(PAPER.accuracy)
     assert stated.loc[stated["global_batch_size"] == 65_536, "value"].tolist() == [0.52, 0.41, 0.31]
@@ -119,7 +118,7 @@ def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs
 
 
 def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) -> None:
-    curves = learning_curves.points(runs)
+    curves = accuracy.curve_points(runs)
     assert set(curves["global_batch_size"]) == {16, 320}
     assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
     step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
@@ -137,27 +136,18 @@ def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) 
     assert lines or name == "learning_curves"
 
 
-def caption(name: str, runs: pd.DataFrame) -> str:
+def said(name: str, runs: pd.DataFrame) -> str:
     question = QUESTIONS[name]
-    figure = question.draw(question.points(runs, arm_table(runs), PAPER))
-    return figure.texts[-1].get_text().replace("\n", " ")
+    return words(question.draw(question.points(runs, arm_table(runs), PAPER)))
 
 
 def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) -> None:
-    batches, curves = (
-        caption(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves")
-    )
-    assert "mean of n = 2 runs, each with its own seed; bars: the range of these runs" in batches
-    assert "mean of n = 2 runs that did not diverge" in curves
+    batches, curves = (said(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves"))
+    assert "Mean of n = 2 runs, bars: their range. Diverged: 2 runs." in batches
+    assert "thin: each run with its own seed" in curves
+    assert "loses 41.0 points of accuracy" in batches
     for told in (batches, curves):
-        assert "no confidence interval" in told
         assert "95 %" not in told
-
-
-def test_one_run_has_no_bars_to_explain(runs: pd.DataFrame) -> None:
-    first = runs[runs["repeat"] == 0]
-    assert "bars" not in caption("accuracy_vs_batch_size", first)
-    assert "one run (n = 1)" in caption("learning_curves", first)
 
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
@@ -170,7 +160,7 @@ def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
-    points = schedules.points(PAPER)
+    points = accuracy.schedule_points(PAPER)
     assert set(points["schedule"]) == {"step", "cosine", "exponential"}
     assert points["value"].max() == pytest.approx(25.6)
     last = points.groupby("schedule")["value"].last()
@@ -187,11 +177,11 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
     for arm in arms:
         for schedule in ("step", "cosine"):
             make_run(rows=rows([0.1, 0.2]), **STUDY | {"schedule": schedule} | arm)
-    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     ours = points[points["source"] == "measured"]
     assert ours["n"].tolist() == [1] * 6
     assert ours["label"].nunique() == 6
-    looks = accuracy.looks(ours)
+    looks = accuracy._looks(ours)
     assert len({(look["color"], look["marker"]) for look in looks.values()}) == 6
 
 
@@ -199,7 +189,7 @@ def test_a_network_is_judged_by_its_own_best(tree: Tree, make_run: MakeRun) -> N
     for model, best in (("resnet18", 0.4), ("resnet50", 0.8)):
         for schedule in ("step", "cosine"):
             make_run(rows=rows([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
-    points = accuracy_vs_batch_size.points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     ours = points[points["source"] == "measured"].set_index("model")
     assert ours.loc["resnet18", "target"].tolist() == pytest.approx([0.36, 0.36])
     assert set(ours["reached"]) == {1}
@@ -209,6 +199,6 @@ def test_a_new_source_is_drawn_under_its_own_name(runs: pd.DataFrame) -> None:
     new = PAPER.published[PAPER.published["evidence"] == "source_read"].head(2)
     new = new.assign(source="Somebody 2027", global_batch_size=[256, 512])
     published = pd.concat([PAPER.published, new], ignore_index=True)
-    points = accuracy_vs_batch_size.points(runs, replace(PAPER, published=published))
+    points = accuracy.batch_points(runs, replace(PAPER, published=published))
     assert "Somebody 2027" in set(points["label"])
-    assert accuracy_vs_batch_size.draw(points).axes
+    assert accuracy.draw_batches(points).axes

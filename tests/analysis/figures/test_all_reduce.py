@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.analysis.figures.all_reduce import MOST_LINES, draw, points
+from ddl_core.analysis.plot.canvas import caption_of
 from ddl_core.analysis.redraw import redraw_probes
 from ddl_core.records.paths import Tree
 from ddl_core.records.probe import size_text, write_probe
@@ -46,7 +47,7 @@ def test_the_newest_probes_are_drawn_and_the_others_counted(tmp_path: Path) -> N
         plant(tmp_path, number)
     figure = draw(points(Tree(tmp_path)))
     assert len(figure.axes[0].lines) == MOST_LINES
-    assert any("not drawn, see the CSV: 2" in text.get_text() for text in figure.texts)
+    assert "Older probes not drawn (CSV): 2." in caption_of(figure)
 
 
 def test_files_are_the_same_each_time_and_absent_without_probes(tmp_path: Path) -> None:

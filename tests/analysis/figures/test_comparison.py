@@ -6,16 +6,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from scipy import stats
 
-from ddl_core.analysis.figures import comparison, ratios
+from ddl_core.analysis.arms import arm_table
+from ddl_core.analysis.figures import comparison
 from ddl_core.analysis.figures.comparison import COMPARISON
+from ddl_core.analysis.plot.canvas import caption_of, title_of
 from ddl_core.analysis.tables import empty_table, runs_table, windows_table
 from ddl_core.launch.plan import find_study
 from ddl_core.records.paths import Tree
 from ddl_core.spec.labels import REPEATS
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks, turned
+from tests.analysis.drawn import beside, leaves_the_page
 from tests.fields import ALONE, changed, is_of_the_box
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
@@ -26,25 +29,9 @@ def points(tree: Tree, question: str = "") -> pd.DataFrame:
     return comparison.points(runs_table(tree.runs), windows_table(tree.runs), question)
 
 
-def drawn(table: pd.DataFrame) -> Figure:
-    figure = comparison.draw(table)
-    FigureCanvasAgg(figure).draw()
-    return figure
-
-
-def caption(figure: Figure) -> str:
-    return figure.texts[-1].get_text().replace("\n", " ")
-
-
 def rows(figure: Figure) -> list[str]:
     """Return the names of all rows, from the top."""
-    return [
-        label.get_text().replace("\n", " ") for ax in figure.axes for label in ax.get_yticklabels()
-    ]
-
-
-def beside(figure: Figure) -> list[str]:
-    return [text.get_text() for ax in figure.axes for text in ax.texts]
+    return [label.get_text() for ax in figure.axes for label in ax.get_yticklabels()]
 
 
 def write_grid(make_run: MakeRun, repeats: int = 1, **axes: list[Any]) -> int:
@@ -64,11 +51,12 @@ def test_three_sizes_of_a_bucket_are_a_curve_over_it(tree: Tree, make_run: MakeR
     assert table["at"].tolist() == [25, 1, 100]
     assert set(table["axis"]) == {"ddp_bucket_mb"}
     assert table["ratio"].tolist() == pytest.approx([1, 20 / 21, 20 / 22])
-    figure = drawn(table)
+    figure = comparison.draw(table)
     (ax,) = figure.axes
     assert ax.get_xlabel() == "bucket (MiB)"
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "25", "100"]
-    assert "Base: bucket 25 MiB (no arm is named as reference" in caption(figure)
+    assert "Baseline: bucket 25 MiB." in caption_of(figure)
+    assert title_of(figure).startswith("0 of 2 configurations are faster than bucket 25 MiB, 1 sl")
 
 
 def test_the_other_field_makes_the_lines(tree: Tree, make_run: MakeRun) -> None:
@@ -79,7 +67,7 @@ def test_the_other_field_makes_the_lines(tree: Tree, make_run: MakeRun) -> None:
         "no compression": [1, 25, 100],
         "compression fp16": [1, 25, 100],
     }
-    figure = drawn(table)
+    figure = comparison.draw(table)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:2] == ["compression fp16", "no compression"]
 
@@ -89,7 +77,7 @@ def test_choices_are_no_axis(tree: Tree, make_run: MakeRun) -> None:
         make_run(20 + stage, strategy="deepspeed", gpus_per_node=2, deepspeed_zero_stage=stage)
     table = points(tree)
     assert table["axis"].isna().all()
-    assert rows(drawn(table)) == ["ZeRO stage 0", "ZeRO stage 1", "ZeRO stage 2"]
+    assert rows(comparison.draw(table)) == ["ZeRO stage 0", "ZeRO stage 1", "ZeRO stage 2"]
 
 
 def test_a_study_of_knobs_is_one_axis_of_its_arms(tree: Tree, make_run: MakeRun) -> None:
@@ -105,13 +93,12 @@ def test_a_study_of_knobs_is_one_axis_of_its_arms(tree: Tree, make_run: MakeRun)
     ]
     assert set(table["base"]) == {"PyTorch-DDP, default settings"}
     assert table["value"].is_monotonic_decreasing
-    figure = drawn(table)
+    figure = comparison.draw(table)
     assert rows(figure) == table["label"].tolist()
     for name in rows(figure):
         assert not ("DDP" in name and "cycle" in name)
-    title = figure.texts[0].get_text().replace("\n", " ")
-    assert title == find_study("knobs").question
-    assert "PyTorch-DDP: bucket 25 MiB, no bucket view" in caption(figure)
+    assert set(table["question"]) == {find_study("knobs").question}
+    assert "PyTorch-DDP: bucket 25 MiB, no bucket view" in table["unsaid"].iloc[0]
 
 
 def test_forty_arms_of_four_fields_are_all_there(tree: Tree, make_run: MakeRun) -> None:
@@ -124,25 +111,20 @@ def test_forty_arms_of_four_fields_are_all_there(tree: Tree, make_run: MakeRun) 
     )
     table = points(tree)
     assert len(table) == arms == 40
-    figure = drawn(table)
+    figure = comparison.draw(table)
     assert rows(figure) == table["label"].tolist()
     assert rows(figure)[0] == "compute threads 1, batch 4, fp32, no channels last"
-    assert "No room" not in caption(figure)
+    assert "not drawn" not in caption_of(figure)
     assert "fp32" not in table["panel"].iloc[0]
 
 
-def test_arms_without_room_are_named_and_the_base_stays(tree: Tree, make_run: MakeRun) -> None:
-    make_run(200, **DDP)  # the slowest, and nothing but defaults
-    write_grid(make_run, seed=[0], loader_prefetch=list(range(3, 83)))
+def test_configurations_without_room_are_counted(tree: Tree, make_run: MakeRun) -> None:
+    write_grid(make_run, seed=[0], loader_prefetch=list(range(2, 83)))
     table = points(tree).assign(axis=None)
-    figure = drawn(table)
-    shown = rows(figure)
+    figure = comparison.draw(table)
     assert len(table) == 81
-    assert len(shown) == 58
-    assert shown[-1] == "prefetched batches 2"
-    rest = [name for name in table["label"] if name not in shown]
-    assert f"No room for {len(rest)} arms, see the CSV (images/s): {rest[0]} (" in caption(figure)
-    assert f"{len(rest) - 6} more." in caption(figure)
+    assert rows(figure) == table["label"].tolist()[:60]
+    assert "Rows not drawn (CSV): 21." in caption_of(figure)
 
 
 @pytest.mark.parametrize("arms", [3, 13, 40])
@@ -156,19 +138,16 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(
         fields = {"strategy": strategy, "loader_prefetch": ahead, "gpus_per_node": 2}
         make_run(20 + number, repeat=0, **fields)
         make_run(21 + number, repeat=1, **fields)
-    table = points(tree, "Is it $1 or $2? " * 12).assign(axis=None)
-    figure = drawn(table)
-    page = figure.bbox
-    boxes = [text.get_window_extent() for text in figure.texts]
-    for ax in figure.axes:
-        labels = [label.get_window_extent() for label in ax.get_yticklabels()]
-        assert all(low.y1 < high.y0 + 1 for high, low in itertools.pairwise(labels))
-        assert all(label.x1 < ax.bbox.x0 for label in labels)
-        texts = [text.get_window_extent() for text in ax.texts]
-        assert all(text.x0 > ax.bbox.x1 for text in texts)
-        boxes += labels + texts
-    assert all(page.x0 <= box.x0 and box.x1 <= page.x1 for box in boxes)
-    assert all(page.y0 <= box.y0 and box.y1 <= page.y1 for box in boxes)
+    figure = comparison.draw(points(tree).assign(axis=None))
+    assert not leaves_the_page(figure)
+    (ax,) = figure.axes
+    (right,) = ax.child_axes
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert all(low.y1 < high.y0 + 1 for high, low in itertools.pairwise(boxes))
+    assert all(box.x1 < ax.bbox.x0 for box in boxes)
+    texts = [label for label in right.get_yticklabels() if label.get_text()]
+    assert len(texts) == arms + 1, "and the heads"
+    assert all(label.get_window_extent().x0 > ax.bbox.x1 for label in texts)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +164,18 @@ def test_no_field_is_pooled_and_each_is_told(tree: Tree, make_run: MakeRun, fiel
     assert "" not in set(table["label"])
 
 
-def test_a_study_that_asks_otherwise_stands_elsewhere(tree: Tree, make_run: MakeRun) -> None:
-    make_run(**DDP)
-    assert points(tree).empty
-    assert list(points(tree)) == list(COMPARISON)
-    figure = drawn(comparison.points(empty_table()))
-    assert "No study measured here has trained two arms" in caption(figure)
+def test_one_configuration_is_a_row_without_a_comparison(tree: Tree, make_run: MakeRun) -> None:
+    make_run(20.0, **DDP)
+    table = points(tree)
+    assert list(table) == list(COMPARISON)
+    assert table["label"].tolist() == table["base"].tolist() == ["PyTorch-DDP, native, 2 workers"]
+    assert title_of(comparison.draw(table)) == "PyTorch-DDP, native, 2 workers trains 16.0 images/s"
+
+
+def test_nothing_measured_is_said(tree: Tree) -> None:
+    empty = comparison.points(empty_table())
+    assert list(empty) == list(COMPARISON)
+    assert "No training measured here yet" in title_of(comparison.draw(empty))
 
 
 def test_machines_are_panels_with_a_base_each(tree: Tree, make_run: MakeRun) -> None:
@@ -205,7 +190,7 @@ def test_machines_are_panels_with_a_base_each(tree: Tree, make_run: MakeRun) -> 
     ]
     assert table["ratio"].tolist() == pytest.approx([1, 1, 1, 1])
     assert set(table["label"]) == {"channels last", "no channels last"}
-    assert "All arms: PyTorch-DDP, native, 2 workers" in caption(drawn(table))
+    assert table["common"].str.startswith("PyTorch-DDP, native, 2 workers").all()
 
 
 def test_what_records_tell_apart_is_another_arm(tree: Tree, make_run: MakeRun) -> None:
@@ -232,19 +217,17 @@ def test_the_reference_of_turns_is_the_base_and_pairs_count(tree: Tree, make_run
     table = points(tree).set_index("strategy")
     assert set(table["base"]) == {"Horovod"}
     assert set(table["base_rule"]) == {comparison.REFERENCE}
-    (known,) = (
-        ratios.points(runs_table(tree.runs), windows_table(tree.runs))
-        .query("clock == 'wall'")
-        .to_dict("records")
-    )
     own = table.loc["ddp"]
-    assert (own["ratio"], own["ratio_low"], own["ratio_high"]) == pytest.approx(
-        (known["value"], known["low"], known["high"])
+    expected = stats.ttest_1samp(-np.log(0.8 * wobble), 0)
+    assert own["ratio"] == pytest.approx(np.exp(-np.log(0.8 * wobble).mean()))
+    assert (own["ratio_low"], own["ratio_high"]) == pytest.approx(
+        tuple(np.exp(expected.confidence_interval()))
     )
     assert own["decision"] == "greater"
-    figure = drawn(table.reset_index())
-    assert "faster" in beside(figure)
-    assert "Base: Horovod (the study's reference arm)." in caption(figure)
+    figure = comparison.draw(table.reset_index())
+    assert any(text.endswith("  faster") for text in beside(figure))
+    assert "Baseline: Horovod." in caption_of(figure)
+    assert title_of(figure).startswith("1 of 1 configurations are faster than Horovod")
 
 
 def test_lost_arms_and_runs_in_no_row_are_told(tree: Tree, make_run: MakeRun) -> None:
@@ -257,12 +240,12 @@ def test_lost_arms_and_runs_in_no_row_are_told(tree: Tree, make_run: MakeRun) ->
     table = points(tree)
     assert table["label"].tolist() == ["native", "turbo"]
     assert table["failed"].tolist() == [0, 1]
-    figure = drawn(table)
-    assert "0, 1 lost" in beside(figure)
-    assert "none" in beside(figure)
+    figure = comparison.draw(table)
+    (lost,) = [text for text in beside(figure) if "1 lost" in text]
+    assert lost.split() == ["0,", "1", "lost", "none"]
     told = "1 run that only load, 1 run without a warm epoch, 1 run not finished"
-    assert f"Not drawn: {told}." in caption(figure)
-    assert "failed or diverged: 1 run." in caption(figure)
+    assert f"Not drawn: {told}." in caption_of(figure)
+    assert "Failed or diverged: 1 run." in caption_of(figure)
 
 
 def test_one_run_an_arm_decides_nothing(tree: Tree, make_run: MakeRun) -> None:
@@ -270,7 +253,7 @@ def test_one_run_an_arm_decides_nothing(tree: Tree, make_run: MakeRun) -> None:
     table = points(tree)
     assert table["decision"].isna().all()
     assert table["ratio_low"].isna().all()
-    assert "Holm" not in caption(drawn(table))
+    assert "interval" not in caption_of(comparison.draw(table))
 
 
 def test_all_lost_is_no_reason_to_fail(tree: Tree, make_run: MakeRun) -> None:
@@ -278,7 +261,7 @@ def test_all_lost_is_no_reason_to_fail(tree: Tree, make_run: MakeRun) -> None:
         make_run(status="failed", rows=[], channels_last=channels, **DDP)
     table = points(tree)
     assert table["ratio"].isna().all()
-    assert rows(drawn(table)) == ["channels last", "no channels last"]
+    assert rows(comparison.draw(table)) == ["channels last", "no channels last"]
 
 
 def test_an_endless_interval_does_not_squeeze_the_others(tree: Tree, make_run: MakeRun) -> None:
@@ -286,7 +269,139 @@ def test_an_endless_interval_does_not_squeeze_the_others(tree: Tree, make_run: M
         make_run(wall_s, repeat=repeat, channels_last=True, **DDP)
     make_run(15.0, **DDP)
     table = points(tree)
-    figure = drawn(table)
+    figure = comparison.draw(table)
     low, high = figure.axes[0].get_xlim()
-    assert 9 < low < 21.3 < high < 50
-    assert "intervals that reach its end go on" in caption(figure)
+    assert 0.4 < low < 1 < high < 3
+
+
+HOROVOD: dict[str, Any] = {"strategy": "horovod"}
+DEEPSPEED: dict[str, Any] = {"strategy": "deepspeed"}
+REFERENCE: dict[str, Any] = {"strategy": "ddp"}
+DRIFT = np.array([10.0, 14.0, 31.0, 22.0, 9.0, 12.0])
+WOBBLE = np.array([1.01, 0.99, 1.02, 0.98, 1.0, 1.0])
+
+
+@pytest.fixture
+def interleaved(make_run: MakeRun) -> MakeRun:
+    """Three arms, six starts each, on a drifting machine: horovod at 0.8 of ddp, alike by CPU."""
+    cpu_s = DRIFT * WOBBLE
+    in_blocks(make_run, REFERENCE, list(DRIFT), cpu_s=list(DRIFT))
+    in_blocks(make_run, HOROVOD, list(DRIFT / 0.8 * WOBBLE), cpu_s=list(cpu_s), place=1)
+    slow = list(DRIFT * WOBBLE[::-1] ** 20)
+    in_blocks(make_run, DEEPSPEED, slow, cpu_s=list(cpu_s), place=2)
+    return make_run
+
+
+def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
+    table = points(tree).set_index("strategy")
+    wall = table.loc["horovod"]
+    expected = stats.ttest_1samp(np.log(0.8 / WOBBLE), 0).confidence_interval()
+    assert (wall["ratio_low"], wall["ratio_high"]) == pytest.approx(tuple(np.exp(expected)))
+    assert wall["ratio"] == pytest.approx(0.8, rel=1e-3)
+    assert table["n"].tolist() == [6, 6, 6]
+    assert set(table["base"]) == {"PyTorch-DDP"}
+    words = table[["decision", "cpu_decision"]]
+    assert words.loc["horovod"].tolist() == ["less", "equivalent"]
+    assert words.loc["deepspeed"].tolist() == ["cannot say", "equivalent"]
+    assert comparison.sentences(points(tree)) == [
+        "laptop: native, 1 worker, ResNet50, image size 96, batch 16, fp32: throughput / "
+        "throughput of PyTorch-DDP, starts: n = 6, pairs of windows: 6",
+        f"  DeepSpeed: {table.loc['deepspeed', 'ratio']:.2f} "
+        f"[{table.loc['deepspeed', 'ratio_low']:.2f}, {table.loc['deepspeed', 'ratio_high']:.2f}]"
+        ", inconclusive; per CPU second 1.00 [0.99, 1.02], equivalent within 5%",
+        "  Horovod: 0.80 [0.79, 0.81], slower; per CPU second 1.00 [0.99, 1.02], "
+        "equivalent within 5%",
+    ]
+
+
+def test_settings_and_machines_are_not_pooled(tree: Tree, interleaved: MakeRun) -> None:
+    """The same arm in other hands: another row, with its own pairs."""
+    for change in (
+        {"image_size": 64},
+        {"system": MACHINE | {"cpu": "Another CPU"}, "seed": 1},
+        {"system": MACHINE | {"cpu_cores": 4}, "seed": 2},
+    ):
+        in_blocks(interleaved, HOROVOD, list(DRIFT[:3] / 2), place=3, **change)
+    table = points(tree)
+    horovod = table[table["strategy"] == "horovod"]
+    assert sorted(horovod["n"]) == [3, 3, 3, 6]
+    assert table["panel"].nunique() == 3
+    known = horovod[horovod["base"].str.startswith("PyTorch-DDP")]
+    assert sorted(zip(known["n"], known["ratio"].round(2), strict=True)) == [(3, 2.0), (6, 0.8)]
+
+
+def test_windows_of_other_blocks_and_rounds_are_no_pairs(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, REFERENCE, list(DRIFT))
+    again = REFERENCE | {"repeat": 1}
+    turned(make_run, again, list(3 * DRIFT[:4]), block="b", reference=again)
+    late = list(1.5 * DRIFT[:3])
+    turned(make_run, HOROVOD, late, block="b", reference=again, place=1, windows=4)
+    other = points(tree).set_index("strategy").loc["horovod"]
+    assert other["pairs"] == 3
+    assert other["ratio"] == pytest.approx(2.0)
+
+
+def test_an_interval_is_over_starts_and_not_over_windows(tree: Tree, make_run: MakeRun) -> None:
+    """Two starts of six windows that are all alike: what differs are the starts."""
+    for repeat, factor in enumerate((1.0, 1.2)):
+        again = REFERENCE | {"repeat": repeat}
+        turned(make_run, again, list(DRIFT), block=f"b{repeat}", reference=again)
+        turned(make_run, HOROVOD | {"repeat": repeat}, list(factor * DRIFT), block=f"b{repeat}",
+               reference=again, place=1)  # fmt: skip
+    other = points(tree).set_index("strategy").loc["horovod"]
+    assert (other["n"], other["pairs"]) == (2, 12)
+    expected = stats.ttest_1samp(-np.log([1.0, 1.2]), 0).confidence_interval()
+    assert [other["ratio_low"], other["ratio_high"]] == pytest.approx(list(np.exp(expected)))
+    assert other["decision"] == "cannot say"
+
+
+def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> None:
+    turned(make_run, REFERENCE, list(DRIFT))
+    turned(make_run, HOROVOD, list(DRIFT / 2), place=1)
+    table = points(tree)
+    other = table.set_index("strategy").loc["horovod"]
+    assert other["ratio"] == pytest.approx(2.0)
+    assert other[["ratio_low", "ratio_high", "decision"]].isna().all()
+    (_, told) = comparison.sentences(table)
+    assert "2.00, one start" in told
+    assert any(text.endswith("one start") for text in beside(comparison.draw(table)))
+
+
+def test_a_second_start_of_the_reference_is_a_row_and_pooled_with_nothing(
+    tree: Tree, interleaved: MakeRun
+) -> None:
+    before = points(tree).set_index("strategy")["ratio"]
+    took = list(DRIFT / 1.01 * WOBBLE)
+    in_blocks(interleaved, REFERENCE | {"second_start": True}, took, cpu_s=took, place=3)
+    table = points(tree).set_index("label")
+    again = table.loc["PyTorch-DDP, second start"]
+    assert (again["n"], again["second_start"]) == (6, True)
+    assert again["ratio"] == pytest.approx(1.01, rel=1e-3)
+    rest = table[~table["second_start"]].set_index("strategy")["ratio"]
+    assert rest.to_dict() == pytest.approx(before.to_dict())
+    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    assert arm_table(runs, windows)["n"].tolist() == [6, 6, 6]
+
+
+def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: MakeRun) -> None:
+    for repeat in range(2):
+        again = REFERENCE | {"repeat": repeat}
+        cpu_s = [20.0, 20.0, 10.0 if repeat else 20.0]
+        turned(make_run, again, [10.0] * 3, cpu_s=cpu_s, block=f"b{repeat}", reference=again)
+        turned(make_run, HOROVOD | {"repeat": repeat}, [10.0, 10.0, 90.0], block=f"b{repeat}",
+               reference=again, place=1)  # fmt: skip
+    table = points(tree)
+    assert table.set_index("strategy").loc["horovod", "pairs"] == 5
+    (told,) = table["rounds_left_out"].unique()
+    assert told == "first of a start: 2; disturbed: 1 (round 4 of block 2)"
+    assert "Rounds left out: first of a start: 2; disturbed: 1." in caption_of(
+        comparison.draw(table)
+    )
+
+
+def test_every_run_is_a_dot(tree: Tree, make_run: MakeRun) -> None:
+    """Of an interleaved run, the mean of its windows, as that of its configuration is."""
+    turned(make_run, REFERENCE, [10.0, 20.0, 40.0])
+    turned(make_run, HOROVOD, [30.0, 20.0, 10.0], place=1)
+    table = points(tree)
+    assert table["repeats"].astype(float).tolist() == pytest.approx(table["value"].tolist())

@@ -1,13 +1,12 @@
 """Memory of a rank: the most of any run, beside what the share of the training state takes."""
 
 import pytest
-from matplotlib.figure import Figure
 
-from ddl_core.analysis.figures import memory_per_rank
-from ddl_core.analysis.figures.memory_per_rank import GIB, state_bytes
+from ddl_core.analysis.figures.comparison import GIB, draw_memory, memory_points, state_bytes
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from tests.analysis.drawn import words
 
 PARAMETERS = 10_000_000
 SYSTEM = MACHINE | {"network": {"parameters": PARAMETERS}}
@@ -31,7 +30,7 @@ def study(make_run: MakeRun) -> None:
 
 
 def test_an_arm_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None:
-    points = memory_per_rank.points(runs_table(tree.runs))
+    points = memory_points(runs_table(tree.runs))
     assert points["label"].tolist() == ["PyTorch-FSDP", "DeepSpeed", "PyTorch-DDP"]
     assert points["value"].tolist() == pytest.approx([0.75, 1.0, 1.6])
     assert points["low"].tolist() == pytest.approx([0.75, 1.0, 1.5])
@@ -43,7 +42,7 @@ def test_an_arm_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None
 def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
     made(make_run, "ddp", 9.0, 1.5, accumulation=2)
     made(make_run, "fsdp", 9.0, 0.5, accumulation=2)
-    points = memory_per_rank.points(runs_table(tree.runs)).set_index("strategy")
+    points = memory_points(runs_table(tree.runs)).set_index("strategy")
     assert points["state"].isna().to_dict() == {"ddp": False, "fsdp": True}
 
 
@@ -60,17 +59,13 @@ def test_a_study_of_one_strategy_and_records_without_memory_are_left_out(
 ) -> None:
     made(make_run, "ddp", None, 1.5)
     made(make_run, "fsdp", None, None)
-    assert memory_per_rank.points(runs_table(tree.runs)).empty
+    assert memory_points(runs_table(tree.runs)).empty
 
 
 def test_a_row_for_each_arm_and_its_share(tree: Tree, study: None) -> None:
-    figure = memory_per_rank.draw(memory_per_rank.points(runs_table(tree.runs)))
+    figure = draw_memory(memory_points(runs_table(tree.runs)))
     (ax,) = figure.axes
     assert next(label.get_text() for label in ax.get_yticklabels()) == "PyTorch-FSDP"
     shares = next(line for line in ax.lines if len(line.get_xdata()) == 3)
     assert list(shares.get_ydata()) == [0, 1, 2]
-    assert "above what the process had before" in _words(figure)
-
-
-def _words(figure: Figure) -> str:
-    return " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "memory above that before the network" in words(figure)

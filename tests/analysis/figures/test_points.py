@@ -1,19 +1,16 @@
 """What each figure shows, before anything is drawn."""
 
-import math
-
 import pandas as pd
 import pytest
-from scipy.stats import gmean
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import by_arm, over_workers
+from ddl_core.analysis.figures import scaling
 from ddl_core.analysis.paper import Paper, covers, read_paper
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import empty_table, runs_table, windows_table
+from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.errors import DataError
 from ddl_core.records.paths import Tree
-from tests.analysis.conftest import MakeRun, turned
+from tests.analysis.conftest import MakeRun
 
 NATIVE = [("native", "synthetic")]
 
@@ -43,9 +40,7 @@ def test_dali_of_the_paper_had_readers_of_its_own() -> None:
 
 
 def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
-    table = over_workers.efficiency_points(
-        arm_table(empty_table()), paper, NATIVE, models=["resnet50"]
-    )
+    table = scaling.efficiency_points(arm_table(empty_table()), paper, NATIVE, models=["resnet50"])
     unnamed = table[table["statement"] == "E13"]
     assert len(unnamed) == 1
     assert unnamed["strategy"].isna().all()
@@ -54,20 +49,20 @@ def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
 
 
 def test_derived_points_do_not_use_the_printed_equations(paper: Paper) -> None:
-    table = over_workers.efficiency_points(arm_table(empty_table()), paper, [("dali_cpu",)])
+    table = scaling.efficiency_points(arm_table(empty_table()), paper, [("dali_cpu",)])
     derived = table[table["source"] == "derived"]
     assert derived["value"].round(3).tolist() == [0.914, 0.797, 0.844]
 
 
 def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
-    table = over_workers.efficiency_points(
+    table = scaling.efficiency_points(
         arm_table(empty_table()), paper, [("dali_cpu",), ("dali_gpu",)], models=["resnet50"]
     )
     assert list(table["panel"].unique()) == [
         "DALI (CPU) · the paper (JUWELS Booster)",
         "DALI (GPU) · the paper (JUWELS Booster)",
     ]
-    by_model = over_workers.efficiency_points(
+    by_model = scaling.efficiency_points(
         arm_table(empty_table()), paper, [("dali_cpu",), ("native",)]
     )
     assert by_model["panel"].iloc[0].startswith("DALI")
@@ -78,7 +73,7 @@ def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
 def test_arm_without_a_second_size_is_not_in_an_efficiency(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
-    table = over_workers.efficiency_points(arm_table(runs_table(tree.runs)), paper, NATIVE)
+    table = scaling.efficiency_points(arm_table(runs_table(tree.runs)), paper, NATIVE)
     ours = table[table["source"] == "measured"]
     assert set(ours["strategy"]) == {"ddp"}
     assert ours["world_size"].tolist() == [1, 2, 1, 2]
@@ -95,7 +90,7 @@ def test_figure_of_models_leaves_out_a_study_of_one_model(
 
 def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
     laptop(strategy="ddp", gpus_per_node=4, status="failed", rows=[])
-    table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
+    table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
     lost = table[table["world_size"].eq(4) & table["source"].eq("measured")]
     assert lost[["n", "failed"]].to_numpy().tolist() == [[0, 1]]
     assert lost["value"].isna().all()
@@ -105,7 +100,7 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
     def panels() -> set[str]:
-        table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
+        table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
         return set(table[table["source"] == "measured"]["panel"])
 
     before = panels()
@@ -117,47 +112,22 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
 
 
 def test_papers_throughput_is_derived_and_has_its_own_panel(paper: Paper) -> None:
-    table = over_workers.throughput_points(arm_table(empty_table()), paper)
+    table = scaling.throughput_points(arm_table(empty_table()), paper)
     assert set(table["source"]) == {"derived"}
     assert table["panel"].nunique() == 1
     first = table[table["statement"] == "D16"].iloc[0]
     assert first["value"] == pytest.approx(90 * 1_281_167 / (13 * 3600), rel=1e-4)
 
 
-def test_repeats_are_all_there(tree: Tree, laptop: MakeRun) -> None:
-    laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=7)
-    runs = runs_table(tree.runs)
-    table = by_arm.points(runs, arm_table(runs))
-    assert len(table) == 19
-    arm = table[
-        table["strategy"].eq("ddp") & table["loader"].eq("native") & table["world_size"].eq(2)
-    ]
-    assert arm["lost"].tolist() == [False, False, False, True]
-    assert math.isnan(arm["value"].iloc[3])
-    assert set(arm["n"]) == {3}
-    assert set(arm["failed"]) == {1}
-    assert arm["mean"].iloc[0] == pytest.approx(gmean(arm["value"].dropna()))
-
-
-def test_a_run_of_turns_has_the_mean_of_its_arm(tree: Tree, make_run: MakeRun) -> None:
-    turned(make_run, {"strategy": "ddp"}, [10.0, 20.0, 40.0])
-    turned(make_run, {"strategy": "horovod"}, [30.0, 20.0, 10.0], place=1)
-    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    table = by_arm.points(runs, arm_table(runs, windows), windows)
-    assert table["value"].tolist() == pytest.approx(table["mean"].tolist())
-
-
-@pytest.mark.parametrize("kind", ["throughput", "efficiency", "repeats"])
+@pytest.mark.parametrize("kind", ["throughput", "efficiency"])
 def test_columns_and_types_do_not_depend_on_the_data(
     tree: Tree, laptop: MakeRun, paper: Paper, kind: str
 ) -> None:
     def table(runs: pd.DataFrame) -> pd.DataFrame:
         arms = arm_table(runs)
-        if kind == "repeats":
-            return by_arm.points(runs, arms)
         if kind == "throughput":
-            return over_workers.throughput_points(arms, paper)
-        return over_workers.efficiency_points(arms, paper, NATIVE)
+            return scaling.throughput_points(arms, paper)
+        return scaling.efficiency_points(arms, paper, NATIVE)
 
     full, empty = table(runs_table(tree.runs)), table(empty_table())
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
@@ -171,13 +141,13 @@ def test_few_workers_do_not_share_a_panel_with_the_paper(
     for nodes in (4, 8):
         make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
     arms = arm_table(runs_table(tree.runs))
-    table = over_workers.efficiency_points(arms, paper, NATIVE)
+    table = scaling.efficiency_points(arms, paper, NATIVE)
     sources = table.groupby("panel")["source"].unique().map(sorted).to_dict()
     assert sources == {
         "cluster: 96 px, batch 16, fp32": ["measured", "stated"],
         "laptop: 96 px, batch 16, fp32": ["measured"],
     }
-    few = over_workers.efficiency_points(arms[arms["study"] == "laptop"], paper, NATIVE)
+    few = scaling.efficiency_points(arms[arms["study"] == "laptop"], paper, NATIVE)
     assert list(few["panel"].unique()) == [
         "laptop: 96 px, batch 16, fp32",
         "the paper (JUWELS Booster)",
@@ -193,14 +163,13 @@ def test_formats_share_panels_and_are_rows_of_their_own(
     runs = runs_table(tree.runs)
     arms = arm_table(runs)
     for table in (
-        over_workers.efficiency_points(arms, paper, NATIVE),
-        over_workers.throughput_points(arms, paper),
-        by_arm.points(runs, arms),
+        scaling.efficiency_points(arms, paper, NATIVE),
+        scaling.throughput_points(arms, paper),
     ):
         ours = table[table["study"].notna()]
         assert ours["panel"].nunique() == 1
         assert ours.groupby("data_format").size().to_dict() == {"folder": 2, "tfrecord": 2}
-    stated = over_workers.efficiency_points(arms, paper, [("native", "dali_cpu")])
+    stated = scaling.efficiency_points(arms, paper, [("native", "dali_cpu")])
     formats = stated[stated["source"] == "stated"].groupby("loader")["data_format"].unique()
     assert formats.map(list).to_dict() == {
         "native": ["folder"],
@@ -223,7 +192,7 @@ def test_loading_alone_is_in_no_figure_of_training(
 def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     def measured() -> int:
         arms = arm_table(runs_table(tree.runs))
-        table = over_workers.efficiency_points(arms, paper, [("native",)], compare="model")
+        table = scaling.efficiency_points(arms, paper, [("native",)], compare="model")
         return int((table["source"] == "measured").sum())
 
     for nodes in (1, 2):
@@ -240,7 +209,7 @@ def test_an_arm_of_one_size_is_no_line_over_workers(
     make_run(strategy="horovod", gpus_per_node=2)
     for size in (1, 2):
         make_run(20 / size, strategy="ddp", gpus_per_node=size)
-    table = over_workers.throughput_points(arm_table(runs_table(tree.runs)), paper)
+    table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
     assert set(table.loc[table["source"] == "measured", "strategy"]) == {"ddp"}
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from ddl_core.analysis.arms import arm_table
@@ -14,6 +13,7 @@ from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from ddl_core.records.run import Spent
 from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.drawn import beside
 
 BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
         "end": 0.0}  # fmt: skip
@@ -115,7 +115,7 @@ def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
     assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
     figure = draw(points)
     said = [text.get_text().replace("\n", " ") for text in figure.findobj(Text)]
-    assert any("There is no such account of: Horovod, native, 1 worker." in text for text in said)
+    assert any("There is no such account of: Horovod, native, 1 rank." in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,8 @@ def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
     figure = draw(budget(tree))
-    FigureCanvasAgg(figure).draw()
     (ax,) = figure.axes
-    told = [text.get_text() for text in ax.texts if "n =" in text.get_text()]
+    told = [text for text in beside(figure) if "n =" in text]
     minus = "\N{MINUS SIGN}"
     assert told == [
         "base, n = 1",

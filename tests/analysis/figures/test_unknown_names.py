@@ -4,17 +4,15 @@ import itertools
 
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import by_arm
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.plot import style
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.drawn import words
 
 UNKNOWN = {
     "strategy": {"horovod": "manual"},
@@ -24,15 +22,6 @@ UNKNOWN = {
     "schedule": {"cosine": "myschedule"},
 }
 SHOWN = ["strategy", "loader", "model", "schedule"]
-
-
-def texts(figure: Figure) -> str:
-    """Return every word of a figure."""
-    artists = [*figure.texts, *figure.legends[0].get_texts()]
-    for ax in figure.axes:
-        titles = [getattr(ax, name) for name in ("title", "_left_title")]
-        artists += [*ax.texts, *titles, *ax.get_yticklabels()]
-    return " ".join(artist.get_text() for artist in artists)
 
 
 @pytest.fixture
@@ -56,8 +45,7 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
 def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
     points = QUESTIONS[name].points(runs, arm_table(runs), read_paper())
     figure = QUESTIONS[name].draw(points)
-    FigureCanvasAgg(figure).draw()
-    said = texts(figure)
+    said = words(figure)
     if "source" in points:
         points = points[points["source"] == "measured"]
     for column in set(SHOWN) & set(points):
@@ -76,9 +64,3 @@ def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:
     taken = {*style.STRATEGY_COLOURS.values(), *style.SCHEDULE_COLOURS.values()}
     assert not taken & set(style.SPARE_COLOURS)
     assert not {*style.STRATEGY_MARKERS.values(), style.UNNAMED_MARKER} & set(style.SPARE_MARKERS)
-
-
-def test_unknown_names_come_after_the_known_ones(runs: pd.DataFrame) -> None:
-    figure = by_arm.draw(by_arm.points(runs, arm_table(runs)))
-    names = [label.get_text().split(", ")[0] for label in figure.axes[-1].get_yticklabels()]
-    assert list(dict.fromkeys(names)) == ["PyTorch-DDP", "manual"]

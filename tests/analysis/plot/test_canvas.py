@@ -1,9 +1,17 @@
-"""The frame of a figure: its question, and what its panels are called."""
+"""The frame of a figure: its title, and what its panels are called."""
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddl_core.analysis.plot.canvas import frame, short_titles, styled
+from ddl_core.analysis.plot.canvas import (
+    add_caption,
+    caption_of,
+    frame,
+    handles,
+    short_titles,
+    styled,
+    title_of,
+)
+from tests.analysis.drawn import leaves_the_page
 
 
 @pytest.mark.parametrize(
@@ -17,7 +25,7 @@ from ddl_core.analysis.plot.canvas import frame, short_titles, styled
         ),
         (
             ["one: 32 px, fp32, ResNet50", "two: 64 px, fp32, ResNet18"],
-            ["one: 32 px, ResNet50", "two: 64 px, ResNet18"],
+            ["one, 32 px, ResNet50", "two, 64 px, ResNet18"],
             "fp32",
         ),
         (
@@ -42,17 +50,24 @@ def test_titles_name_what_differs_between_panels(
 def test_what_panels_share_stands_below_them() -> None:
     figure, axes = styled(frame)("Why?", ["a: b, c", "a: b, d"], [1.0, 1.0], [], ["Told."])
     assert [ax.get_title(loc="left") for ax in axes] == ["(a) c", "(b) d"]
-    assert figure.texts[-1].get_text() == "Told. All panels measured here: a, b."
+    assert caption_of(figure) == "a, b. Told."
+    add_caption(figure, ["More."])
+    assert caption_of(figure) == "a, b. Told. More."
 
 
-def test_a_long_question_is_broken_into_lines_above_all_else() -> None:
-    question = "Does it cost more than it brings, and what does that depend on? " * 4
-    figure, (ax,) = styled(frame)(question, ["one"], [1.0], [], ["Told."])
-    FigureCanvasAgg(figure).draw()
-    title = figure.texts[0]
-    box = title.get_window_extent()
+def test_a_long_title_is_broken_into_lines_above_all_else() -> None:
+    finding = "Is it $1 or $2? " * 12
+    legend = handles({name: {"marker": "o"} for name in ("one", "two")})
+    figure, (ax,) = styled(frame)(finding, ["one"], [1.0], legend, ["Told. " * 60])
+    assert not leaves_the_page(figure)
+    title = figure.legends[0].get_title()
     assert title.get_text().count("\n") >= 2
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert ax.title.get_window_extent().y1 < box.y0
-    assert box.y1 <= figure.bbox.y1
+    entries = [text.get_window_extent() for text in figure.legends[0].get_texts()]
+    heights = [
+        ax.get_tightbbox().y1,
+        min(box.y0 for box in entries),
+        max(box.y1 for box in entries),
+        title.get_window_extent().y0,
+    ]
+    assert heights == sorted(heights)
+    assert title_of(figure) == finding.strip()

@@ -118,6 +118,23 @@ def test_tint_goes_to_white() -> None:
     assert style.tint("#0072B2", 0) == "#ffffff"
 
 
-def test_text_width_grows_with_text_and_size() -> None:
-    assert 2 * style.text_points("abc", 7) == pytest.approx(style.text_points("abcabc", 7), rel=0.1)
-    assert style.text_points("abc", 14) == pytest.approx(2 * style.text_points("abc", 7), rel=0.05)
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (7.04, "7.04"),
+        (16.18, "16.2"),
+        (940.4, "940"),
+        (2463.8, "2.5k"),
+        (576525, "580k"),
+        (1e6, "1M"),
+    ],
+)
+def test_compact_numbers(value: float, shown: str) -> None:
+    assert style.compact(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(7.0, "7.00"), (11.04, "11.0"), (126.4, "126"), (2463.8, "2.46k")]
+)
+def test_numbers_in_text(value: float, shown: str) -> None:
+    assert style.three_digits(value) == shown

@@ -43,4 +43,4 @@ def test_a_stopped_demo_goes_on(
     assert f"completed   {item.spec.run_id}" in said
     assert "1 runs: 1 completed\n" in said
     assert len(read_record(item.directory).attempts) == 2
-    assert (results().figures / "small" / "throughput_by_arm.svg").exists()
+    assert (results().figures / "small" / "comparison.svg").exists()

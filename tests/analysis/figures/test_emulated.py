@@ -2,27 +2,23 @@
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from ddl_core.analysis.arms import arm_table, made_runs, with_settings
 from ddl_core.analysis.claims import judged
-from ddl_core.analysis.figures.efficiency_emulated import draw, points
+from ddl_core.analysis.figures.scaling import draw_emulated as draw
+from ddl_core.analysis.figures.scaling import emulated_points as points
 from ddl_core.analysis.paper import read_paper
 from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import _part, redraw
+from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.records.paths import Tree
 from tests.analysis.conftest import MakeRun
+from tests.analysis.drawn import words
 from tests.analysis.emulated import emulate
 from tests.fields import ALONE, changed, is_of_the_box
 
 # A figure of a ratio over these: they are its axis, its panel, or the length of an epoch.
 OVER = {"box_link_mbit"}
-
-
-def words(figure: Figure) -> str:
-    texts = [*figure.texts, *(text for one in figure.legends for text in one.get_texts())]
-    return " ".join(" ".join(text.get_text() for text in texts).split())
 
 
 def table_of(tree: Tree) -> pd.DataFrame:
@@ -90,8 +86,7 @@ def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: 
     assert known[known.index.str.contains("jitter 0.1")].tolist() == pytest.approx([0.8])
     assert len(known) == 4
     said = words(draw(table))
-    assert said.count("Without a run of one rank, not drawn:") == 2
-    assert "of delayed ranks: of one without delays." in said
+    assert said.count("No run of one rank:") == 2
 
 
 def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeRun) -> None:
@@ -105,16 +100,16 @@ def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeR
     table = points(runs)
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.8])
     assert table["unfaithful"].tolist() == [1, 1, 1, 0]
-    assert "Unfaithful, not drawn: 2 runs." in words(draw(table))
+    assert "Rejected: 2 runs." in words(draw(table))
 
 
 def test_the_figure_says_that_it_is_emulated(tree: Tree, make_run: MakeRun) -> None:
     for nodes in (1, 2):
         emulate(make_run, nodes=nodes)
     said = words(draw(table_of(tree)))
-    assert said.startswith("EMULATED: ")
-    assert "PyTorch-DDP, emulated" in said
-    assert "Nothing here was measured on a cluster" in said
+    assert "EMULATED: on 2 nodes at" in said
+    assert "Nodes are network namespaces of one machine" in said
+    assert "emulated nodes G" in said
 
 
 @pytest.fixture
@@ -150,11 +145,10 @@ def test_nothing_pools_measured_and_emulated_runs(tree: Tree) -> None:
 @pytest.mark.slow
 def test_figures_of_measured_runs_name_what_they_leave_out(tree: Tree) -> None:
     done = redraw(tree, figures=tree.figures, studies=["box"])
-    drawn = {one.stem.name: one for one in done.drawn if one.files}
-    assert "efficiency_emulated" in drawn
-    assert "paced" not in drawn["throughput_by_arm"].stem.with_suffix(".csv").read_text()
-    notes = _part(tree, ("box",)).page.notes
-    assert notes == ("Emulated, drawn in efficiency_emulated alone: 2 runs.",)
+    assert "efficiency_emulated" in {path.stem for path in done.files}
+    assert "paced" not in (tree.figures / "box" / "comparison.csv").read_text()
+    svg = (tree.figures / "box" / "comparison.svg").read_text()
+    assert "Runs not drawn: 2 emulated." in svg
 
 
 def test_without_runs_nothing_is_drawn() -> None:
@@ -167,18 +161,9 @@ def test_a_single_run_is_an_open_mark(tree: Tree, make_run: MakeRun) -> None:
     for repeat in (0, 1):
         emulate(make_run, repeat=repeat)
         emulate(make_run, 0.9, nodes=2, repeat=repeat)
-    assert "Open marks" not in words(draw(table_of(tree)))
+    assert "Open: one run" not in words(draw(table_of(tree)))
     emulate(make_run, 0.8, nodes=4)
     figure = draw(table_of(tree))
-    assert "Open marks: one run" in words(figure)
+    assert "Open: one run." in words(figure)
     marks = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
     assert [float(line.get_ydata()[0]) for line in marks] == pytest.approx([0.8])
-
-
-def test_the_caption_says_why_horovod_lies_above_ddp(tree: Tree, make_run: MakeRun) -> None:
-    for nodes in (1, 2):
-        emulate(make_run, nodes=nodes)
-    assert "first bucket" not in words(draw(table_of(tree)))
-    for nodes in (1, 2):
-        emulate(make_run, nodes=nodes, strategy="horovod")
-    assert "first bucket" in words(draw(table_of(tree)))

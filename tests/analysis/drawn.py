@@ -1,0 +1,25 @@
+"""What is read in a figure."""
+
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+
+def words(figure: Figure) -> str:
+    """Return every word of a figure, in one line."""
+    figure.draw_without_rendering()
+    return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
+
+
+def beside(figure: Figure) -> list[str]:
+    """Return the texts right of the rows of a figure, heads included."""
+    figure.draw_without_rendering()
+    right = [axis for ax in figure.axes for axis in ax.child_axes]
+    return [label.get_text() for axis in right for label in axis.get_yticklabels()]
+
+
+def leaves_the_page(figure: Figure) -> bool:
+    """Say whether anything of a figure is drawn beyond its page."""
+    figure.draw_without_rendering()
+    drawn = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
