@@ -129,8 +129,13 @@ def _as_text(report: "Report", ready: str) -> str:
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Draw the records below DIR into DIR/figures. "
               "[default: committed data/ into figures/]")  # fmt: skip
-@click.option("--study", "studies", multiple=True, metavar="STUDY",
-              help="Draw only this study; may be given several times.")
+@click.option(
+    "--study",
+    "studies",
+    multiple=True,
+    metavar="STUDY",
+    help="Draw only this study; may be given several times.",
+)
 @click.option("--carbon-intensity", "carbon_g_per_kwh", type=click.FloatRange(min=0), metavar="G",
               help="g CO2e per kWh of electricity here, for the tables. "
               "[default: 458.29, the world in 2025]")  # fmt: skip
@@ -138,8 +143,9 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
 
     Each study has a folder of its own, and the paper's statements have one. A figure without
-    anything to show is removed; with --study, the reason for each is told. A damaged record is named and not drawn, and the status is then 1. From the committed
-    records also the results in README.md, docs/results/ and figures/README.md.
+    anything to show is removed; with --study, the command names the reason for each. A damaged
+    record is named and not drawn, and the status is then 1. From the committed records, the command
+    also writes the results in README.md, docs/results/ and figures/README.md.
     """
     from ddl_core.analysis import readme, results_page
     from ddl_core.analysis.metrics import WORLD_G_PER_KWH

@@ -134,8 +134,7 @@ def frame(
         title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
     )
     head.get_title().set_parse_math(False)  # a study may ask for dollars
-    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
-                     linespacing=1.25, color="#333333", parse_math=False)  # fmt: skip
+    _write_caption(figure, lines)
     return figure, axes
 
 
@@ -155,7 +154,12 @@ def add_caption(figure: Figure, sentences: Sequence[str]) -> None:
     lines = textwrap.wrap(told, int(figure.get_figwidth() * _CAPTION_LETTERS))
     more = len(lines) - figure.get_supxlabel().count("\n") - 1
     figure.set_figheight(figure.get_figheight() + more * _CAPTION_LINE)
-    figure.supxlabel("\n".join(lines))
+    _write_caption(figure, lines)
+
+
+def _write_caption(figure: Figure, lines: Sequence[str]) -> None:
+    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
+                     linespacing=1.25, color="#333333", parse_math=False)  # fmt: skip
 
 
 def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:

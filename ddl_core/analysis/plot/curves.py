@@ -18,7 +18,6 @@ _FAR = 8  # from the least to the largest value of a setting, and its axis is lo
 _MOST_TICKS = 12
 _UNNAMED = {"framework": style.UNNAMED, "model": style.UNNAMED_MODEL}
 _UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
-_ARROWS = {"lower": "$\\uparrow$", "upper": "$\\downarrow$"}
 _PALE = 0.4  # of a statement that contradicts another
 
 

@@ -104,11 +104,10 @@ UNNAMED_MODEL = "network not named"
 UNNAMED_COLOUR = "#666666"
 UNNAMED_MARKER = "h"
 
-# Loader alone and training alone: ticks, the second one dotted as the synthetic loader's line.
+# Loader alone and training alone.
 HALF_NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
-HALF_LINES: dict[str, Any] = {"loading": "solid", "training": LOADER_LINES["synthetic"]}
 HALF_COLOUR = "#333333"
-BOUND_COLOUR, IN_TURNS_COLOUR = "#ececec", "#d4d4d4"
+BOUND_COLOUR = "#ececec"
 
 # Frame and words of a figure that holds nothing but what others state.
 PALE, PALE_INK = "#999999", "#666666"
