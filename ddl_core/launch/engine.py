@@ -1,4 +1,7 @@
-"""What an ipyparallel engine executes for a run: the worker of every other run, in this process."""
+"""An ipyparallel engine, and what it executes for a run: the worker of every other run.
+
+``python -m ddl_core.launch.engine OPTIONS`` is an engine that ends with its parent.
+"""
 
 import gc
 import os
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-def place() -> dict[str, Any]:
+def rank_info() -> dict[str, Any]:
     """Return who this engine is: its rank is its launcher's, never the number of the engine."""
     return {
         "rank": int(os.environ["RANK"]),
@@ -83,3 +86,12 @@ def _output_in(folder: Path) -> Iterator[None]:
             for descriptor, own in enumerate(kept, start=1):
                 os.dup2(own, descriptor)
                 os.close(own)
+
+
+if __name__ == "__main__":
+    from ipyparallel.engine.app import main
+
+    from ddl_core.processes import die_with_parent
+
+    die_with_parent()
+    main()

@@ -13,7 +13,7 @@ import pytest
 
 from ddl_core import processes
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.launch import engines as cluster_module
+from ddl_core.launch import interactive
 from ddl_core.launch.interactive import Engines
 from ddl_core.launch.plan import plan_run
 from ddl_core.launch.ranks import run_ranks
@@ -22,6 +22,7 @@ from ddl_core.records.paths import results
 from ddl_core.records.run import read_epochs, read_record
 from ddl_core.spec.run import RunSpec
 from tests.fields import EMULATED
+from tests.launch.fixtures import Start
 from tests.launch.running import TINY, free_port, is_training, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
@@ -101,12 +102,12 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     before = engine_pids(engines)
     with pytest.raises(LaunchError, match="gpus_per_node = 1, but these engines were started"):
         engines.run(plan("other", strategy="single", gpus_per_node=1))
-    with pytest.raises(LaunchError, match=r"nsys = true, but these engines.*use ranks.run_ranks"):
+    with pytest.raises(LaunchError, match=r"nsys = true.*use ranks.run_ranks"):
         engines.run(plan("recorded", nsys=True))
     assert read_record(plan("recorded", nsys=True)).status == "planned"
-    with pytest.raises(LaunchError, match="library = 'keras': engines compute with torch"):
+    with pytest.raises(LaunchError, match=r"library = 'keras'.*use ranks.run_ranks"):
         engines.run(plan("foreign", library="keras", strategy="spmd"))
-    with pytest.raises(LaunchError, match="emulated = true: engines are processes of this mach"):
+    with pytest.raises(LaunchError, match=r"emulated = true.*use ranks.run_ranks"):
         engines.run(plan("in_a_box", **EMULATED))
     run_dir = plan("broken", loader="native", dataset="nowhere")
     with pytest.raises(DataError, match="nowhere"):
@@ -190,8 +191,8 @@ def test_an_edited_network_is_that_of_the_next_run(
 
 
 def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "HEARTBEAT", ("--HeartMonitor.period=never",))
-    with pytest.raises(LaunchError, match=r"cluster ended at once\n.*controller.log(.|\n)*never"):
+    monkeypatch.setattr(interactive, "CONTROLLER", ("--HeartMonitor.period=never",))
+    with pytest.raises(LaunchError, match=r"cannot be started: (.|\n)*never"):
         Engines(RunSpec(**PAIR))
 
 
@@ -208,7 +209,7 @@ def test_inside_a_job_engines_are_tasks_of_one_step(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     shape = {"nodes": 2, "gpus_per_node": 1}
     with Engines(RunSpec(**{**PAIR, **shape})) as engines:
-        token = engines._started().token
+        token = engines._token
         first = engines.run(plan("tasks", **shape))
         engines.run(plan("tasks", **shape, local_batch_size=4))
         assert first.world_size == 2
@@ -232,3 +233,29 @@ def test_the_table_has_a_line_per_rank_and_the_sum() -> None:
     assert lines[1].endswith("epoch 1/2 train, step 3/9")
     assert lines[2].split() == ["1", "b", "-", "starting", "the", "ranks"]
     assert lines[3].split() == ["all", "30.0"]
+
+
+KILLED = """
+import sys, time
+from ddl_core.launch.interactive import Engines
+from ddl_core.spec.run import RunSpec
+engines = Engines(RunSpec.model_validate_json(sys.argv[1]))
+print(*(place["pid"] for place in engines.places), flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_a_notebook_that_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the folder of logs stays
+    caller = start("-c", KILLED, RunSpec(**PAIR).model_dump_json())
+    assert caller.stdout
+    pids = [int(pid) for pid in caller.stdout.readline().split()]
+    assert len(pids) == 2
+    left = psutil.Process(caller.pid).children(recursive=True)
+    assert {process.pid for process in left} > set(pids)
+    os.kill(pids[1], signal.SIGSTOP)  # as one that hangs, which hears nothing else
+    caller.kill()
+    _, alive = psutil.wait_procs(left, timeout=60)
+    assert alive == []
