@@ -1,4 +1,4 @@
-"""What the measuring loop costs: `train_one_epoch`, and loops of others, against a bare torch loop.
+"""What the measuring loop costs: `EpochLoop`, and loops of others, against a bare torch loop.
 
     python -m benchmarks.loop_overhead
 
@@ -17,11 +17,12 @@ from typing import Any
 
 from benchmarks import frameworks
 from benchmarks.turns import Windows, in_turns, ratio, say, seconds, stored
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import device
 from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 
@@ -50,11 +51,11 @@ def windows(spec: RunSpec, minutes: float, others: bool = False) -> Windows:
     """Return what the bare loop, ours and, if wanted, those of others took."""
     group = Single(spec)
     network = resolve("model", spec.model)(spec.classes)
-    trainee = Trainee.build(spec, group, network, make_optimizer(spec, network))
+    trainee = TrainState(spec, group, network, make_optimizer(spec, network))
     loader = Synthetic(spec, None, "train", 0, 1, group.device)
     works = {
         BARE: frameworks.bare(network, trainee.optimizer, loader, accumulation=spec.accumulation),
-        LOOP: lambda: train_one_epoch(trainee, loader, 0, lambda done, steps: None),
+        LOOP: lambda: EpochLoop(trainee).train(loader, 0),
     }
     if others:
         works |= frameworks.beside(network, trainee.optimizer, loader)

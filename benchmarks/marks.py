@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.loop_overhead import SHORT_STEPS
 from benchmarks.turns import in_turns, ratio, say, seconds, stored
-from ddl_core.rank.energy import Meter
+from ddl_core.rank import loop as epoch_loop
 from ddl_core.rank.timing import Clock
 from ddl_core.records.profile import Phase
 from ddl_core.spec.registry import resolve
@@ -23,7 +23,7 @@ from ddl_core.train import device, loop
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
-from ddl_core.train.timing import TorchTimestamps, make_clock, marking_backward
+from ddl_core.train.timing import make_clock, marking_backward
 
 WITH, WITHOUT = "with marks", "without"
 TARGET = 0.99
@@ -40,24 +40,19 @@ class PlainClock(Clock):
             super()._mark(phase)
 
 
-def plain_clock(strategy: Single, annotate: bool = False, meter: Meter | None = None) -> PlainClock:
-    """Return a clock with few marks."""
-    return PlainClock(strategy, TorchTimestamps(strategy.device, annotate), meter)
-
-
 def compare() -> dict[str, Any]:
     """Return ratio and windows, and a mark's part of a step."""
     device.configure(SHORT_STEPS)
     group = Single(SHORT_STEPS)
     network = resolve("model", SHORT_STEPS.model)(SHORT_STEPS.classes)
-    trainee = loop.Trainee.build(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
+    trainee = loop.TrainState(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
     loader = Synthetic(SHORT_STEPS, None, "train", 0, 1, group.device)
 
     def epoch(marks: bool) -> Callable[[], object]:
         def work() -> object:
-            loop.make_clock = make_clock if marks else plain_clock
+            epoch_loop.Clock = Clock if marks else PlainClock  # type: ignore[misc]
             loop.marking_backward = marking_backward if marks else lambda *_: nullcontext()
-            return loop.train_one_epoch(trainee, loader, 0, lambda done, steps: None)
+            return epoch_loop.EpochLoop(trainee).train(loader, 0)
 
         return work
 

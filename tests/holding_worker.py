@@ -3,7 +3,7 @@
 import sys
 import weakref
 
-from ddl_core.train import worker
+from ddl_core.rank import worker
 from ddl_core.train.strategies.ddp import DDP
 
 setup, teardown = DDP.setup, DDP.teardown

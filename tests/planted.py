@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddl_core.rank import worker
 from ddl_core.rank.views import Training
 from ddl_core.spec import registry
-from ddl_core.train import worker
 
 
 def tiny(classes: int) -> nn.Module:

@@ -161,8 +161,8 @@ def test_handlers_are_left_alone_outside_the_main_thread() -> None:
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
 RAISE = "from ddl_core.processes import allow_open_files; allow_open_files(); " + ASK
 RANK = (
-    "from ddl_core.rank import entry; entry.report = lambda *_: None\n"
-    "from ddl_core.train import worker; worker.main(['nowhere'])\n" + ASK
+    "from ddl_core.rank import recorder; recorder.report = lambda *_: None\n"
+    "from ddl_core.rank import worker; worker.main(['nowhere'])\n" + ASK
 )
 
 

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from ddl_core.errors import DDLError
 from ddl_core.rank.energy import Meter
+from ddl_core.rank.loop import EpochLoop, EpochResult, ignore
 from ddl_core.records.run import Spent
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint
 from ddl_core.train.device import configure, identity
 from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import Outcome, Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 
@@ -87,14 +88,12 @@ class Training:
         self.group = group(spec)
         torch.manual_seed(0)
         network = resolve("model", spec.model)(spec.classes).to(self.group.device)
-        self.trainee = Trainee.build(spec, self.group, network, make_optimizer(spec, network))
+        self.trainee = TrainState(spec, self.group, network, make_optimizer(spec, network))
         self._loader = Batches(spec, self.group.device, pause)
 
-    def epoch(self, number: int, on_step: Callable[[int, int], None] | None = None) -> Outcome:
+    def epoch(self, number: int, on_step: Callable[[int, int], None] | None = None) -> EpochResult:
         """Train one epoch."""
-        return train_one_epoch(
-            self.trainee, self._loader, number, on_step or (lambda done, steps: None)
-        )
+        return EpochLoop(self.trainee).train(self._loader, number, on_step or ignore)
 
     @property
     def weights(self) -> Tensor:
@@ -203,9 +202,9 @@ def clock_finds_planted_time(device: str) -> str:
     return text
 
 
-def _parts(outcome: Outcome) -> dict[str, float]:
+def _parts(outcome: EpochResult) -> dict[str, float]:
     """Return the seconds of a step by what they were spent on."""
-    spent: Spent | None = outcome.window.spent
+    spent: Spent | None = outcome.timing.spent
     assert spent is not None
     return {
         "data": (spent.start_s + spent.data_s) / outcome.steps,

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from benchmarks.turns import Took, in_turns, ratio, say, timed
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.device import check_compiled, compile_network, configure
 from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 
@@ -38,11 +39,11 @@ def measure(device: str, minutes: float) -> str:
         network = network.to(memory_format=torch.channels_last)
     if spec.compile:
         compile_network(network)
-    trainee = Trainee.build(spec, group, network, make_optimizer(spec, network))
+    trainee = TrainState(spec, group, network, make_optimizer(spec, network))
     loader = Synthetic(spec, None, "train", 0, 1, group.device)
     works = {
         "bare loop": _bare(trainee, loader),
-        "train_one_epoch": lambda: train_one_epoch(trainee, loader, 0, lambda done, steps: None),
+        "train_one_epoch": lambda: EpochLoop(trainee).train(loader, 0),
     }
     took = in_turns(works, minutes, _until_idle)
     if spec.compile:
@@ -52,7 +53,7 @@ def measure(device: str, minutes: float) -> str:
     return f"{say(row)}; bare loop: {rate:.0f} images/s; target {TARGET}"
 
 
-def _bare(trainee: Trainee, loader: Synthetic) -> Callable[[], None]:
+def _bare(trainee: TrainState, loader: Synthetic) -> Callable[[], None]:
     """Return an epoch with nothing around it."""
     network, optimizer = trainee.network, trainee.optimizer
     criterion = nn.CrossEntropyLoss(label_smoothing=trainee.spec.label_smoothing)

@@ -39,7 +39,8 @@ from ddl_core.spec.registry import STRATEGIES
 # here: some look for a GPU when they are imported, and a process that has done so must not fork.
 PRELOADED = (
     "torch._dynamo",
-    "ddl_core.train.worker",
+    "ddl_core.rank.worker",
+    "ddl_core.train.trainer",
     "ddl_core.train.models",
     "ddl_core.train.loaders.native",
     "ddl_core.train.loaders.synthetic",

@@ -24,8 +24,7 @@ from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write
 from ddl_core.records.storage import now
 from ddl_core.spec.run import RunSpec
 
-WORKER = "ddl_core.train.worker"
-LIBRARY_WORKER = "ddl_core.libraries.worker"
+WORKER = "ddl_core.rank.worker"
 PROBE_WORKER = "ddl_core.doctor.probe"
 POLL_S = 0.25
 STALL_TIMEOUT_S = 300.0
@@ -92,9 +91,7 @@ def run_ranks(
 
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
-    worker = WORKER if spec.library == "torch" else LIBRARY_WORKER
-    if spec.work == "probe":
-        worker = PROBE_WORKER
+    worker = PROBE_WORKER if spec.work == "probe" else WORKER
     return commands.command(spec, worker, run_dir, logs, before=nsys.words(spec, logs))
 
 

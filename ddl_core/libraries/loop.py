@@ -1,30 +1,25 @@
-"""The loop of the libraries: what `train/loop.py` does for torch, at the grain of a whole step.
+"""Training with another library, at the grain of a whole step.
 
-Same order of images, same rate at every update, same clock and rules; what a library does inside a
-step cannot be watched, and is proved by tests/libraries instead.
+Nothing can be watched inside a step of a library; tests/libraries prove what it does instead.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import broken
-from ddl_core.libraries.protocol import Batches, Floats, Library, State
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.fairness import (
-    check_agreement,
-    check_epoch,
-    check_evaluation,
-    count_corrupt,
-    refuse_broken_data,
-)
+from ddl_core.libraries.protocol import Floats, Library, State
+from ddl_core.rank.fairness import check_agreement
 from ddl_core.rank.group import Group
-from ddl_core.rank.outcome import OnStep, Outcome
+from ddl_core.rank.loop import mean_over_ranks
 from ddl_core.rank.state import state_sha256
-from ddl_core.rank.timing import Clock, HostTimestamps
+from ddl_core.rank.timing import Clock, EpochTiming, HostTimestamps
 from ddl_core.spec.run import RunSpec
-from ddl_core.spec.schedules import learning_rate
+
+Labels = npt.NDArray[np.int32]
 
 CLOSELY_WATCHED_STEPS = 3  # of a start: they lie in a cold epoch
 SINGLE = 1e-6  # relative: a number that went through float32
@@ -43,8 +38,8 @@ class Timestamps(HostTimestamps):
         self._library.wait()
 
 
-class Loop:
-    """Trains and evaluates on one rank.
+class TrainState:
+    """A library's network and update rule on one rank; a `Trainable` of `rank/loop.py`.
 
     Parameters
     ----------
@@ -52,96 +47,74 @@ class Loop:
     library : Library
     group : Group
         Its ranks, for all numbers but the gradients.
-    meter : Meter or None
-        Measures energy.
+
+    Attributes
+    ----------
+    latest : State
+        The state after the last epoch, statistics averaged.
     """
 
-    def __init__(
-        self, spec: RunSpec, library: Library, group: Group, meter: Meter | None = None
-    ) -> None:
+    device_waits: int | None = None
+
+    def __init__(self, spec: RunSpec, library: Library, group: Group) -> None:
         self.spec, self.library, self.group = spec, library, group
-        self._meter = meter
+        self.timestamps = Timestamps(library)
+        self.latest = library.state()
         self._close_steps = CLOSELY_WATCHED_STEPS
+        self._rate, self._loss = math.nan, 0.0
+        self._epochs = 0
+        self._is_cold = True
 
-    def train_one_epoch(
-        self, source: Batches, epoch: int, on_step: OnStep, cold: bool
-    ) -> tuple[Outcome, State]:
-        """Train on every batch of `source` once; return what came of it, and the state after it.
+    def begin_epoch(self, epoch: int) -> None:
+        """Do nothing: the library draws its random numbers by the number of the update."""
 
-        Raises
-        ------
-        DataError
-            If more than 1 % of the epoch's images are unreadable.
-        FairnessError
-            If the epoch was not done as every library must do it.
-        """
-        spec, library, group = self.spec, self.library, self.group
-        steps, rate = len(source), math.nan
-        images_per_epoch = steps * spec.global_batch_size
-        source.set_epoch(epoch)
-        clock = Clock(group, Timestamps(library), self._meter)
-        clock.start()
-        batches = clock.batches(iter(source))
-        for step in range(steps):
-            images, labels = next(batches)
-            seen = epoch * images_per_epoch + step * spec.global_batch_size
-            rate = learning_rate(spec, seen, images_per_epoch)
-            library.step(images, labels, rate)
-            if self._close_steps:  # reading the settings may wait for the device
-                self._close_steps -= 1
-                check_settings(spec, library.settings(), rate)
-            clock.step_done()
-            on_step(step + 1, steps)
-        window = clock.stop()
+    @contextmanager
+    def training(self, epoch: int, steps: int, images: int, clock: Clock) -> Iterator[None]:
+        """Note whether the epoch counts."""
+        self._is_cold = self._epochs < self.spec.cold_epochs(steps)
+        self._epochs += 1
+        yield
 
-        check_settings(spec, library.settings(), rate)
-        if not cold:
-            check_cores(spec, window.cpu_s, window.wall_s)
-        corrupt = count_corrupt(group, source)
-        refuse_broken_data(corrupt, images_per_epoch)
-        ids = check_epoch(spec, group, source, epoch)
-        loss = float(group.reduce(library.loss())) / (steps * group.world_size)
-        state = average_statistics(library, group)
-        check_agreement(group, state_sha256(state.values), "same weights on all ranks")
-        return Outcome(
-            window=window,
-            steps=steps,
-            samples=images_per_epoch,
-            corrupt_images=corrupt,
-            loss=loss,
-            lr=rate,
-            ids_sha256=ids,
-        ), state
+    def step(self, batches: Iterator[tuple[Floats, Labels]], rate: float, clock: Clock) -> None:
+        """Do one update."""
+        images, labels = next(batches)
+        self._rate = rate
+        self.library.step(images, labels, rate)
+        if self._close_steps:  # reading the settings may wait for the device
+            self._close_steps -= 1
+            check_settings(self.spec, self.library.settings(), rate)
 
-    def evaluate(self, source: Batches, on_step: OnStep) -> Outcome:
-        """Evaluate on every image of `source` once. No collective runs between batches."""
-        library, group = self.library, self.group
-        totals = np.zeros(3)
-        own = 0
-        source.set_epoch(0)
-        clock = Clock(group, Timestamps(library), self._meter)
-        clock.start()
-        for step, (images, labels) in enumerate(clock.batches(iter(source)), start=1):
-            logits = library.predict(filled(images, self.spec.local_batch_size))
-            totals += scores(logits[: len(labels)], labels)
-            own += len(labels)
-            clock.step_done()
-            on_step(step, len(source))
-        window = clock.stop()
+    def end_epoch(self, timing: EpochTiming) -> None:
+        """Check the epoch; average the running statistics over ranks. A collective."""
+        check_settings(self.spec, self.library.settings(), self._rate)
+        if not self._is_cold:
+            check_cores(self.spec, timing.cpu_s, timing.wall_s)
+        self._loss = self.library.loss()
+        self.latest = average_statistics(self.library, self.group)
+        digest = state_sha256(self.latest.values)
+        check_agreement(self.group, digest, "same weights on all ranks")
 
-        steps = int(group.reduce(len(source), "max"))
-        corrupt = count_corrupt(group, source)
-        loss, top1, top5, samples = group.reduce(np.append(totals, own)).tolist()
-        return Outcome(
-            window=window,
-            steps=steps,
-            samples=int(samples),
-            corrupt_images=corrupt,
-            loss=loss / samples,
-            top1=top1 / samples,
-            top5=top5 / samples,
-            ids_sha256=check_evaluation(group, source),
-        )
+    def loss(self) -> float:
+        """Return the sum of this rank's mean losses of the epoch."""
+        return self._loss
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Begin with no scores."""
+        self._totals = np.zeros(3)
+        yield
+
+    def evaluate(self, images: Floats, labels: Labels) -> None:
+        """Add one batch to the scores."""
+        logits = self.library.predict(filled(images, self.spec.local_batch_size))
+        self._totals += scores(logits[: len(labels)], labels)
+
+    def evaluate_nothing(self, steps: int) -> None:
+        """Do nothing: predicting is local."""
+
+    def scores(self) -> npt.NDArray[np.float64]:
+        """Return sums over this rank's images: loss, first labels, labels among the first five."""
+        return self._totals
 
 
 def average_statistics(library: Library, group: Group) -> State:
@@ -154,9 +127,8 @@ def average_statistics(library: Library, group: Group) -> State:
     if group.world_size == 1 or not names:
         return state
     whole = np.concatenate([state.values[name] for name in names])
-    mean = group.reduce(whole.astype(np.float64)) / group.world_size
-    ends = np.cumsum([len(state.values[name]) for name in names])[:-1]
-    parts = np.split(mean.astype(np.float32), ends)
+    mean = mean_over_ranks(group, whole.astype(np.float64)).astype(np.float32)
+    parts = np.split(mean, np.cumsum([len(state.values[name]) for name in names])[:-1])
     state.values.update(zip(names, parts, strict=True))
     library.load(state)
     return state

@@ -131,7 +131,7 @@ class Horovod:
     def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
         import horovod.mxnet as hvd
 
-        from ddl_core.libraries.horovod import join
+        from ddl_core.rank.horovod import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)

@@ -1,14 +1,16 @@
-"""How Horovod is set in a rank and where its ranks meet, whichever library it serves."""
+"""Horovod in a rank: its settings and its rendezvous, for every framework that it serves."""
 
 import os
 import threading
+from typing import Any, Protocol
 
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+from ddl_core.errors import LaunchError
 from ddl_core.processes import TURNS
 from ddl_core.rank.group import Group
-from ddl_core.spec.run import RunSpec
+from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 
 MIB = 1024 * 1024
 
@@ -19,6 +21,73 @@ PATIENCE_S = {
     "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if TURNS in os.environ else "600",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
 }
+
+
+class Rendezvous(Group, Protocol):
+    """Ranks that can exchange texts, and the address at which rank 0 can be reached."""
+
+    host: str
+
+    def exchange(self, text: str) -> list[str]:
+        """Return the texts of all ranks in order. A collective."""
+        ...
+
+
+def join(hvd: Any, spec: RunSpec, group: Rendezvous, device: str) -> dict[str, Any]:
+    """Set and start Horovod for ranks that have met already; return what `describe` tells.
+
+    Rank 0 opens Horovod's own meeting place and tells the others its port.
+
+    Parameters
+    ----------
+    hvd
+        Horovod's module for the framework.
+    device
+        ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    LaunchError
+        If there are more nodes than Horovod can connect over Gloo.
+    """
+    check_nodes(spec.nodes, "use fewer nodes, or another strategy")
+    configure(spec)
+    take_place(spec, group)
+    server, address = None, ""
+    if group.rank == 0:
+        server = open_meeting_place(spec, group.host)
+        address = f"{group.host}:{server.server_port}"
+    meet_at(*group.exchange(address)[0].rsplit(":", 1))
+    hvd.init()
+    group.barrier()  # all ranks are connected before the place where they met may close
+    close(server)
+    library = "nccl" if device == "cuda" and hvd.nccl_built() else "gloo"
+    return {"library": library, "controller": "gloo", **settings()}
+
+
+def check_nodes(nodes: int, remedy: str) -> None:
+    """Check that Horovod's ranks can meet over Gloo.
+
+    Raises
+    ------
+    LaunchError
+        If there are too many nodes, with the `remedy`.
+    """
+    if nodes > MOST_NODES_OVER_GLOO:
+        raise LaunchError(
+            f"nodes = {nodes}: Horovod's ranks meet over Gloo on up to {MOST_NODES_OVER_GLOO} "
+            f"nodes, since each of them connects to every other; {remedy}"
+        )
+
+
+def settings() -> dict[str, Any]:
+    """Return the settings in effect, for the record."""
+    return {
+        "fusion_bytes": int(os.environ["HOROVOD_FUSION_THRESHOLD"]),
+        "cycle_ms": float(os.environ["HOROVOD_CYCLE_TIME"]),
+        "autotune": os.environ["HOROVOD_AUTOTUNE"] != "0",
+        "overlap": True,
+    }
 
 
 def configure(spec: RunSpec) -> None:

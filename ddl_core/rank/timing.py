@@ -82,6 +82,7 @@ class HostTimestamps:
     """
 
     has_step_times = True
+    annotate = False  # whether to show phases to a profiler
 
     def now(self) -> Any:
         """Return the moment at which the device has done all it was given; wait for nothing."""
@@ -117,7 +118,7 @@ class Clock:
     def __init__(
         self, group: Group, timestamps: HostTimestamps, meter: Meter | None = None
     ) -> None:
-        self._group = group
+        self.group = group
         self._timestamps = timestamps
         self._meter = meter
         self._moments: list[Any] = []
@@ -127,10 +128,10 @@ class Clock:
     def start(self) -> None:
         """Open the window."""
         self._timestamps.wait()
-        self._group.barrier()
+        self.group.barrier()
         if self._meter:  # after a barrier, to count nobody's waiting; before one, to delay nobody
             self._meter.start()
-            self._group.barrier()
+            self.group.barrier()
         self._timestamps.wait()  # a barrier of NCCL is itself work on the device
         self._cpu_start = cpu_seconds()
         self._start = time.perf_counter()
@@ -170,7 +171,7 @@ class Clock:
         """Close the window and compare the ranks."""
         self._timestamps.wait()
         own_s = time.perf_counter() - self._start
-        self._group.barrier()
+        self.group.barrier()
         self._timestamps.wait()
         wall_s = time.perf_counter() - self._start
         cpu_s = cpu_seconds() - self._cpu_start
@@ -205,7 +206,7 @@ class Clock:
         first_batch = seconds[self._phases.index("data")]
         transfer = sum(self._reduced(table[:, PHASES.index("communication")].tolist(), "min"))
         own = [first_batch, *table.sum(axis=0)]
-        start, *mean = (one / self._group.world_size for one in self._reduced(own, "sum"))
+        start, *mean = (one / self.group.world_size for one in self._reduced(own, "sum"))
         spent = dict(zip(PHASES, mean, strict=True))
         return Spent(
             start_s=start,
@@ -218,7 +219,7 @@ class Clock:
         )
 
     def _reduced(self, values: list[float], op: Reduction) -> list[float]:
-        result: list[float] = self._group.reduce(np.array(values), op).tolist()
+        result: list[float] = self.group.reduce(np.array(values), op).tolist()
         return result
 
 

@@ -57,7 +57,7 @@ class Entry:
 
 # What computes: each in an environment of its own, but for torch.
 LIBRARIES = {
-    "torch": Entry("ddl_core.train.worker:Run", "PyTorch"),
+    "torch": Entry("ddl_core.train.trainer:Trainer", "PyTorch"),
     "tensorflow": Entry(
         "ddl_core.libraries.tensorflow:TensorFlow",
         "TensorFlow",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ddl_core.rank.loop import mean_over_ranks
 from ddl_core.train.strategies.base import Strategy
 
 
@@ -59,16 +60,14 @@ def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:
     """Replace every running statistic by its mean over ranks. A collective.
 
     During training each rank keeps its own, under every strategy. Averaging once an epoch equals
-    averaging after every step. What is equal on all ranks stays as it is.
+    averaging after every step.
     """
     if strategy.world_size == 1:
         return
     buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
     if not buffers:
         return
-    flat = torch.cat([buffer.flatten() for buffer in buffers])
-    low, high = strategy.all_reduce(flat.clone(), "min"), strategy.all_reduce(flat.clone(), "max")
-    mean = strategy.all_reduce(flat).div_(strategy.world_size)
-    mean = torch.where(low == high, low, mean)  # rounding would let a constant drift
+    values = torch.cat([buffer.flatten() for buffer in buffers])
+    mean = torch.from_numpy(mean_over_ranks(strategy, values.cpu().numpy()))
     for buffer, part in zip(buffers, mean.split([b.numel() for b in buffers]), strict=True):
         buffer.copy_(part.view_as(buffer))

@@ -10,11 +10,11 @@ from torch import nn
 
 from ddl_core.errors import RecordError
 from ddl_core.records.storage import cannot_write
-from ddl_core.train.loop import Trainee
+from ddl_core.train.loop import TrainState
 from ddl_core.train.strategies.base import Strategy
 
 
-def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
+def save(path: Path, state: TrainState, epochs_done: int) -> None:
     """Replace the checkpoint at `path`; a crash leaves the old one.
 
     All ranks call it: to collect a state that they share is a collective. Rank 0 writes.
@@ -24,20 +24,20 @@ def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
     RecordError
         If it cannot be written.
     """
-    model, optimizer = trainee.network.state_dict(), trainee.optimizer.state_dict()
-    if trainee.strategy.rank != 0:
+    model, optimizer = state.network.state_dict(), state.optimizer.state_dict()
+    if state.strategy.rank != 0:
         return
-    state = {
-        "run_id": trainee.spec.run_id,
+    saved = {
+        "run_id": state.spec.run_id,
         "epochs_done": epochs_done,
         "model": model,
         "optimizer": optimizer,
-        "scaler": trainee.scaler.state_dict(),
+        "scaler": state.scaler.state_dict(),
     }
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            torch.save(state, file)
+            torch.save(saved, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -51,7 +51,7 @@ def save(path: Path, trainee: Trainee, epochs_done: int) -> None:
         ) from error
 
 
-def load(path: Path, trainee: Trainee) -> int:
+def load(path: Path, state: TrainState) -> int:
     """Continue from `path` if it is there; return the number of epochs already done.
 
     Raises
@@ -63,20 +63,20 @@ def load(path: Path, trainee: Trainee) -> int:
         return 0
     try:
         # In main memory: a GPU may have room for its part alone.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise RecordError(
             f"cannot read the checkpoint {path} ({error}); delete it to start the run again"
         ) from error
-    if state["run_id"] != trainee.spec.run_id:
+    if saved["run_id"] != state.spec.run_id:
         raise RecordError(
-            f"the checkpoint {path} belongs to run {state['run_id']}; "
-            f"delete it to start {trainee.spec.run_id} from its beginning"
+            f"the checkpoint {path} belongs to run {saved['run_id']}; "
+            f"delete it to start {state.spec.run_id} from its beginning"
         )
-    trainee.network.load_state_dict(state["model"])
-    trainee.optimizer.load_state_dict(state["optimizer"])
-    trainee.scaler.load_state_dict(state["scaler"])
-    return int(state["epochs_done"])
+    state.network.load_state_dict(saved["model"])
+    state.optimizer.load_state_dict(saved["optimizer"])
+    state.scaler.load_state_dict(saved["scaler"])
+    return int(saved["epochs_done"])
 
 
 def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:

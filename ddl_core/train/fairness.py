@@ -50,7 +50,7 @@ def statistics(network: nn.Module) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
 
 
-class Referee:
+class FairnessMonitor:
     """Watches how one rank trains.
 
     Parameters

@@ -18,8 +18,14 @@ from ddl_core.train.strategies.base import Strategy
 
 def make_clock(strategy: Strategy, annotate: bool = False, meter: Meter | None = None) -> Clock:
     """Return a clock of the ranks of `strategy`; `annotate` shows its marks to a profiler."""
-    kind = CudaEvents if strategy.device.type == "cuda" else TorchTimestamps
-    return Clock(strategy, kind(strategy.device, annotate), meter)
+    moments = timestamps(strategy.device)
+    moments.annotate = annotate
+    return Clock(strategy, moments, meter)
+
+
+def timestamps(device: torch.device) -> "TorchTimestamps":
+    """Return timestamps of the work of `device`."""
+    return CudaEvents(device) if device.type == "cuda" else TorchTimestamps(device)
 
 
 @contextmanager
@@ -44,12 +50,12 @@ def marking_backward(clock: Clock, strategy: Strategy, network: nn.Module) -> It
 class TorchTimestamps(HostTimestamps):
     """Timestamps on the CPU, which torch's profiler can see."""
 
-    def __init__(self, device: torch.device, annotate: bool) -> None:
-        self._device, self._annotate = device, annotate
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def show(self, phase: Phase) -> None:
         """Show the end of a phase to the profiler."""
-        if self._annotate:
+        if self.annotate:
             with record_function(MARK + phase):
                 pass
 

@@ -111,13 +111,13 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")  # a dry run refuses what the run would refuse
     shown = ddl("run", "--dry-run", "--strategy", "ddp", "--gpus-per-node", 2)
     assert shown.exit_code == 0
-    assert f"2 x {shlex.quote(sys.executable)} -m ddl_core.train.worker" in shown.output
+    assert f"2 x {shlex.quote(sys.executable)} -m ddl_core.rank.worker" in shown.output
     path = study_file(tmp_path, classes=[5, 7])
     for command in ("run", "resume"):
         shown = ddl("study", command, path, "--dry-run")
         assert shown.exit_code == 0
         assert "2 runs: 2 missing" in shown.output
-        assert shown.output.count("-m ddl_core.train.worker") == 2
+        assert shown.output.count("-m ddl_core.rank.worker") == 2
     assert ddl("study", "plan", path, "--dry-run").exit_code == 0
     assert not results().root.exists()
 
@@ -194,7 +194,7 @@ def test_a_dry_run_shows_the_others_where_a_framework_is_missing(
     path = study_file(tmp_path, strategy=["ddp", "horovod"], gpus_per_node=2)
     shown = ddl("study", "run", path, "--dry-run")
     assert shown.exit_code == 0, shown.output
-    assert "-m ddl_core.train.worker" in shown.output
+    assert "-m ddl_core.rank.worker" in shown.output
     assert "no-such-package" in shown.output
     alone = ddl("run", "--dry-run", "--strategy", "horovod", "--gpus-per-node", 2)
     assert alone.exit_code == 0, alone.output

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ddl_core.train import worker
+from ddl_core.rank import worker
 from ddl_core.train.loaders.synthetic import Synthetic
 
 LATE_S = 7.0

@@ -20,7 +20,7 @@ from ddl_core.errors import DataError, LaunchError
 from ddl_core.launch import diagnose, fork_server
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.processes import import_path
-from ddl_core.rank import entry
+from ddl_core.rank import recorder
 from ddl_core.records.failures import REMEDIES, Category, classify, remedy
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, read_record, write_record
@@ -139,7 +139,7 @@ def of_worker(files: RunFiles, error: Exception) -> Failure:
     try:
         raise error
     except Exception as raised:
-        entry.report(files.directory, raised)
+        recorder.report(files.directory, raised)
     return diagnose.diagnose(files, files.logs, 1)
 
 

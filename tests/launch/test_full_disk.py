@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.rank import entry
+from ddl_core.rank import recorder
 from ddl_core.records import ledger
 from ddl_core.records.ledger import finish_run
 from ddl_core.records.paths import RunFiles, results
@@ -50,7 +50,7 @@ def test_what_a_rank_has_to_say_and_the_record_find_room(
     try:
         write_record(directory, read_record(directory))
     except RecordError as error:
-        entry.report(directory, error)
+        recorder.report(directory, error)
     assert "No space left on device" in RunFiles(directory).error.read_text()
     finish_run(directory, CAUSE)
     record = read_record(directory)

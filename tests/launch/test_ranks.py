@@ -69,7 +69,7 @@ def test_what_preflight_finds_is_recorded() -> None:
 def test_the_command_says_what_each_rank_executes(tmp_path: Path) -> None:
     spec = RunSpec(strategy="ddp", gpus_per_node=2)
     command = ranks.command(spec, tmp_path, tmp_path / "logs")
-    assert str(command) == f"2 x {shlex.quote(sys.executable)} -m ddl_core.train.worker {tmp_path}"
+    assert str(command) == f"2 x {shlex.quote(sys.executable)} -m ddl_core.rank.worker {tmp_path}"
 
 
 @two_ranks

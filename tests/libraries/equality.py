@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from ddl_core.errors import NotInstalledError
 from ddl_core.launch.interpreters import python_of, require
 from ddl_core.processes import end_all, import_path, start
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.rank.state import State, load, save
 from ddl_core.spec import registry
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 from tests.libraries.driver import TINY
@@ -130,10 +131,10 @@ class Training:
 
     def _by_torch(self, spec: RunSpec) -> Result:
         network = self._network
-        subject = Trainee.build(spec, Single(spec), network, make_optimizer(spec, network))
+        subject = TrainState(spec, Single(spec), network, make_optimizer(spec, network))
         batches = Batches(self, spec.local_batch_size)
         outcomes = [
-            train_one_epoch(subject, batches, epoch, lambda *_: None)
+            EpochLoop(subject).train(batches, epoch, lambda *_: None)
             for epoch in range(spec.epochs)
         ]
         network.eval()

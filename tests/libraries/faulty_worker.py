@@ -6,12 +6,12 @@ import sys
 import time
 from typing import Any
 
-from ddl_core.libraries import loop, worker
+from ddl_core.rank import loop, worker
 
-train = loop.Loop.train_one_epoch
+train = loop.EpochLoop.train
 
 
-def faulty(self: loop.Loop, source: Any, epoch: int, *rest: Any) -> Any:
+def faulty(self: loop.EpochLoop, source: Any, epoch: int, *rest: Any) -> Any:
     fault = os.environ.get("DDL_TEST_FAULT", "") if epoch == 1 else ""
     kind, _, rank = fault.partition(" ")
     if kind and self.group.rank == int(rank):
@@ -24,5 +24,5 @@ def faulty(self: loop.Loop, source: Any, epoch: int, *rest: Any) -> Any:
 
 
 if __name__ == "__main__":
-    loop.Loop.train_one_epoch = faulty  # type: ignore[method-assign]
+    loop.EpochLoop.train = faulty  # type: ignore[method-assign]
     sys.exit(worker.main(sys.argv[1:]))

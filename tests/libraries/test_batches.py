@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ddl_core.errors import DataError
+from ddl_core.libraries import trainer
 from ddl_core.libraries.batches import POOL, Native, Synthetic
-from ddl_core.libraries.worker import SOURCES
 from ddl_core.spec.registry import LOADERS
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.loaders.native import Native as NativeOfTorch
@@ -181,4 +181,6 @@ def test_made_up_evaluation_has_every_image_once():
 
 
 def test_every_loader_that_the_libraries_may_be_asked_for_is_there():
-    assert set(SOURCES) == {name for name, one in LOADERS.items() if "tensorflow" in one.libraries}
+    assert set(trainer.LOADERS) == {
+        name for name, one in LOADERS.items() if "tensorflow" in one.libraries
+    }

@@ -120,7 +120,7 @@ def failed(
 ) -> Failure:
     """Run with a planted fault; return what the record says of it."""
     with monkeypatch.context() as patch:
-        patch.setattr(ranks, "LIBRARY_WORKER", "tests.libraries.faulty_worker")
+        patch.setattr(ranks, "WORKER", "tests.libraries.faulty_worker")
         patch.setenv("DDL_TEST_FAULT", fault)
         with pytest.raises(LaunchError):
             run_ranks(run_dir, stall_timeout=stall_timeout)

@@ -2,19 +2,35 @@
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from ddl_core.rank import entry
+from ddl_core.rank import worker
 from ddl_core.records.paths import RunFiles
 
 
 @pytest.fixture(autouse=True)
 def _keep_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "die_with_parent", lambda: None)
-    monkeypatch.setattr(entry, "allow_open_files", lambda: None)
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker, "allow_open_files", lambda: None)
+
+
+def main(directory: Path, execute: Callable[[Path, ExitStack], object]) -> int:
+    """Run a rank that does what `execute` does."""
+
+    class Run:
+        def __init__(self, directory: Path, publish: object) -> None:
+            self.directory = directory
+
+        def execute(self, leaving: ExitStack) -> None:
+            execute(self.directory, leaving)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "Run", Run)
+        return worker.main([str(directory)])
 
 
 def test_a_failing_rank_leaves_after_it_has_said_why(tmp_path: Path) -> None:
@@ -28,7 +44,7 @@ def test_a_failing_rank_leaves_after_it_has_said_why(tmp_path: Path) -> None:
         leaving.callback(leave)
         raise ValueError("planted")
 
-    assert entry.main([str(tmp_path)], execute) == 1
+    assert main(tmp_path, execute) == 1
     assert found == [("ValueError: planted", ValueError)]
 
 
@@ -43,9 +59,9 @@ def test_every_rank_leaves_once(tmp_path: Path, interrupted: bool) -> None:
 
     if interrupted:
         with pytest.raises(KeyboardInterrupt):
-            entry.main([str(tmp_path)], execute)
+            main(tmp_path, execute)
     else:
-        assert entry.main([str(tmp_path)], execute) == 0
+        assert main(tmp_path, execute) == 0
     assert left == [tmp_path]
     assert not RunFiles(tmp_path).error.exists()
 
@@ -54,5 +70,5 @@ def test_what_fails_while_leaving_is_told(tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("planted")
 
-    assert entry.main([str(tmp_path)], lambda _, leaving: leaving.callback(fail)) == 1
+    assert main(tmp_path, lambda _, leaving: leaving.callback(fail)) == 1
     assert "planted" in RunFiles(tmp_path).error.read_text()

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from ddl_core.rank.cores import affinity
+from ddl_core.rank.group import affinity
 from ddl_core.records.failures import Category
 from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress

@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
+from ddl_core.rank import worker
 from ddl_core.records.run import read_record
 from ddl_core.spec import registry
-from ddl_core.train import worker
 from ddl_core.train.loaders.synthetic import Synthetic
 from ddl_core.train.strategies.ddp import DDP
 

@@ -9,16 +9,16 @@ from torch import nn
 from ddl_core.errors import RecordError
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint
-from ddl_core.train.loop import Trainee
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 
 
-def trainee(seed: int = 0, **fields) -> Trainee:
+def trainee(seed: int = 0, **fields) -> TrainState:
     torch.manual_seed(seed)
     spec = RunSpec(**fields)
     model = nn.Linear(3, 2)
-    subject = Trainee.build(spec, Single(spec), model, make_optimizer(spec, model))
+    subject = TrainState(spec, Single(spec), model, make_optimizer(spec, model))
     model(torch.randn(4, 3)).sum().backward()
     subject.optimizer.step()  # so that there is momentum to save
     return subject

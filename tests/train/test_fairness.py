@@ -10,12 +10,13 @@ from torch import nn
 
 from ddl_core.errors import FairnessError
 from ddl_core.rank.fairness import check_agreement, check_epoch
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.rank.order import eval_batches, train_batches
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop, optim
-from ddl_core.train.fairness import Referee, check_setup
-from ddl_core.train.loop import Trainee, evaluate, train_one_epoch
+from ddl_core.train.fairness import FairnessMonitor, check_setup
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from tests import planted
 from tests.groups import ThreadGroup
@@ -62,13 +63,13 @@ def spec_of(**fields) -> RunSpec:
     return RunSpec(**{**values, **fields})
 
 
-def trainee_of(spec: RunSpec, fault: str | None = None) -> Trainee:
+def trainee_of(spec: RunSpec, fault: str | None = None) -> TrainState:
     make = getattr(planted, f"single__{fault}") if fault else resolve("strategy", "single")
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
     )
-    return Trainee.build(spec, make(spec), network, make_optimizer(spec, network))
+    return TrainState(spec, make(spec), network, make_optimizer(spec, network))
 
 
 def epochs(fault: str | None = None, order=list, **fields) -> list[str | None]:
@@ -76,7 +77,7 @@ def epochs(fault: str | None = None, order=list, **fields) -> list[str | None]:
     spec = spec_of(**fields)
     subject = trainee_of(spec, fault)
     loader = Images(spec, order=order)
-    return [train_one_epoch(subject, loader, epoch, ignore).ids_sha256 for epoch in range(2)]
+    return [EpochLoop(subject).train(loader, epoch, ignore).ids_sha256 for epoch in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_another_update_rule_is_caught_in_any_group(change, words):
     subject = trainee_of(spec)
     change(subject.optimizer.param_groups)
     with pytest.raises(FairnessError, match=f"same learning rate and update rule.*{words}"):
-        train_one_epoch(subject, Images(spec), 0, ignore)
+        EpochLoop(subject).train(Images(spec), 0, ignore)
 
 
 @pytest.mark.parametrize("fields", [{"decay_norm_bias": False}, {"nesterov": True}])
@@ -135,7 +136,7 @@ def test_an_unfair_strategy_is_caught_in_its_first_step(fault, words):
 def test_device_synchronisations_of_a_framework_are_counted(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     honest, waiting = trainee_of(spec_of()), trainee_of(spec_of(), "device_wait")
-    counts = [train_one_epoch(one, Images(one.spec), 0, ignore) for one in (honest, waiting)]
+    counts = [EpochLoop(one).train(Images(one.spec), 0, ignore) for one in (honest, waiting)]
     assert [outcome.device_waits for outcome in counts] == [0, counts[1].steps]
 
 
@@ -150,13 +151,13 @@ def test_a_framework_that_waits_for_a_stream_or_an_event_is_counted(monkeypatch,
         owner.synchronize(owner)
 
     monkeypatch.setattr(subject.strategy, "backward", backward)
-    done = train_one_epoch(subject, Images(subject.spec), 0, ignore)
+    done = EpochLoop(subject).train(Images(subject.spec), 0, ignore)
     assert done.device_waits == done.steps * subject.spec.accumulation
 
 
 def test_synchronisations_that_nobody_counts_are_not_none():
     subject = trainee_of(spec_of(compile=True))  # the compiler's own calls would be among them
-    assert train_one_epoch(subject, Images(subject.spec), 0, ignore).device_waits is None
+    assert EpochLoop(subject).train(Images(subject.spec), 0, ignore).device_waits is None
 
 
 def test_gradients_cleared_without_zero_grad_are_noticed():
@@ -170,7 +171,7 @@ def test_gradients_cleared_without_zero_grad_are_noticed():
 
     subject.strategy.__class__ = Clearing
     with pytest.raises(FairnessError, match="all gradients were zero"):
-        train_one_epoch(subject, Images(subject.spec), 0, ignore)
+        EpochLoop(subject).train(Images(subject.spec), 0, ignore)
 
 
 def test_a_loop_that_scales_the_rate_twice_is_noticed(monkeypatch):
@@ -187,7 +188,7 @@ def test_another_update_rule_is_noticed(name):
     subject = trainee_of(spec_of())
     subject.optimizer.param_groups[0][name] = 0.5
     with pytest.raises(FairnessError, match=f"{name} = 0.5, not "):
-        train_one_epoch(subject, Images(subject.spec), 0, ignore)
+        EpochLoop(subject).train(Images(subject.spec), 0, ignore)
 
 
 def test_statistics_that_change_between_steps_are_noticed():
@@ -200,7 +201,7 @@ def test_statistics_that_change_between_steps_are_noticed():
     outer.register_forward_pre_hook(spoil)
     subject.wrapped = outer
     with pytest.raises(FairnessError, match="batch statistics local"):
-        train_one_epoch(subject, Images(subject.spec), 0, ignore)
+        EpochLoop(subject).train(Images(subject.spec), 0, ignore)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +244,10 @@ def test_a_loader_with_an_order_of_its_own_uses_as_many_images_each_once(order, 
 
 def test_evaluation_must_see_every_image():
     subject = trainee_of(spec_of())
-    assert evaluate(subject, Images(subject.spec, "eval"), ignore).ids_sha256
+    assert EpochLoop(subject).evaluate(Images(subject.spec, "eval"), ignore).ids_sha256
     short = Images(subject.spec, "eval", order=lambda batches: list(batches)[1:])
     with pytest.raises(FairnessError, match="21 images were used, 23 should have been"):
-        evaluate(subject, short, ignore)
+        EpochLoop(subject).evaluate(short, ignore)
 
 
 def on_two_ranks(work) -> list[str]:
@@ -276,7 +277,7 @@ def test_statistics_that_were_not_averaged_are_noticed():
         network = nn.BatchNorm1d(2)
         network.running_mean.fill_(rank.rank)
         spec = spec_of(accumulation=1)
-        referee = Referee(spec, rank, network, make_optimizer(spec, network))
+        referee = FairnessMonitor(spec, rank, network, make_optimizer(spec, network))
         referee.check_training()
 
     assert all("batch statistics averaged" in text for text in on_two_ranks(work))
@@ -301,7 +302,7 @@ def test_a_strategy_may_not_change_the_seeded_weights():
 def test_the_watch_leaves_nothing_behind():
     subject = trainee_of(spec_of())
     wait = torch.cuda.synchronize
-    train_one_epoch(subject, Images(subject.spec), 0, ignore)
+    EpochLoop(subject).train(Images(subject.spec), 0, ignore)
     assert torch.cuda.synchronize is wait
     assert not {"zero_grad"} & (vars(subject.optimizer).keys() | vars(subject.network).keys())
     subject.optimizer.param_groups[0]["lr"] = 1.0

@@ -8,11 +8,11 @@ import pytest
 
 from ddl_core.errors import RecordError
 from ddl_core.rank.state import load, state_sha256
+from ddl_core.rank.worker import Run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import RunRecord, write_record
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.initial import main, values
-from ddl_core.train.worker import Run
+from ddl_core.train.initial import drawn, main, values
 
 SETTINGS = {"model": "resnet8", "classes": 10, "device": "cpu", "seed": 3, "repeat": 1}
 
@@ -35,8 +35,7 @@ def written(directory: Path, **fields) -> str:
 @pytest.mark.parametrize("model", ["resnet8", "googlenet"])
 def test_weights_are_those_that_torch_begins_with(model, tmp_path):
     run = Run(planned(tmp_path / "torch", model=model, channels_last=True))
-    run.meter = None
-    network = run._trainee().network
+    network = run.trainer._make_state(drawn(run.spec)).network
     assert state_sha256(values(network)) == written(tmp_path / "other", model=model)
 
 

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from ddl_core.errors import DataError
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 from ddl_core.train.batch_statistics import average_batch_statistics
-from ddl_core.train.loop import Trainee, evaluate, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 from tests.closeness import assert_far, assert_near, falls
@@ -59,10 +60,10 @@ def network() -> nn.Module:
     )
 
 
-def trainee(model: nn.Module | None = None, strategy=None, **fields) -> Trainee:
+def trainee(model: nn.Module | None = None, strategy=None, **fields) -> TrainState:
     spec = RunSpec(**{"classes": 3, "local_batch_size": 4, "epochs": 2, **fields})
     model = model or network()
-    return Trainee.build(spec, strategy or Single(spec), model, make_optimizer(spec, model))
+    return TrainState(spec, strategy or Single(spec), model, make_optimizer(spec, model))
 
 
 def ignore(done: int, steps: int) -> None:
@@ -76,7 +77,7 @@ TOLERANCE = 1e-5
 @pytest.mark.numeric
 def test_an_epoch_reports_the_images_it_consumed_and_its_loss():
     data = batches(6)
-    outcome = train_one_epoch(trainee(base_lr=1e-9), ListLoader(data), 0, ignore)
+    outcome = EpochLoop(trainee(base_lr=1e-9)).train(ListLoader(data), 0, ignore)
     model = network().train()
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     expected = [criterion(model(x), y).item() for x, y in data]
@@ -93,7 +94,7 @@ def test_every_step_has_the_rate_of_the_images_seen():
         rates.append(subject.optimizer.param_groups[0]["lr"])
 
     for epoch in range(2):
-        train_one_epoch(subject, ListLoader(batches(5)), epoch, note)
+        EpochLoop(subject).train(ListLoader(batches(5)), epoch, note)
     assert rates == [learning_rate(subject.spec, step * 4, 20) for step in range(10)]
 
 
@@ -113,7 +114,7 @@ def test_accumulating_equals_one_large_batch_where_no_statistics_are_involved():
             base_lr=peak / accumulation,
             warmup_epochs=0,
         )
-        train_one_epoch(subject, ListLoader(data), 0, ignore)
+        EpochLoop(subject).train(ListLoader(data), 0, ignore)
         return model.state_dict()
 
     assert_near(after(4, 4), after(1, 16), TOLERANCE)
@@ -125,7 +126,7 @@ def test_virtual_workers_leave_the_statistics_that_real_workers_average():
     data = batches(8, seed=5)
     virtual = network()
     frozen = {"base_lr": 1e-12, "weight_decay": 0.0}  # statistics alone are compared
-    train_one_epoch(trainee(virtual, accumulation=2, **frozen), ListLoader(data), 0, ignore)
+    EpochLoop(trainee(virtual, accumulation=2, **frozen)).train(ListLoader(data), 0, ignore)
 
     def statistics(model):
         return {"mean": model[1].running_mean.clone(), "variance": model[1].running_var.clone()}
@@ -155,14 +156,14 @@ def test_evaluation_counts_by_image_and_leaves_the_network_alone():
     ]
     subject = trainee()
     subject.network = Constant()
-    outcome = evaluate(subject, ListLoader(data), ignore)
+    outcome = EpochLoop(subject).evaluate(ListLoader(data), ignore)
     logs = torch.log_softmax(torch.tensor([0.0, 2.0, 1.0]), 0)
     assert (outcome.samples, outcome.top1, outcome.top5) == (4, 0.75, 1.0)
     assert outcome.loss == pytest.approx(-(3 * logs[1] + logs[0]).item() / 4, rel=1e-6)
 
     real = trainee()
     before = copy.deepcopy(real.network.state_dict())
-    evaluate(real, ListLoader(batches(2)), ignore)
+    EpochLoop(real).evaluate(ListLoader(batches(2)), ignore)
     for name, tensor in real.network.state_dict().items():
         assert torch.equal(tensor, before[name])
 
@@ -172,9 +173,9 @@ def test_a_few_unreadable_images_are_counted_and_many_end_the_run(corrupt, fails
     loader = ListLoader(batches(5), corrupt)
     if fails:
         with pytest.raises(DataError, match=r"2 of 20 images .*ddl data verify"):
-            train_one_epoch(trainee(), loader, 0, ignore)
+            EpochLoop(trainee()).train(loader, 0, ignore)
     else:
-        assert train_one_epoch(trainee(), loader, 0, ignore).corrupt_images == corrupt
+        assert EpochLoop(trainee()).train(loader, 0, ignore).corrupt_images == corrupt
 
 
 @pytest.mark.parametrize(("rescued", "fails"), [(None, False), (0, False), (1, True)])
@@ -183,9 +184,9 @@ def test_more_than_a_few_images_decoded_by_another_than_dali_end_the_run(rescued
     loader.rescued_images = rescued
     if fails:
         with pytest.raises(DataError, match=r"Pillow decoded 1 of 20 images instead.*than the 0"):
-            train_one_epoch(trainee(), loader, 0, ignore)
+            EpochLoop(trainee()).train(loader, 0, ignore)
     else:
-        assert train_one_epoch(trainee(), loader, 0, ignore).rescued_images == rescued
+        assert EpochLoop(trainee()).train(loader, 0, ignore).rescued_images == rescued
 
 
 def learning(**fields) -> list[float]:
@@ -200,7 +201,7 @@ def learning(**fields) -> list[float]:
         data.append((images, labels))
     settings = {"base_lr": 0.01, "warmup_epochs": 0, "schedule": "constant"}
     subject = trainee(tiny(3), **{**settings, **fields})
-    losses = [train_one_epoch(subject, ListLoader(data), epoch, ignore).loss for epoch in (0, 1)]
+    losses = [EpochLoop(subject).train(ListLoader(data), epoch, ignore).loss for epoch in (0, 1)]
     assert falls(losses)
     return losses
 
@@ -227,7 +228,7 @@ def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
         subject = trainee(model, base_lr=1e-12, weight_decay=0.0)
         if not skip_epoch_0:
-            train_one_epoch(subject, ListLoader(batches(3)), 0, ignore)
-        return train_one_epoch(subject, ListLoader(batches(3)), 1, ignore).loss
+            EpochLoop(subject).train(ListLoader(batches(3)), 0, ignore)
+        return EpochLoop(subject).train(ListLoader(batches(3)), 1, ignore).loss
 
     assert loss_of_epoch_1(skip_epoch_0=True) == loss_of_epoch_1(skip_epoch_0=False)

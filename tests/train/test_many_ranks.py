@@ -9,14 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddl_core.rank.cores import affinity
 from ddl_core.rank.fairness import check_agreement, check_epoch
+from ddl_core.rank.group import affinity
 from ddl_core.rank.images import Batches
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.rank.order import epoch_order
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.checkpoint import weights_sha256
 from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies import base as group
 from ddl_core.train.strategies.ddp import DDP
@@ -91,10 +92,10 @@ def collectives_of_an_epoch(join, nodes: int) -> list[int]:
     spec = run(nodes, classes=5, train_images=2 * 4 * PER_NODE * nodes)
     rank = join(spec)
     model = network()
-    trainee = Trainee.build(spec, rank, model, make_optimizer(spec, model))
+    trainee = TrainState(spec, rank, model, make_optimizer(spec, model))
     check_agreement(rank, weights_sha256(model), "same initial weights")
     loader = Synthetic(spec, None, "train", RANK, spec.world_size, rank.device)
-    outcome = train_one_epoch(trainee, loader, 0, lambda done, steps: None)
+    outcome = EpochLoop(trainee).train(loader, 0, lambda done, steps: None)
     assert outcome.samples == 2 * spec.global_batch_size
     return rank.bytes
 

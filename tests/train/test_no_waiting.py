@@ -12,13 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddl_core.rank.loop import EpochLoop, load_epoch
 from ddl_core.rank.timing import Clock
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import loop
 from ddl_core.train.loaders import native
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
+from ddl_core.train.timing import make_clock
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures
 
@@ -100,11 +103,11 @@ def spec_of(**fields) -> RunSpec:
     return RunSpec(**{**values, **fields})
 
 
-def trainee_of(spec: RunSpec) -> loop.Trainee:
+def trainee_of(spec: RunSpec) -> TrainState:
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(784, 3)
     )
-    return loop.Trainee.build(spec, Single(spec), network, make_optimizer(spec, network))
+    return TrainState(spec, Single(spec), network, make_optimizer(spec, network))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +129,8 @@ def test_the_loop_waits_for_nothing(detector, fields):
         detector.watch(Tensor, name)
     for epoch in range(2):  # three steps of the first are watched closely, which costs, and cold
         detector.found.clear()
-        loop.train_one_epoch(trainee, loader["train"], epoch, ignore)
-    loop.evaluate(trainee, loader["eval"], ignore)
+        EpochLoop(trainee).train(loader["train"], epoch, ignore)
+    EpochLoop(trainee).evaluate(loader["eval"], ignore)
     assert detector.found == []
 
 
@@ -141,7 +144,7 @@ def test_a_loader_waits_for_nothing(detector, name, tmp_path, monkeypatch):
     monkeypatch.setattr(native, "start_method", lambda spec, device: "fork")
     spec = spec_of(loader=name, work="load", pin_memory=False, classes=CLASSES)
     loader = made(spec, write_pictures(tmp_path, 24, 0), "train", GPU)
-    outcome = loop.load_one_epoch(spec, Single(spec), loader, 0, ignore)
+    outcome = load_epoch(spec, loader, 0, make_clock(Single(spec)), ignore)
     assert outcome.steps == 12
     assert detector.found == []
 
@@ -168,6 +171,6 @@ def test_what_waits_is_found(detector, wait, monkeypatch):
     monkeypatch.setattr(loop, "_correct", waiting)
     spec = spec_of(loader="synthetic")
     loader = made(spec, None, "eval", torch.device("cpu"))
-    loop.evaluate(trainee_of(spec), loader, ignore)
+    EpochLoop(trainee_of(spec)).evaluate(loader, ignore)
     assert len(detector.found) == len(loader)
     assert all(__file__ in one for one in detector.found)

@@ -15,6 +15,7 @@ import pytest
 
 from ddl_core.errors import SpecError
 from ddl_core.launch.ranks import run_ranks
+from ddl_core.rank.worker import Run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.profile import ProfileRecord, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, write_record
@@ -23,7 +24,6 @@ from ddl_core.spec.registry import Entry
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.kineto import Event, read_trace, timeline
 from ddl_core.train.profiler import WARMUP, first_step, ranks
-from ddl_core.train.worker import Run
 from tests.train import profiled_worker
 from tests.train.profiled_worker import SLEEP_S, STEPS, WATCHED
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
 from ddl_core.processes import allow_open_files, die_with_parent
-from ddl_core.rank.entry import Entry, report
 from ddl_core.rank.group import RankInfo
+from ddl_core.rank.recorder import RunRecorder, report
 from ddl_core.records.probe import Answer, read_probe, write_answer
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import write_record
@@ -45,7 +45,7 @@ class Probe:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.entry = Entry(directory)
+        self.entry = RunRecorder(directory)
         self.record = read_probe(directory)
         self.spec = self.record.spec
         self.answer: Answer = place.describe(RankInfo.from_environment(self.spec))

@@ -91,7 +91,7 @@ class Samples(Dataset[Sample]):
 
 # Evaluation more seldom than this, in epochs, need not keep its processes in memory meanwhile.
 SELDOM = 5
-RANK = "ddl_core.train.worker"
+RANK = "ddl_core.train.trainer"
 
 
 class ProcessLoader(FileLoader):

@@ -118,14 +118,7 @@ class Horovod(Strategy):
         known = {"library": library}
         if self.device.type == "cuda":
             known = {"library": "nccl", "nccl": _version(hvd.nccl_built())}
-        return {
-            **known,
-            "controller": controller,
-            "fusion_bytes": int(os.environ["HOROVOD_FUSION_THRESHOLD"]),
-            "cycle_ms": float(os.environ["HOROVOD_CYCLE_TIME"]),
-            "autotune": os.environ["HOROVOD_AUTOTUNE"] != "0",
-            "overlap": True,
-        }
+        return {**known, "controller": controller, **horovod.settings()}
 
     def teardown(self) -> None:
         """Leave the group, unless an error is on its way.
@@ -238,12 +231,9 @@ def _check_controller(nodes: int) -> None:
                 f"HOROVOD_CONTROLLER=mpi, but this Horovod was built without MPI; {remedy}, or "
                 f"leave the variable out on up to {MOST_NODES_OVER_GLOO} nodes"
             )
-    elif nodes > MOST_NODES_OVER_GLOO:
-        raise LaunchError(
-            f"nodes = {nodes}: Horovod's ranks meet over Gloo on up to {MOST_NODES_OVER_GLOO} "
-            "nodes, since each of them connects to every other; use HOROVOD_CONTROLLER=mpi "
-            f'(horovod_controller = "mpi" of a site); {remedy}'
-        )
+    else:
+        use = 'use HOROVOD_CONTROLLER=mpi (horovod_controller = "mpi" of a site)'
+        horovod.check_nodes(nodes, f"{use}; {remedy}")
 
 
 def _version(code: int) -> str:

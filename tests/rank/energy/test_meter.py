@@ -8,8 +8,9 @@ from torch import nn
 
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.energy_counters import Rapl
+from ddl_core.rank.loop import EpochLoop, load_epoch
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loop import Trainee, evaluate, load_one_epoch, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.base import Single
 from ddl_core.train.timing import make_clock
@@ -143,16 +144,16 @@ def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
     spec = RunSpec(classes=3, local_batch_size=4)
     group, model = Single(spec), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
     meter = Meter(group, None)
-    trainee = Trainee.build(spec, group, model, make_optimizer(spec, model), meter)
+    trainee = TrainState(spec, group, model, make_optimizer(spec, model))
     loader = ListLoader(batches(6))
 
     def use(done: int, steps: int) -> None:
         powercap.advance(root, "intel-rapl:1", 2)
 
     torch.manual_seed(0)
-    assert train_one_epoch(trainee, loader, 0, use).window.energy_j == 12.0
-    assert evaluate(trainee, loader, use).window.energy_j == 12.0
-    assert load_one_epoch(spec, group, loader, 0, use, meter).window.energy_j == 12.0
+    assert EpochLoop(trainee, meter).train(loader, 0, use).timing.energy_j == 12.0
+    assert EpochLoop(trainee, meter).evaluate(loader, use).timing.energy_j == 12.0
+    assert load_epoch(spec, loader, 0, make_clock(group, meter=meter), use).timing.energy_j == 12.0
 
 
 @pytest.mark.usefixtures("nowhere")

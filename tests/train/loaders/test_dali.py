@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from ddl_core.errors import DataError, SpecError
+from ddl_core.rank.loop import load_epoch
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loop import load_one_epoch
+from ddl_core.train.timing import make_clock
 from tests.train.loaders.paths import FORMATS, TRAIN, images_of, open_loader, with_dali
 
 pytestmark = with_dali
@@ -83,11 +84,11 @@ def test_a_decoder_that_always_fails_ends_the_run(data, monkeypatch, caplog):
     loader = open_loader("dali_cpu", data, **ALL)
     spec = RunSpec(classes=16, local_batch_size=16, work="load", loader="dali_cpu")
     single = resolve("strategy", "single")(spec)
-    outcome = load_one_epoch(spec, single, loader, 0, lambda done, steps: None)
+    outcome = load_epoch(spec, loader, 0, make_clock(single))
     assert (outcome.corrupt_images, outcome.rescued_images) == (0, 0)
     fail_on_jpeg(monkeypatch)
     with caplog.at_level(logging.WARNING), pytest.raises(DataError, match="64 of 64 images"):
-        load_one_epoch(spec, single, loader, 1, lambda done, steps: None)
+        load_epoch(spec, loader, 1, make_clock(single))
     assert caplog.text.count("DALI failed on images, which Pillow decodes instead") == 1
 
 

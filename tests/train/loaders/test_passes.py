@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from ddl_core.errors import SpecError
+from ddl_core.rank.loop import load_epoch
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loop import load_one_epoch
+from ddl_core.train.timing import make_clock
 from tests.train.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader, with_dali
 
 ALL = [*LOADERS, pytest.param("dali_reader_cpu", marks=with_dali)]
@@ -41,7 +42,7 @@ def test_the_checks_of_an_epoch_hold_for_all_its_passes(name, data):
     loader = open_loader(name, data, **FIELDS)
     spec = RunSpec(loader=name, work="load", local_batch_size=4, classes=16, **FIELDS)
     single = resolve("strategy", "single")(spec)
-    outcome = load_one_epoch(spec, single, loader, 0, lambda done, steps: None)
+    outcome = load_epoch(spec, loader, 0, make_clock(single))
     assert (outcome.steps, outcome.samples) == (STEPS, 4 * STEPS)
 
 

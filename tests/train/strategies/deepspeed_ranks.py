@@ -10,9 +10,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.checkpoint import load, save
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies.deepspeed import DeepSpeed, configuration
 from tests.planted import tiny
@@ -67,21 +68,21 @@ def spec(strategy: str, **fields) -> RunSpec:
     )
 
 
-def build(run: RunSpec, group, model: nn.Module) -> Trainee:
+def build(run: RunSpec, group, model: nn.Module) -> TrainState:
     """Make the subject; with fp16 its scale is one that no step of this network overflows."""
     if run.channels_last:
         model.to(memory_format=torch.channels_last)
-    subject = Trainee.build(run, group, model, make_optimizer(run, model))
+    subject = TrainState(run, group, model, make_optimizer(run, model))
     if subject.scaler.is_enabled():
         subject.scaler = torch.amp.GradScaler("cpu", init_scale=1024)
     return subject
 
 
-def train(subject: Trainee, batches: Batches, epochs=(0, 1)) -> list[float]:
-    return [train_one_epoch(subject, batches, epoch, lambda *_: None).loss for epoch in epochs]
+def train(subject: TrainState, batches: Batches, epochs=(0, 1)) -> list[float]:
+    return [EpochLoop(subject).train(batches, epoch, lambda *_: None).loss for epoch in epochs]
 
 
-def result(subject: Trainee, losses: list[float]) -> dict:
+def result(subject: TrainState, losses: list[float]) -> dict:
     return {
         "losses": losses,
         "weights": {name: value.clone() for name, value in subject.network.state_dict().items()},
@@ -119,7 +120,7 @@ class Waits:
             one.stop()
 
 
-def make(group: DeepSpeed, fields: dict) -> Trainee:
+def make(group: DeepSpeed, fields: dict) -> TrainState:
     run = spec("deepspeed", gpus_per_node=2, **fields)
     group.spec, group._configuration = run, configuration(run)
     # What DeepSpeed's default is for a network of more than a billion weights: many sub-groups.
@@ -155,7 +156,7 @@ def undisturbed(group: DeepSpeed, fields: dict) -> dict:
     }
 
 
-def slept(subject: Trainee, batches: Batches) -> dict | None:
+def slept(subject: TrainState, batches: Batches) -> dict | None:
     """Train once more, with a sleep in each reduction of a bucket; return the time's breakdown."""
     zero = subject.wrapped.optimizer
     if not hasattr(zero, "average_tensor"):
@@ -167,7 +168,7 @@ def slept(subject: Trainee, batches: Batches) -> dict | None:
 
     average = zero.average_tensor
     with patch.object(zero, "average_tensor", slow):
-        spent = train_one_epoch(subject, batches, 1, lambda *_: None).window.spent
+        spent = EpochLoop(subject).train(batches, 1, lambda *_: None).timing.spent
     return spent.model_dump() if spent else None
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 from ddl_core.errors import DataError
-from ddl_core.train import worker
+from ddl_core.rank import worker
 from ddl_core.train.strategies.deepspeed import DeepSpeed
 
 real = DeepSpeed.optimizer_step

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddl_core.train.checkpoint import load, save
-from ddl_core.train.loop import Trainee
+from ddl_core.train.loop import TrainState
 from ddl_core.train.strategies import fsdp
 from ddl_core.train.strategies.fsdp import FSDP
 from tests.train.strategies.deepspeed_ranks import Batches, build, network, result, spec, train
@@ -18,7 +18,7 @@ from tests.train.strategies.deepspeed_ranks import Batches, build, network, resu
 UNIT = 100  # so that this network has several
 
 
-def make(group: FSDP, fields: dict) -> Trainee:
+def make(group: FSDP, fields: dict) -> TrainState:
     group.spec = spec("fsdp", gpus_per_node=2, **fields)
     model = network()
     if group.rank == 1:
@@ -27,7 +27,7 @@ def make(group: FSDP, fields: dict) -> Trainee:
     return build(group.spec, group, model)
 
 
-def batches(group: FSDP, subject: Trainee) -> Batches:
+def batches(group: FSDP, subject: TrainState) -> Batches:
     return Batches(group.rank, subject.spec.virtual_workers, subject.spec.accumulation)
 
 

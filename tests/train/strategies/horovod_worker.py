@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from ddl_core.rank import worker
 from ddl_core.records.run import read_record, write_record
 from ddl_core.spec import registry
-from ddl_core.train import worker
 
 FAULT_STEP = 13  # in the second epoch of ten steps
 PLANTED = "planted: this rank gives up"

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddl_core.rank.loop import EpochLoop
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.loop import Trainee, train_one_epoch
+from ddl_core.train.loop import TrainState
 from ddl_core.train.optim import make_optimizer
 from ddl_core.train.strategies import ddp
 from ddl_core.train.strategies.ddp import DDP
@@ -101,8 +102,8 @@ def _done(bucket):
 def trained(rank: DDP) -> Any:
     model = tiny(3)
     run = rank.spec
-    subject = Trainee.build(run, rank, model, make_optimizer(run, model))
-    return train_one_epoch(subject, Batches(0, 1, 1), 0, lambda *_: None).window
+    subject = TrainState(run, rank, model, make_optimizer(run, model))
+    return EpochLoop(subject).train(Batches(0, 1, 1), 0, lambda *_: None).timing
 
 
 def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(group, monkeypatch) -> None:

@@ -3,25 +3,20 @@
 Rank 0 writes the record; its last act is to mark the run completed.
 """
 
-import faulthandler
 import json
 import logging
 import os
 import re
-import signal
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ddl_core.emulation import validity
 from ddl_core.emulation.counters import RankCounters
 from ddl_core.errors import DDLError
-from ddl_core.private import caches
-from ddl_core.processes import allow_open_files, die_with_parent
 from ddl_core.rank.fairness import Source
-from ddl_core.rank.outcome import Outcome
+from ddl_core.rank.loop import EpochResult
 from ddl_core.rank.turns import Turns
 from ddl_core.records.environment import told
 from ddl_core.records.paths import BoxFiles, RunFiles
@@ -44,34 +39,7 @@ log = logging.getLogger(__name__)
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
 
 
-def main(arguments: list[str], execute: Callable[[Path, ExitStack], None]) -> int:
-    """Let `execute` do one rank's part of the run whose folder is named; return the exit status.
-
-    It is given a stack on which it puts how to leave the group. A rank that fails leaves once it
-    has said why: the others would else be the first to complain, of it.
-    """
-    if len(arguments) != 1:
-        log.error("one argument is expected: the folder of a run")
-        return 2
-    die_with_parent()
-    allow_open_files()
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
-    directory = Path(arguments[0])
-    leaving = ExitStack()
-    try:
-        caches()  # each node may have its own, from which libraries load code
-        execute(directory, leaving)
-        leaving.close()
-    except Exception as error:
-        report(directory, error)
-        leaving.close()  # while the error is handled, as those who leave can see
-        return 1
-    finally:
-        leaving.close()  # nothing is left on it but where an engine is interrupted
-    return 0
-
-
-class Entry:
+class RunRecorder:
     """The files of a run, as one of its ranks sees them.
 
     Made before a framework is asked for anything, which may add to the environment.
@@ -135,7 +103,7 @@ class Entry:
 
     def store(
         self,
-        outcome: Outcome,
+        result: EpochResult,
         epoch: int,
         phase: Literal["train", "eval"],
         cold: bool,
@@ -146,14 +114,14 @@ class Entry:
             self._counters.end(epoch, cold)
         if not self.first:
             return
-        measured = vars(outcome) | vars(outcome.window)
-        del measured["window"]
+        measured = vars(result) | vars(result.timing)
+        del measured["timing"]
         row = EpochRecord(
             attempt=len(self.record.attempts) - 1,
             epoch=epoch,
             phase=phase,
             cold=cold,
-            throughput_samples_per_s=outcome.samples / outcome.window.wall_s,
+            throughput_samples_per_s=result.samples / result.timing.wall_s,
             max_memory_bytes=memory,
             turn=self._turn if phase == "train" else None,
             **measured,
@@ -175,6 +143,7 @@ class Entry:
         self.record.attempts[-1].ended_utc = now()
         free_room(self.files.reserve)
         write_record(self.files.directory, self.record)
+        self.files.initial.unlink(missing_ok=True)  # 100 MB of ResNet50, drawn again at will
 
 
 def report(directory: Path, error: Exception) -> None:
