@@ -237,7 +237,7 @@ def compare_command(name: str, root: Path | None) -> None:
     For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
     seconds apart, with their 95 % intervals.
     """
-    from ddl_core.analysis.compare import compare
+    from ddl_core.analysis.pages import compare
     from ddl_core.launch.plan import find_study
 
     click.echo(compare(find_study(name), tree_of(root)))

@@ -147,7 +147,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     record is named and not drawn, and the status is then 1. From the committed records, the command
     also writes the results in README.md, docs/results/ and figures/README.md.
     """
-    from ddl_core.analysis import readme, results_page
+    from ddl_core.analysis import pages
     from ddl_core.analysis.metrics import WORLD_G_PER_KWH
     from ddl_core.analysis.redraw import redraw
 
@@ -164,8 +164,8 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         said = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
         raise RecordError("\n".join([f"{said}, in no figure:", *done.damaged]))
     if root is None and not studies:
-        readme.write(tree)
-        results_page.write(tree, tree.figures)
+        pages.write(tree)
+        pages.write_figures_page(tree, tree.figures)
 
 
 @click.command()

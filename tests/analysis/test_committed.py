@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import results_page
+from ddl_core.analysis import pages
 from ddl_core.analysis.arms import with_settings
 from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import runs_table
@@ -22,7 +22,7 @@ def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
     assert done.damaged == []
     drawn = [path.relative_to(tmp_path / "figures") for path in done.files]
     there = [path.relative_to(FIGURES) for path in FIGURES.rglob("*") if path.is_file()]
-    assert sorted([*drawn, Path(results_page.NAME)]) == sorted(there)
+    assert sorted([*drawn, Path(pages.FIGURES_PAGE)]) == sorted(there)
     for path in drawn:
         new = (tmp_path / "figures" / path).read_bytes()
         assert new == (FIGURES / path).read_bytes(), f"run make figures: {path}"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ddl_core.analysis import design
-from ddl_core.analysis.compare import compare
 from ddl_core.analysis.design import resolves, spread
+from ddl_core.analysis.pages import compare
 from ddl_core.errors import RecordError
 from ddl_core.records.paths import Tree
 from ddl_core.spec.study import Study

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import claims, readme
+from ddl_core.analysis import claims, pages
 from ddl_core.analysis.paper import AACH, read_paper
 from ddl_core.analysis.tables import empty_table
 from ddl_core.errors import DataError
@@ -17,14 +17,14 @@ END = "<!-- end of statements -->"
 
 @pytest.mark.slow
 def test_it_is_what_the_committed_records_give() -> None:
-    told = readme.texts(committed())
-    assert told.keys() == readme.PAGES.keys()
+    told = pages.texts(committed())
+    assert told.keys() == pages.PAGES.keys()
     for name, expected in told.items():
-        assert readme.shown(readme.PAGES[name], name) == expected, "run: ddl figures"
+        assert pages.shown(pages.PAGES[name], name) == expected, "run: ddl figures"
 
 
 def test_the_table_of_results_answers_each_question_with_a_number() -> None:
-    table = readme.shown(readme.PAGES["results"], "results")
+    table = pages.shown(pages.PAGES["results"], "results")
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 8
     for _, result, _, details in rows:
@@ -33,7 +33,7 @@ def test_the_table_of_results_answers_each_question_with_a_number() -> None:
 
 
 def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> None:
-    text = readme.texts(Tree(tmp_path))["results"]
+    text = pages.texts(Tree(tmp_path))["results"]
     assert text.startswith("No run is published.")
     assert "Does the paper hold?" in text
     assert "Can a formula predict" not in text
@@ -43,7 +43,7 @@ def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> Non
 def test_there_is_a_line_for_each_statement() -> None:
     stated = read_paper().claims
     judged = claims.judged(empty_table(), stated[stated["paper"] == AACH])
-    text = readme.statements(judged)
+    text = pages.statements(judged)
     for name in judged["statement"]:
         assert f"\n| {name} | " in text
     assert text.startswith(
@@ -53,15 +53,15 @@ def test_there_is_a_line_for_each_statement() -> None:
 
 
 def test_without_turns_it_says_so(tmp_path: Path) -> None:
-    assert "no arms have taken turns yet" in readme.texts(Tree(tmp_path))["ratios"]
+    assert "no arms have taken turns yet" in pages.texts(Tree(tmp_path))["ratios"]
 
 
 def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     for text in ("new", "newer\n\nlines"):
-        readme.update(path, {"statements": text})
-        assert readme.shown(path, "statements") == text
+        pages.update(path, {"statements": text})
+        assert pages.shown(path, "statements") == text
         assert path.read_text() == f"before\n\n{BEGIN}\n{text}\n{END}\n\nafter\n"
 
 
@@ -71,5 +71,5 @@ def test_without_markers_nothing_is_written(tmp_path: Path, text: str | None) ->
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError, match=r"README\.md"):
-        readme.update(path, {"statements": "new"})
+        pages.update(path, {"statements": "new"})
     assert text is None or path.read_text() == text
