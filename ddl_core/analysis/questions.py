@@ -12,12 +12,10 @@ from ddl_core.analysis.figures import (
     accuracy,
     advice,
     comparison,
-    kernel_shares,
     loader_bound,
     scaling,
     scaling_bands,
-    time_budget,
-    time_shares,
+    shares,
 )
 from ddl_core.analysis.paper import Paper
 from ddl_core.analysis.seed_papers import SeedPapers, read_seeds
@@ -159,8 +157,8 @@ QUESTIONS = {
         needs="emulated runs on one node and on several",
     ),
     "kernel_shares": Question(
-        lambda tables: kernel_shares.points(tables.paper),
-        kernel_shares.draw,
+        lambda tables: shares.kernel_points(tables.paper),
+        shares.draw_kernels,
         needs=OF_NO_RUN,
     ),
     "scaling_bands": Question(
@@ -168,13 +166,13 @@ QUESTIONS = {
     ),
     "advice": Question(lambda tables: advice.points(), advice.draw, needs=OF_NO_RUN),
     "time_budget": Question(
-        lambda tables: time_budget.points(tables.runs, tables.arms),
-        time_budget.draw,
+        lambda tables: shares.epoch_points(tables.runs, tables.arms),
+        shares.draw_epochs,
         needs="runs that tell what their time was spent on",
     ),
     "time_shares": Question(
-        lambda tables: time_shares.points(tables.profiles, tables.runs),
-        time_shares.draw,
+        lambda tables: shares.profile_points(tables.profiles, tables.runs),
+        shares.draw_profiles,
         needs="profiled runs",
     ),
     "time_to_accuracy": Question(

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis.figures import time_shares
-from ddl_core.analysis.figures.time_shares import draw
+from ddl_core.analysis.figures.shares import draw_profiles, profile_points
 from ddl_core.analysis.plot.canvas import caption_of
 from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import redraw
@@ -126,7 +125,7 @@ def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
     profile = read_profile(directory)
     profile.ranks[1].shares = other
     write_profile(directory, profile)
-    points = time_shares.points(profiles_table(tree), runs_table(tree.runs))
+    points = profile_points(profiles_table(tree), runs_table(tree.runs))
     for _, arm in points.groupby("strategy"):
         assert list(arm["cause"]) == list(Shares.model_fields)
         assert arm["value"].sum() == pytest.approx(1)
@@ -141,13 +140,13 @@ def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
-    figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
+    figure = draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
     told = [text for text in beside(figure) if "n =" in text]
     assert sorted(told) == ["n = 1\nhidden: 20 %", "n = 1\nhidden: unknown"]
 
 
 def caption(tree: Tree) -> str:
-    figure = draw(time_shares.points(profiles_table(tree), runs_table(tree.runs)))
+    figure = draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
     return caption_of(figure)
 
 

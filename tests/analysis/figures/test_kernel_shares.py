@@ -3,14 +3,13 @@
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.figures import kernel_shares
-from ddl_core.analysis.figures.kernel_shares import KERNELS, draw
+from ddl_core.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
 from ddl_core.analysis.paper import read_paper
 
 
 @pytest.fixture(scope="module")
 def points() -> pd.DataFrame:
-    return kernel_shares.points(read_paper())
+    return kernel_points(read_paper())
 
 
 def test_every_cell_is_there_and_each_row_sums_to_one(points: pd.DataFrame) -> None:
@@ -37,7 +36,7 @@ def test_the_values_that_two_rows_share_are_marked_in_both(points: pd.DataFrame)
 
 
 def test_every_line_and_mark_is_drawn(points: pd.DataFrame) -> None:
-    axes = draw(points).axes
+    axes = draw_kernels(points).axes
     assert [ax.get_title(loc="left") for ax in axes] == [
         "(a) ResNet50",
         "(b) ResNet101",

@@ -7,8 +7,13 @@ import pytest
 from matplotlib.text import Text
 
 from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import time_budget
-from ddl_core.analysis.figures.time_budget import BUDGET, CAUSES, TRAINING, draw
+from ddl_core.analysis.figures.shares import (
+    BUDGET,
+    CAUSES,
+    TRAINING,
+    draw_epochs,
+    epoch_points,
+)
 from ddl_core.analysis.tables import runs_table
 from ddl_core.records.paths import Tree
 from ddl_core.records.run import Spent
@@ -33,7 +38,7 @@ def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.
 
 def budget(tree: Tree) -> pd.DataFrame:
     runs = runs_table(tree.runs)
-    return time_budget.points(runs, arm_table(runs))
+    return epoch_points(runs, arm_table(runs))
 
 
 def by_cause(points: pd.DataFrame, workers: int, column: str) -> dict[str, float]:
@@ -113,7 +118,7 @@ def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
     points = budget(tree)
     silent = points[points["cause"].isna()]
     assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
-    figure = draw(points)
+    figure = draw_epochs(points)
     said = [text.get_text().replace("\n", " ") for text in figure.findobj(Text)]
     assert any("There is no such account of: Horovod, native, 1 rank." in text for text in said)
 
@@ -139,7 +144,7 @@ def test_the_figure_says_that_zero_gathers_weights_in_the_update(
     tree: Tree, make_run: MakeRun
 ) -> None:
     def captions() -> str:
-        found = draw(budget(tree)).findobj(Text)
+        found = draw_epochs(budget(tree)).findobj(Text)
         return " ".join(text.get_text().replace("\n", " ") for text in found)
 
     measure(make_run, BASE)
@@ -151,7 +156,7 @@ def test_the_figure_says_that_zero_gathers_weights_in_the_update(
 def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
-    figure = draw(budget(tree))
+    figure = draw_epochs(budget(tree))
     (ax,) = figure.axes
     told = [text for text in beside(figure) if "n =" in text]
     minus = "\N{MINUS SIGN}"
