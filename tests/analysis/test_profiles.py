@@ -105,7 +105,7 @@ def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tmp_path: Path) 
     ("text", "words"),
     [
         ("[]", "not an object"),
-        ("{", "is not JSON"),
+        ("{", "JSON"),
         ('{"profile_version": 1}', "run_id"),
         (None, "a run has one if profile_steps > 0"),
     ],
