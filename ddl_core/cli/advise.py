@@ -56,9 +56,11 @@ def advise(
     from ddl_core.scaling import render
     from ddl_core.scaling.options import Limits
 
-    machine = (
-        core.Machine.of_site(site_name, find_site(site_name)) if site_name else core.Machine.here()
-    )
+    if site_name:
+        site = find_site(site_name)
+        machine = core.Machine(Path(site_name).stem, site.description, site.gpus_per_node)
+    else:
+        machine = core.Machine.here()
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, max_gpus)
     found = core.advise(request, Tree(root.resolve()) if root else committed())
     click.echo(render.text(found))

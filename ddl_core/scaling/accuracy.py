@@ -6,11 +6,10 @@ docs/accuracy.md).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from ddl_core.records.paths import PAPER, Tree
+from ddl_core.records.paths import Tree
 from ddl_core.records.run import RunRecord, read_epochs
 from ddl_core.scaling.configuration import Span
 from ddl_core.scaling.measured import trained
@@ -58,15 +57,9 @@ class Accuracy:
         return Span(value, min(before.low, after.low), max(before.high, after.high))
 
 
-def of_paper(model: str, dataset: str, epochs: int, directory: Path = PAPER) -> Accuracy | None:
-    """Return what the paper states of a network on ImageNet after 90 epochs, else None.
-
-    Raises
-    ------
-    DataError
-        If the table is missing.
-    """
-    rows = [row for row in read_rows(directory / "accuracy.csv") if row["model"] == model]
+def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
+    """Return what the paper states of a network on ImageNet after 90 epochs, else None."""
+    rows = [row for row in read_rows("accuracy.csv") if row["model"] == model]
     if not rows or dataset != "imagenet" or epochs != EPOCHS:
         return None
     known: dict[str, dict[int, Span]] = {}
@@ -78,13 +71,7 @@ def of_paper(model: str, dataset: str, epochs: int, directory: Path = PAPER) -> 
 
 
 def of_records(tree: Tree, model: str, dataset: str, epochs: int) -> Accuracy | None:
-    """Return what the runs of a tree reached with SGD after so many epochs, else None.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
-    """
+    """Return what the runs of a tree reached with SGD after so many epochs, else None."""
     reached: dict[str, dict[int, list[float]]] = {}
     studies = set()
     for record in trained(tree, model, dataset):

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from ddl_core.errors import DataError, SpecError
 from ddl_core.records.gpus import listed
-from ddl_core.records.paths import PAPER, Tree
+from ddl_core.records.paths import Tree
 from ddl_core.records.provenance import host
 from ddl_core.scaling import measured, paper
 from ddl_core.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records
@@ -21,30 +19,12 @@ _MAX_RANKS = 1024  # of a cluster, as far as the paper goes
 UNITS = {"deadline": "h", "node_hours": "node-hours", "accuracy": "%"}
 
 
-class Site(Protocol):
-    """A cluster, as `ddl_core.launch.slurm.site.Site` describes it."""
-
-    @property
-    def description(self) -> str:
-        """A line about it."""
-
-    @property
-    def gpus_per_node(self) -> int:
-        """0 where ranks compute on the CPU."""
-
-
 @dataclass(frozen=True)
 class Machine:
-    """Where the training is to run.
+    """Where the training is to run: a site of slurm/, or this machine without a `name`.
 
-    Attributes
-    ----------
-    name
-        Of the site's file; empty: this machine.
-    description
-        The site's own words, or the name of this machine's GPU or processor.
-    ranks_per_node
-        0 where a site has no GPUs; then a node has as many ranks as in the measured runs.
+    ``description`` is the site's own, or the name of this machine's GPU or processor.
+    ``ranks_per_node`` is 0 for a site without GPUs: a node has as many ranks as in the runs.
     """
 
     name: str
@@ -58,11 +38,6 @@ class Machine:
             return cls("", gpus.names[0], len(gpus.names))
         found = host()
         return cls("", measured.machine_name(found), found["cpu_cores"])
-
-    @classmethod
-    def of_site(cls, name: str, site: Site) -> "Machine":
-        """Return a site of slurm/; `name` may be the path of its file."""
-        return cls(Path(name).stem, site.description, site.gpus_per_node)
 
     @property
     def title(self) -> str:
@@ -124,27 +99,17 @@ class Advice:
 
     Attributes
     ----------
-    request
-        The question.
-    options
-        All options.
     eligible
         Options that violate no limit. Without a limit on accuracy, only those within a percentage
         point of the best accuracy, if any of them meets the limits.
     front
-        Options that no other one beats in both time and node-hours, fastest first.
-    advised
-        The chosen option.
+        Pareto front of all options, fastest first.
     certain
-        Whether its whole range meets all limits.
+        Whether the whole range of the advised option meets all limits.
     equal
         Other options on as many ranks whose range of time contains the advised time.
     better
         Options that would be better if their uncertain limits turned out to be met.
-    accuracy
-        Known accuracies.
-    left_out
-        Reasons why something is no option.
     """
 
     request: Request
@@ -156,28 +121,24 @@ class Advice:
     equal: Sequence[Option]
     better: Sequence[Option]
     accuracy: Accuracy | None
-    left_out: Sequence[str]
 
 
-def advise(request: Request, tree: Tree, directory: Path = PAPER) -> Advice:
+def advise(request: Request, tree: Tree) -> Advice:
     """Return advice from the records of a tree and the paper's statements.
 
     Raises
     ------
     DataError
         If nothing is known of what is asked, or no option meets the limits.
-    RecordError
-        If a record cannot be read.
     """
     known = measured.configurations(tree, request.model, request.dataset)
-    stated = paper.configurations(request.model, directory) if request.dataset == "imagenet" else []
+    stated = paper.configurations(request.model) if request.dataset == "imagenet" else []
     machine = request.machine
     usable = [one for one in [*known, *stated] if machine.owns(one)]
     if not usable:
         raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
-    accuracy = of_records(tree, request.model, request.dataset, request.epochs) or of_paper(
-        request.model, request.dataset, request.epochs, directory
-    )
+    of = request.model, request.dataset, request.epochs
+    accuracy = of_records(tree, *of) or of_paper(*of)
     found = [
         option
         for one in usable
@@ -190,8 +151,7 @@ def advise(request: Request, tree: Tree, directory: Path = PAPER) -> Advice:
             accuracy,
         )
     ]
-    left_out = [paper.left_out(directory)] if any(one in stated for one in usable) else []
-    return _decide(request, found, accuracy, left_out)
+    return _decide(request, found, accuracy)
 
 
 def _nothing_known(request: Request, others: Sequence[str]) -> str:
@@ -209,12 +169,7 @@ def _nothing_known(request: Request, others: Sequence[str]) -> str:
     )
 
 
-def _decide(
-    request: Request,
-    found: Sequence[Option],
-    accuracy: Accuracy | None,
-    left_out: Sequence[str],
-) -> Advice:
+def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None) -> Advice:
     limits = request.limits
     _check(found, limits, request)
     able = [one for one in found if one.worst(limits) != "violated"]
@@ -242,7 +197,6 @@ def _decide(
         [one for one in same if one.deadline.low <= value <= one.deadline.high],
         [one for one in able if one not in safe and rank(one) < rank(advised)],
         accuracy,
-        left_out,
     )
 
 

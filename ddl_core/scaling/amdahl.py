@@ -30,11 +30,12 @@ _SERIALS, _NOISES, _NORMALS = 121, 15, 15  # points of the grid
 
 
 class Observation(NamedTuple):
-    """A value on so many ranks, or a bound of it."""
+    """A value on so many ranks, or a bound of it; and the statement that it is from, if any."""
 
     ranks: int
     value: float
     bound: Bound = "value"
+    statement: str = ""
 
 
 class Band(NamedTuple):
@@ -102,26 +103,14 @@ class Posterior:
 def fit_efficiency(
     observed: Sequence[Observation], base: int, noise: tuple[float, float] = NOISE
 ) -> Posterior:
-    """Return the posterior given parallel efficiencies and bounds of them.
-
-    Raises
-    ------
-    DataError
-        If there is none, or one is not positive.
-    """
+    """Return the posterior given parallel efficiencies and bounds of them."""
     return _posterior(observed, base, noise, scaled=False)
 
 
 def fit_throughput(
     observed: Sequence[Observation], noise: tuple[float, float] = NOISE
 ) -> Posterior:
-    """Return the posterior given throughputs; the base is the smallest number of ranks.
-
-    Raises
-    ------
-    DataError
-        If there is none, one is not positive, or one is a bound.
-    """
+    """Return the posterior given throughputs; the base is the smallest number of ranks."""
     base = min((one.ranks for one in observed), default=1)
     return _posterior(observed, base, noise, scaled=True)
 

@@ -14,16 +14,16 @@ fitted. `emulated` compares the result with runs on the emulated cluster.
   again. The default bucket holds these networks whole, so nothing overlaps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ddl_core.emulation.layers import BYTES, Layer, layers, paced_layers
 from ddl_core.errors import SpecError
 from ddl_core.scaling.checks import at_least, positive
-from ddl_core.scaling.gradients import Gradients, of_run
 from ddl_core.spec.run import RunSpec
 
 Values = NDArray[np.float64]
@@ -38,18 +38,10 @@ TREE_BANDWIDTH = 0.92  # of a ring's
 
 @dataclass(frozen=True)
 class Network:
-    """Links between ranks. Bandwidths are per rank and direction ("busbw" of NCCL-tests).
+    """Links between nodes and inside one.
 
-    Attributes
-    ----------
-    bandwidth, inside_bandwidth
-        Bytes per second between nodes and inside one; infinite is no limit.
-    latency_s, inside_latency_s
-        Seconds of one step of an all-reduce between nodes and inside one.
-    gpus_per_node
-        Ranks that share a node.
-    algorithm
-        "fastest" takes the faster one for each message, as NCCL does.
+    Bandwidths are bytes per second, per rank and direction ("busbw" of NCCL-tests). Latencies are
+    those of one step of an all-reduce. "fastest" chooses for each message, as NCCL does.
     """
 
     bandwidth: float = np.inf
@@ -70,13 +62,7 @@ class Network:
 
 
 def all_reduce(nbytes: ArrayLike, ranks: ArrayLike, network: Network) -> Values:
-    """Return the seconds of one all-reduce, for any shapes that broadcast; 0 for one rank.
-
-    Raises
-    ------
-    SpecError
-        If there is not at least one rank, or a message of negative size.
-    """
+    """Return the seconds of one all-reduce, for any shapes that broadcast; 0 for one rank."""
     at_least(1, ranks=ranks)
     at_least(0, nbytes=nbytes)
     if network.algorithm == "ring":
@@ -110,6 +96,43 @@ def _bandwidth(nodes: Values, network: Network) -> Values:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """Bytes of each tensor in the order in which backward finishes them, shape (T,).
+
+    ``ready`` is the share of backward's time after which each is there, ascending to 1.
+    """
+
+    nbytes: Values
+    ready: Values
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return float(self.nbytes.sum())
+
+
+def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
+    """Return the gradients of a residual network; backward's time is shared by multiply-adds."""
+    return of_layers(layers(model, image_size, classes))
+
+
+def of_run(spec: RunSpec) -> Gradients:
+    """Return the gradients that a run reduces; of an emulated run those that it really sends."""
+    if spec.emulated:
+        return of_layers(paced_layers(spec))
+    return resnet(spec.model, spec.image_size, spec.classes)
+
+
+def of_layers(network: Sequence[Layer]) -> Gradients:
+    """Return the gradients of layers that stand in the order of forward."""
+    backward = network[::-1]
+    passed = np.cumsum([layer.flop for layer in backward])
+    ready = np.repeat(passed / passed[-1], [len(layer.tensors) for layer in backward])
+    nbytes = [BYTES * count for layer in backward for count in layer.tensors[::-1]]
+    return Gradients(np.array(nbytes, float), ready)
+
+
+@dataclass(frozen=True)
 class Exchange:
     """A network's gradients and how a strategy sends them. Sizes in MiB, as in `RunSpec`."""
 
@@ -134,13 +157,7 @@ class Exchange:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Exchange":
-        """Return the exchange of a run.
-
-        Raises
-        ------
-        SpecError
-            If the layers of its network or its communication are not known here.
-        """
+        """Return the exchange of a run; SpecError if its network or communication is unknown."""
         return cls(
             of_run(spec),
             spec.strategy,
@@ -190,24 +207,9 @@ def exposed_s(
     ranks: ArrayLike,
     backward_share: float = BACKWARD,
 ) -> Values:
-    """Return the seconds of communication in a step that backward does not hide.
+    """Return the seconds of communication in a step that backward does not hide, shape (R,).
 
-    Parameters
-    ----------
-    exchange
-        Gradients and how they are sent.
-    compute_s
-        Seconds that one rank computes in a step.
-    network
-        Links between the ranks.
-    ranks
-        Numbers of ranks, shape (R,) or one number.
-    backward_share
-        Part of `compute_s` that is backward.
-
-    Returns
-    -------
-    Shape (R,).
+    One rank computes `compute_s` seconds in a step; `ranks` has shape (R,), or is one number.
     """
     positive(compute_s=compute_s, backward_share=backward_share)
     at_least(1, ranks=ranks)
@@ -239,17 +241,8 @@ def reduced_in_cycles(
 ) -> float:
     """Return when Horovod has reduced the last tensor.
 
-    Parameters
-    ----------
-    ready_s
-        When each tensor is ready on all ranks, ascending, shape (T,).
-    nbytes
-        Bytes of each, shape (T,).
-    seconds
-        Time of a message of so many bytes.
-    exchange
-        Its cycle and fusion. Cycles are not in step with backward: the first one comes after half
-        a cycle, the mean.
+    Tensor i of `nbytes` is ready on all ranks at `ready_s`, ascending; `seconds` is the time of a
+    message. Cycles are not in step with backward: the first one comes after half a cycle, the mean.
     """
     cycle, limit = exchange.cycle_ms / 1e3, exchange.fusion_mb * MIB
     moved = np.concatenate([[0.0], np.cumsum(nbytes)])

@@ -25,16 +25,10 @@ class Configuration:
 
     Attributes
     ----------
-    machine
-        Kind of machine that the throughput is of.
-    strategy, loader
-        Names in the registries.
     details
         Settings that tell it from others of the same strategy and loader; empty if there are none.
     batch_size
         Images per rank and optimiser step.
-    ranks_per_node
-        Ranks that shared a node.
     sizes
         Numbers of ranks with a measured or stated value, ascending.
     sources

@@ -17,6 +17,7 @@ from ddl_core.records.paths import Tree, committed
 from ddl_core.records.run import read_record
 from ddl_core.scaling.communication import Exchange, Network, exposed_s
 from ddl_core.scaling.measured import throughput
+from ddl_core.spec.registry import title
 from ddl_core.spec.run import RunSpec
 
 STUDY = "cluster_in_a_box"
@@ -59,15 +60,7 @@ class Step:
 
 
 def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
-    """Return the valid runs of a study of emulated nodes.
-
-    Raises
-    ------
-    DataError
-        If there are none.
-    RecordError
-        If a record cannot be read.
-    """
+    """Return the valid runs of a study of emulated nodes."""
     found = [run for path in tree.run_folders(study) if (run := _read(tree, path))]
     if not found:
         raise DataError(f"no valid emulated run in {tree.study(study)}; run the study first")
@@ -88,15 +81,7 @@ def _read(tree: Tree, directory: Path) -> Run | None:
 
 
 def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
-    """Return measured and predicted steps by framework, links and nodes.
-
-    Raises
-    ------
-    DataError
-        If there is no run on one node, or none at all.
-    RecordError
-        If a record cannot be read.
-    """
+    """Return measured and predicted steps by framework, links and nodes."""
     groups: dict[tuple[str, float, int], list[Run]] = {}
     for run in read_runs(tree or committed(), study):
         mbit = run.spec.box_link_mbit if run.spec.nodes > 1 else 0.0
@@ -112,9 +97,9 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
 
 
 def framework(spec: RunSpec) -> str:
-    """Return the strategy of a run, with the stage of DeepSpeed."""
+    """Return the title of a run's strategy, with the stage of DeepSpeed."""
     stage = f", ZeRO stage {spec.deepspeed_zero_stage}" if spec.strategy == "deepspeed" else ""
-    return spec.strategy + stage
+    return title("strategy", spec.strategy) + stage
 
 
 def _mean_s(runs: Sequence[Run]) -> float:

@@ -25,13 +25,7 @@ def machine_name(system: dict[str, object] | None) -> str:
 
 
 def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
-    """Return the completed PyTorch trainings of a network on a data set.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
-    """
+    """Return the completed PyTorch trainings of a network on a data set."""
     records = [read_record(path.parent) for path in sorted(tree.runs.glob("*/*/run.json"))]
     return [
         one
@@ -43,13 +37,7 @@ def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
 
 
 def throughput(tree: Tree, record: RunRecord) -> float | None:
-    """Return a run's images per second over its warm epochs; None if there are none.
-
-    Raises
-    ------
-    RecordError
-        If the epochs cannot be read.
-    """
+    """Return a run's images per second over its warm epochs; None if there are none."""
     rows = read_epochs(tree.study(record.study) / record.run_id)
     warm = [row for row in rows if row.phase == "train" and not row.cold]
     seconds = sum(row.wall_s for row in warm)
@@ -60,11 +48,6 @@ def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
     """Return the configurations that the records of a tree measured of a network on a data set.
 
     Left out are a single process, synthetic data, and runs under a profiler.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
     """
     groups: dict[tuple[str, str], list[tuple[RunRecord, float]]] = {}
     for record in trained(tree, model, dataset):

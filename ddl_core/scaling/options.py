@@ -13,22 +13,13 @@ from ddl_core.scaling.configuration import Configuration, Span
 
 Verdict = Literal["met", "uncertain", "violated"]
 
+_ORDER: list[Verdict] = ["met", "uncertain", "violated"]
 _LESS = 1 - 1e-9  # of a value is less than it by more than rounding
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a training; None is no limit.
-
-    Attributes
-    ----------
-    deadline
-        Hours, at most.
-    node_hours
-        Nodes times hours, at most.
-    accuracy
-        Top-1 in percent, at least.
-    """
+    """Limits of a training: hours and node-hours at most, top-1 accuracy in percent at least."""
 
     deadline: float | None = None
     node_hours: float | None = None
@@ -48,10 +39,9 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """A configuration on a number of ranks, with its hours, node-hours and accuracy.
+    """A configuration on a number of ranks; `deadline` holds the hours, named as the limit.
 
-    ``deadline`` holds the hours, under the name of its limit. ``accuracy`` is None where it is
-    unknown; ``schedules`` are those that reach it.
+    ``accuracy`` is None where it is unknown; ``schedules`` are those that reach it.
     """
 
     configuration: Configuration
@@ -78,8 +68,7 @@ class Option:
 
     def worst(self, limits: Limits) -> Verdict:
         """Return the worst of the verdicts."""
-        found = self.verdicts(limits).values()
-        return next((one for one in ("violated", "uncertain") if one in found), "met")
+        return max(self.verdicts(limits).values(), key=_ORDER.index, default="met")
 
     def violation(self, limits: Limits) -> float:
         """Return by how much the worst end of a range is beyond its limit, as a logarithm."""
@@ -118,19 +107,6 @@ def options(
     """Return a configuration on each number of ranks that it covers, if an epoch has a whole step.
 
     The time is that of training: without evaluation, checkpoints, start and queue.
-
-    Parameters
-    ----------
-    configuration
-        What is run.
-    ranks
-        Numbers of ranks.
-    ranks_per_node
-        Of the nodes that are counted.
-    images, epochs
-        Of the training.
-    accuracy
-        Known accuracies.
     """
     found = []
     for count in ranks:
@@ -160,14 +136,13 @@ def nearest(found: Sequence[Option], limits: Limits) -> dict[str, tuple[Option, 
     Options that meet the other limits come first, then those that may, then all.
     """
     best: dict[str, tuple[Option, Verdict]] = {}
-    order: list[Verdict] = ["met", "uncertain", "violated"]
     for name, most in _items(limits):
         others = Limits(**{key: value for key, value in _items(limits) if key != name})
-        known = [one for one in found if getattr(one, name)]
-        said = min((one.worst(others) for one in known), key=order.index)
-        group = [one for one in known if one.worst(others) == said]
-        best[name] = (
-            min(group, key=lambda one: (_violation(name, getattr(one, name), most), one.ranks)),
-            said,
-        )
+
+        def distance(one: Option) -> tuple[int, float, int]:
+            beyond = _violation(name, getattr(one, name), most)  # noqa: B023
+            return _ORDER.index(one.worst(others)), beyond, one.ranks  # noqa: B023
+
+        one = min((one for one in found if getattr(one, name)), key=distance)
+        best[name] = one, one.worst(others)
     return best

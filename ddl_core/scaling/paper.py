@@ -2,8 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -22,52 +21,27 @@ _DALI = "dali"  # DALI, whether on the CPU or the GPU the paper does not say
 Row = dict[str, str]
 
 
-class Stated(NamedTuple):
-    """A stated parallel efficiency, or one that follows from two stated times.
-
-    ``least`` and ``ranks`` are the smallest and the largest number of GPUs that it covers.
-    """
-
-    statement: str
-    least: int
-    ranks: int
-    value: float
-    bound: Bound
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table of text.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+def read_rows(name: str) -> list[Row]:
+    """Return the rows of a table of data/paper/."""
+    path = PAPER / name
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; it belongs to the repository, restore it with "
-            "`git checkout data`"
+            f"cannot read {path}: {error.strerror}; restore it with `git checkout data`"
         ) from None
 
 
-def base_time_s(model: str, directory: Path = PAPER) -> float | None:
-    """Return the stated seconds of 90 epochs on 4 GPUs; None where the paper states none.
-
-    Raises
-    ------
-    DataError
-        If the table is missing.
-    """
-    rows = _times(model, directory)
+def base_time_s(model: str) -> float | None:
+    """Return the stated seconds of 90 epochs on 4 GPUs; None where the paper states none."""
+    rows = _times(model)
     return next((float(row["value"]) for row in rows if int(row["world_size"]) == BASE), None)
 
 
-def _times(model: str, directory: Path) -> list[Row]:
+def _times(model: str) -> list[Row]:
     """Return the stated times of a network; a bound of a time (C3) is none."""
-    rows = _about(model, read_rows(directory / "runtime.csv"))
+    rows = _about(model, read_rows("runtime.csv"))
     return [row for row in rows if (row["quantity"], row["bound"]) == ("runtime", "value")]
 
 
@@ -75,16 +49,12 @@ def _about(model: str, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["model"] == model and "model" not in row["inferred"]]
 
 
-def stated(model: str, strategy: str, loader: str, directory: Path = PAPER) -> list[Stated]:
-    """Return the efficiencies of a network with a strategy and a loader, each statement once.
+def stated(model: str, strategy: str, loader: str) -> list[Observation]:
+    """Return the stated efficiencies, and those that follow from two stated times.
 
-    A statement that says DALI and not where it decodes is taken for the CPU: the paper's summary
-    holds there alone (C4). Left out is a statement that names no network.
-
-    Raises
-    ------
-    DataError
-        If a table is missing.
+    A bound is given at the largest number of GPUs that it covers. A statement that says DALI and
+    not where it decodes is taken for the CPU: the paper's summary holds there alone (C4). Left out
+    is a statement that names no network.
     """
 
     def mine(row: Row) -> bool:
@@ -92,30 +62,24 @@ def stated(model: str, strategy: str, loader: str, directory: Path = PAPER) -> l
         return own and row["strategy"] == strategy
 
     found = [
-        Stated(
-            row["statement"],
-            int(row["world_size_min"]),
+        Observation(
             int(row["world_size"]),
             float(row["value"]),
             cast(Bound, row["bound"]),
+            row["statement"],
         )
-        for row in filter(mine, _about(model, read_rows(directory / "efficiency.csv")))
+        for row in filter(mine, _about(model, read_rows("efficiency.csv")))
     ]
-    base = base_time_s(model, directory)
-    for row in filter(mine, _times(model, directory)):
+    base = base_time_s(model)
+    for row in filter(mine, _times(model)):
         ranks = int(row["world_size"])
         if base and ranks > BASE:
             value = BASE * base / (ranks * float(row["value"]))
-            found.append(Stated(row["statement"], ranks, ranks, value, "value"))
+            found.append(Observation(ranks, value, "value", row["statement"]))
     return found
 
 
-def observations(found: Sequence[Stated]) -> list[Observation]:
-    """Return statements as values and bounds at the largest number of GPUs that they cover."""
-    return [Observation(one.ranks, one.value, one.bound) for one in found]
-
-
-def efficiency_range(found: Sequence[Stated], ranks: int) -> tuple[float, float] | None:
+def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, float] | None:
     """Return the range of E on so many GPUs; None where no statement bounds it from below.
 
     The upper end is 1. The lower end is the largest stated lower bound of this size or a larger
@@ -135,35 +99,34 @@ def efficiency_range(found: Sequence[Stated], ranks: int) -> tuple[float, float]
     return min([least, *values]), max([1.0, *values])
 
 
-def configurations(model: str, directory: Path = PAPER) -> list[Configuration]:
+def configurations(model: str) -> list[Configuration]:
     """Return the configurations of which the paper bounds the time of a network from both sides.
 
     None of a network without a stated time on 4 GPUs, and none of the native loader, whose
     efficiencies are stated as upper bounds and without a time.
-
-    Raises
-    ------
-    DataError
-        If a table is missing.
     """
-    base = base_time_s(model, directory)
+    base = base_time_s(model)
     if base is None:
         return []
-    settings = {row["name"]: row["value"] for row in read_rows(directory / "settings.csv")}
-    rows = _about(model, read_rows(directory / "efficiency.csv"))
+    settings = {row["name"]: row["value"] for row in read_rows("settings.csv")}
+    rows = _about(model, read_rows("efficiency.csv"))
     named = dict.fromkeys((row["strategy"], row["loader"]) for row in rows)
     found = []
     for strategy, loader in named:
         if loader not in ("dali_cpu", "dali_gpu"):
             continue
-        about = stated(model, strategy, loader, directory)
+        about = stated(model, strategy, loader)
         if efficiency_range(about, BASE * 2):
             found.append(_configuration(settings, strategy, loader, base, about))
     return found
 
 
 def _configuration(
-    settings: dict[str, str], strategy: str, loader: str, base_s: float, about: Sequence[Stated]
+    settings: dict[str, str],
+    strategy: str,
+    loader: str,
+    base_s: float,
+    about: Sequence[Observation],
 ) -> Configuration:
     images = EPOCHS * IMAGENET_TRAIN_IMAGES
 
@@ -190,16 +153,3 @@ def _configuration(
         ),
         throughput=throughput,
     )
-
-
-def left_out(directory: Path = PAPER) -> str:
-    """Return why the paper's native loader is no candidate, and what it states of it.
-
-    Raises
-    ------
-    DataError
-        If the table is missing.
-    """
-    rows = read_rows(directory / "claims.csv")
-    claim = next(row["claim"] for row in rows if row["statement"] == "O01")
-    return f"the native loader: the paper states efficiencies of it and no time; O01: {claim}"

@@ -1,7 +1,5 @@
 """Advice as text, and as rows for the notebook and the figure."""
 
-from itertools import compress
-
 from ddl_core.scaling.accuracy import MARGIN
 from ddl_core.scaling.advise import UNITS, Advice
 from ddl_core.scaling.options import Option
@@ -33,11 +31,8 @@ def _row(one: Option, advice: Advice) -> Row:
         "global_batch_size": one.global_batch_size,
         "schedules": ";".join(one.schedules),
     }
-    for name, span in (
-        ("hours", one.deadline),
-        ("node_hours", one.node_hours),
-        ("accuracy", one.accuracy),
-    ):
+    spans = {"hours": one.deadline, "node_hours": one.node_hours, "accuracy": one.accuracy}
+    for name, span in spans.items():
         ends = zip(("", "_low", "_high"), span or (None, None, None), strict=True)
         found |= {f"{name}{end}": value for end, value in ends}
     return found | {
@@ -75,12 +70,10 @@ def table(advice: Advice) -> str:
     head = ["", "configuration", "GPUs", "nodes", "batch", "hours", "node-hours", "accuracy %"]
     ordered = sorted(shown, key=_by_time)
     cells = [[*head, "limits", "extrapolated"], *(_cells(one, advice) for one in ordered)]
-    filled = [any(row[place] for row in cells[1:]) for place in range(len(cells[0]))]
-    kept = [list(compress(row, filled)) for row in cells]
-    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in kept
+        for row in cells
     ]
     return "\n".join([*lines, "", _KEY])
 
@@ -133,14 +126,11 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
     for other in advice.better[:1]:
         said = f"{_full_name(other)}, {_spans(other)}: uncertain is {_uncertain(other, advice)}"
         found.append(("better?", said))
-    found.append(
-        ("sources", f"{one.configuration.machine}: {'; '.join(one.configuration.sources)}")
-    )
+    found.append(("sources", _sources(one)))
     if one.accuracy and advice.accuracy:
         found.append(("", f"accuracy: {advice.accuracy.source}"))
     found.append(("known", _known_sizes(one)))
     found.append(("excluded", "evaluation, checkpoints, start-up and waiting in a queue"))
-    found += [("left out", said) for said in advice.left_out]
     return found
 
 

@@ -8,15 +8,16 @@ import pytest
 from ddl_core.errors import SpecError
 from ddl_core.scaling.communication import (
     Exchange,
+    Gradients,
     Network,
     all_reduce,
     exposed_s,
     messages,
     reduced_in_cycles,
+    resnet,
     ring,
     tree,
 )
-from ddl_core.scaling.gradients import Gradients, resnet
 from ddl_core.spec.run import RunSpec
 
 NET = Network(20e9, 5e-6, 200e9, 1e-6, 4)
@@ -129,7 +130,7 @@ def test_slower_links_expose_more(strategy: str) -> None:
 
 
 def test_backward_hides_all_of_ddp_but_the_last_bucket() -> None:
-    half = Gradients(np.array([26.0, 26.0]) * 2**20, np.array([0.5, 1.0]), 1.0)
+    half = Gradients(np.array([26.0, 26.0]) * 2**20, np.array([0.5, 1.0]))
     two = Exchange(half, "ddp", bucket_mb=26)
     slow = Network(30 * 2**20)
     took = float(all_reduce(26 * 2**20, 2, slow))

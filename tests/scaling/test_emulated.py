@@ -16,7 +16,7 @@ from tests.analysis.emulated import emulate
 def test_steps_of_the_committed_runs_are_calculated_within_five_percent() -> None:
     steps = validate()
     assert {one.framework for one in steps} == {
-        "ddp", "horovod", "deepspeed, ZeRO stage 0", "deepspeed, ZeRO stage 1",
+        "PyTorch-DDP", "Horovod", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1",
     }  # fmt: skip
     assert {one.nodes for one in steps} == {2, 4, 8, 16}
     assert max(abs(one.error) for one in steps) < 0.05
@@ -27,7 +27,7 @@ def test_the_order_of_the_frameworks_is_calculated() -> None:
     for mbit in (10.0, 20.0, 40.0):
         here = {one.framework: one for one in validate() if (one.nodes, one.link_mbit) == (4, mbit)}
         measured = sorted(here, key=lambda name: here[name].measured_s)
-        assert measured[2:] == ["deepspeed, ZeRO stage 0", "deepspeed, ZeRO stage 1"]
+        assert measured[2:] == ["DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"]
         assert measured == sorted(here, key=lambda name: here[name].predicted_s)
 
 

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from ddl_core.records.paths import PAPER
 from ddl_core.scaling.configuration import Configuration
 from ddl_core.scaling.paper import (
     BASE,
@@ -55,7 +54,7 @@ def test_the_interval_contains_every_stated_efficiency(model: str, one: Configur
 
 @ALL
 def test_the_interval_contains_every_stated_time(model: str, one: Configuration) -> None:
-    rows = [row for row in read_rows(PAPER / "runtime.csv") if row["quantity"] == "runtime"]
+    rows = [row for row in read_rows("runtime.csv") if row["quantity"] == "runtime"]
     mine = [row for row in rows if (row["model"], row["strategy"]) == (model, one.strategy)]
     assert mine
     for row in mine:

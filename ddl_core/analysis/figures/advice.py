@@ -96,7 +96,7 @@ def _cost(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
         _ticks(axis)
     ax.set_xlabel("node-hours")
     ax.set_ylabel("time of training (h)")
-    for row in front.itertuples():
+    for row in points.sort_values("hours_low").drop_duplicates("world_size").itertuples():
         place = (row.node_hours_low, row.hours_low)
         ax.annotate(
             f"{row.world_size}",

@@ -39,7 +39,7 @@ _PAPER = (
 )
 _MEASURED = ("resnet50", "ddp", "native")
 _LINKS_MBIT = 20.0
-_FRAMEWORKS = ("ddp", "deepspeed, ZeRO stage 1")
+_FRAMEWORKS = ("PyTorch-DDP", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1")
 
 
 def points() -> pd.DataFrame:
@@ -103,7 +103,7 @@ def _sizes(least: int, largest: int) -> list[int]:
 
 def _stated(arm: tuple[str, str, str]) -> list[Any]:
     panel, quantity = _name(*arm, "paper"), "parallel_efficiency"
-    observed = paper.observations(paper.stated(*arm))
+    observed = paper.stated(*arm)
     posterior = fit_efficiency(observed, paper.BASE)
     sizes = _sizes(paper.BASE, max(one.ranks for one in observed))
     return _law(panel, quantity, sizes, posterior.efficiency(sizes)) + _values(
@@ -135,9 +135,7 @@ def _emulation() -> list[Any]:
     steps, quantity = emulated.validate(), "parallel_efficiency"
     found = []
     for name in _FRAMEWORKS:
-        strategy, _, stage = name.partition(", ")
-        title = ", ".join(filter(None, (style.strategy_name(strategy), stage)))
-        panel = f"EMULATED, {title}, {_LINKS_MBIT:g} Mbit/s"
+        panel = f"EMULATED, {name}"
         own = [one for one in steps if (one.framework, one.link_mbit) == (name, _LINKS_MBIT)]
         found.append(_row(panel, "calculated", quantity, 1, 1.0))
         for one in own:

@@ -11,7 +11,7 @@ def test_no_law_is_drawn_further_than_four_times_beyond_its_values() -> None:
         assert len(values)
         assert drawn["world_size"].max() <= 4 * values["world_size"].max()
         assert str(name).startswith("EMULATED") == ("emulated" in set(panel["source"]))
-    assert len(scaling_bands.draw(points).axes) == points["panel"].nunique() == 7
+    assert len(scaling_bands.draw(points).axes) == points["panel"].nunique() == 8
 
 
 def test_bands_hold_the_values_that_they_are_fitted_to() -> None:
