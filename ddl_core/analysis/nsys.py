@@ -10,8 +10,8 @@ import pandas as pd
 
 from ddl_core.analysis import tables
 from ddl_core.errors import DataError
-from ddl_core.records.kernel_names import KINDS, kind
 from ddl_core.records.paths import RunFiles
+from ddl_core.records.profiling import KINDS, kind
 from ddl_core.records.run import read_record
 
 COLUMNS = {**tables.PROFILE_COLUMNS, "file": "string", "note": "string"}

@@ -18,7 +18,7 @@ from ddl_core.errors import RecordError
 from ddl_core.records.damage import Examined, examine
 from ddl_core.records.ledger import study_folders
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profile import read_profile
+from ddl_core.records.profiling import read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, Spent, Turn
 from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec

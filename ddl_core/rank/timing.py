@@ -15,7 +15,7 @@ import psutil
 
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.group import Group, Reduction
-from ddl_core.records.profile import PHASES, Phase
+from ddl_core.records.profiling import PHASES, Phase
 from ddl_core.records.run import Spent
 
 Item = TypeVar("Item")

@@ -14,7 +14,7 @@ from textwrap import shorten
 from ddl_core.errors import RecordError
 from ddl_core.records.ledger import Entry
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profile import read_profile
+from ddl_core.records.profiling import read_profile
 from ddl_core.records.run import (
     EMULATION,
     UNKNOWN,

@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from ddl_core.errors import DataError
-from ddl_core.records.kernel_names import KINDS, Kind, kind
-from ddl_core.records.profile import MARK, Phase
-from ddl_core.records.timeline import Seconds, Spans, Timeline, device_steps, subtract
+from ddl_core.records.profiling import (
+    KINDS,
+    MARK,
+    Kind,
+    Phase,
+    Seconds,
+    Spans,
+    Timeline,
+    device_steps,
+    kind,
+    subtract,
+)
 
 STEP = "ProfilerStep#"
 """Before the number of a step: torch.profiler's own span around each."""

@@ -11,10 +11,18 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ddl_core.errors import SpecError
-from ddl_core.records.kernel_names import KINDS
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, write_profile
-from ddl_core.records.timeline import PARTS, Seconds, Timeline, transfer_and_waiting
+from ddl_core.records.profiling import (
+    KINDS,
+    PARTS,
+    ProfileRecord,
+    RankProfile,
+    Seconds,
+    Shares,
+    Timeline,
+    transfer_and_waiting,
+    write_profile,
+)
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.kineto import kernel_shares, read_trace, timeline
 from ddl_core.train.strategies.base import Strategy

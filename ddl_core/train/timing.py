@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.timing import Clock, HostTimestamps, Seconds
-from ddl_core.records.profile import MARK, Phase
+from ddl_core.records.profiling import MARK, Phase
 from ddl_core.train.strategies.base import Strategy
 
 

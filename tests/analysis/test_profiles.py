@@ -10,9 +10,15 @@ from ddl_core.analysis.questions import QUESTIONS
 from ddl_core.analysis.redraw import redraw
 from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_core.errors import RecordError
-from ddl_core.records.kernel_names import KINDS
 from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profile import ProfileRecord, RankProfile, Shares, read_profile, write_profile
+from ddl_core.records.profiling import (
+    KINDS,
+    ProfileRecord,
+    RankProfile,
+    Shares,
+    read_profile,
+    write_profile,
+)
 from ddl_core.records.run import Attempt, RunRecord, append_epoch, write_record
 from ddl_core.spec.run import RunSpec
 from tests.analysis.conftest import epoch_row

@@ -5,7 +5,7 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_core.records.ledger import find_study, write_study
 from ddl_core.records.paths import RunFiles, Tree, results
-from ddl_core.records.profile import ProfileRecord, write_profile
+from ddl_core.records.profiling import ProfileRecord, write_profile
 from ddl_core.records.publish import publish
 from ddl_core.records.run import read_record, write_record
 from ddl_core.spec.study import Study

@@ -8,7 +8,7 @@ import pytest
 
 from ddl_core.rank.group import affinity
 from ddl_core.records.failures import Category
-from ddl_core.records.profile import ProfileRecord, RankProfile, Shares
+from ddl_core.records.profiling import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress
 from ddl_core.records.provenance import host, provenance
 from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ddl_core.rank.timing import by_step, cpu_seconds
-from ddl_core.records.profile import MARK
+from ddl_core.records.profiling import MARK
 from ddl_core.records.run import Spent
 from ddl_core.train.timing import Clock, make_clock, marking_backward
 from tests.fake_gpu import GPU, Timeline

@@ -17,9 +17,8 @@ from ddl_core.errors import SpecError
 from ddl_core.launch.ranks import run_ranks
 from ddl_core.rank.worker import Run
 from ddl_core.records.paths import RunFiles
-from ddl_core.records.profile import ProfileRecord, read_profile
+from ddl_core.records.profiling import PARTS, ProfileRecord, read_profile
 from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, write_record
-from ddl_core.records.timeline import PARTS
 from ddl_core.spec.registry import Entry
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.kineto import Event, read_trace, timeline

@@ -1,10 +1,150 @@
-"""Where the time of some steps went, from the spans on one rank's timeline: sets of time only."""
+"""Profiles of runs: ``profile.json``, spans of time, and what CUDA kernels do by their names."""
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from ddl_core.records.paths import RunFiles
+from ddl_core.records.storage import Strict, read_versioned, write_atomically
+
+# A name says who wrote the kernel, not who launched it, so some time cannot be told apart:
+#
+# - ATen's elementwise kernels are "other", even where a loader runs them (uint8 to float,
+#   normalise).
+# - Matrix products (``cutlass_80_tensorop_*gemm*``, ``sm80_xmma_gemm_*``, ``splitKreduce_kernel``)
+#   are "other": cuBLAS has them for linear layers, cuDNN for 1 x 1 convolutions, under one name.
+# - An NCCL kernel can run several collectives and is named after one of them. NCCL 2.13 named it
+#   SendRecv whatever it ran, as did RCCL (NVIDIA/nccl#714, #739, ROCm/rccl#505): all-reduce is then
+#   counted as "communication". RCCL's ``ncclDevKernel_Generic`` is "communication" for that reason.
+# - Copying into and out of Horovod's and DDP's buckets is "other", as it is compute of this GPU.
+Kind = Literal["allreduce", "communication", "data", "cudnn", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# In this order: the first that is found decides.
+_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    # Kernels since NCCL 2.0 (ncclAllReduceRingLLKernel_*, ncclKernel_AllReduce_*,
+    # ncclDevKernel_AllReduce_*, ncclSymkDevKernel_AllReduce_*), and torch's names of the calls.
+    ("allreduce", re.compile(r"\bnccl\w*AllReduce|\b(nccl|gloo):all_?reduce")),
+    ("communication", re.compile(r"\bnccl[A-Z]|\b(nccl|gloo):")),
+    ("data", re.compile(r"\bdali::|\bnvjpeg|\bnvimgcodec::|\bculj92::")),
+    # Most carry the library's name, at least in an argument's type. The others are its
+    # convolutions (forward, data and weight gradients), their layout changes and batch norms.
+    (
+        "cudnn",
+        re.compile(
+            r"cudnn|[fdw](?:prop|grad)(?![a-z])|wgrad2d|implicit_convolve|convolve_common_engine"
+            r"|winograd|conv2d_grouped_direct|nchwToNhwc|nhwcToNchw|\bbn_[fb]w_|\bbatchnorm_[fb]wtr_"
+        ),
+    ),
+)
+
+
+@lru_cache(maxsize=4096)
+def kind(name: str) -> Kind:
+    """Return what a kernel does.
+
+    Parameters
+    ----------
+    name
+        As a profiler shows it: demangled, with namespaces; it may be cut off after these.
+
+    Returns
+    -------
+    str
+        ``allreduce``; ``communication``: any other collective; ``data``: decoding and augmentation
+        by DALI, nvJPEG or nvImageCodec; ``cudnn``; or ``other``.
+    """
+    return next((found for found, pattern in _PATTERNS if pattern.search(name)), "other")
+
+
+Phase = Literal["data", "compute", "communication", "update"]
+"""What a mark ends; an update also ends its step."""
+
+PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
+
+
+OURS = "ddl_core."
+"""Before all names that this project gives in a profile."""
+
+MARK = OURS + "mark."
+"""Before the name of a phase: what a mark is called in a profile."""
+
+WINDOW = OURS + "window"
+"""What the range of the epoch that is looked at is called in a profile."""
+
+PROFILE_VERSION = 1
+
+
+class Shares(Strict):
+    """Shares of a rank's window, 0 to 1; their sum is 1."""
+
+    compute: float = Field(description="GPU: kernels of the training; CPU: operators")
+    transfer: float = Field(
+        description="exposed communication of the rank that came last in each step: no waiting"
+    )
+    waiting: float = Field(description="the rest of it: waiting for slower ranks")
+    copies: float = Field(description="to, from and on the GPU; 0 on the CPU")
+    data: float = Field(description="waiting for the next batch, nothing of the above going on")
+    other: float = Field(description="the host in a call, nothing of the above going on")
+    idle: float = Field(description="nothing that the profiler sees")
+
+
+class RankProfile(Strict):
+    """One rank."""
+
+    rank: int
+    window_s: float = Field(gt=0, description="from the first watched step to the end of the last")
+    shares: Shares
+    overlapped: float | None = Field(
+        description="share of the window: communication during compute, part of compute's share"
+    )
+    exposed_s: list[float] = Field(description="exposed communication of each watched step")
+    kernels: dict[Kind, float] | None = Field(
+        description="shares of CUDA kernel time, the paper's Table 2; null on the CPU"
+    )
+
+
+class ProfileRecord(Strict):
+    """``profile.json``."""
+
+    profile_version: int = PROFILE_VERSION
+    run_id: str
+    device: Literal["cpu", "cuda"]
+    epoch: int
+    first_step: int = Field(description="of the watched steps, from 0")
+    steps: int
+    overlapped_missing: str | None = Field(description="why `overlapped` is null, if it is")
+    ranks: list[RankProfile]
+
+
+def write_profile(directory: Path, record: ProfileRecord) -> None:
+    """Write ``profile.json`` of a run atomically."""
+    text = record.model_dump_json(indent=1) + "\n"
+    write_atomically(RunFiles(directory).profile, text)
+
+
+def read_profile(directory: Path) -> ProfileRecord:
+    """Read ``profile.json`` strictly.
+
+    Raises
+    ------
+    RecordError
+        If it is missing, not JSON, of another version, or has a wrong field.
+    """
+    return read_versioned(
+        RunFiles(directory).profile,
+        ProfileRecord,
+        "profile",
+        PROFILE_VERSION,
+        "a run has one if profile_steps > 0",
+    )
+
 
 Spans = NDArray[Any]  # (n, 2): start and end, int64 nanoseconds or float64 seconds
 
