@@ -59,7 +59,7 @@ def import_all(package: str, absent: str, but: tuple[str, ...] = ()) -> None:
 
 def test_all_but_ranks_start_without_torch() -> None:
     """Registries import by name at run time, which no reader of import statements notices."""
-    but = ("ddl_core.train", "ddl_core.doctor.probe.")
+    but = ("ddl_core.train", "ddl_core.doctor.probe.", "ddl_core.emulation.network")
     import_all("ddl_core", "('torch', 'torchvision')", but)
 
 
