@@ -46,7 +46,7 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
 ELSEWHERE = ("tensorflow", "keras", "jax", "optax", "mxnet", "horovod")
 # Of requirements/libraries/common.txt, and what comes with them.
 EVERYWHERE = {
-    *("ddl_core", "numpy", "PIL", "psutil", "yaml"),
+    *("ddl_core", "numpy", "PIL", "psutil", "yaml", "filelock"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
 }
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -212,7 +214,10 @@ def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch) -> No
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(probes.time, "sleep", interrupt)
+    clock = SimpleNamespace(sleep=interrupt, monotonic=time.monotonic)
+    monkeypatch.setattr(
+        probes, "time", clock
+    )  # not the module, whose sleep subprocess uses as well
     result = doctor("--site", "localtest")
     assert result.exit_code == 130
     assert login_node.calls("scancel") == ["17"]

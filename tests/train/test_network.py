@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.spec.combinations import check
 from ddl_core.spec.registry import known, require, resolve, title
 from ddl_core.spec.run import RunSpec
 from ddl_core.train.initial import drawn, values
@@ -157,10 +158,8 @@ def test_a_run_is_named_after_it() -> None:
 
 
 def test_other_libraries_have_none_of_them() -> None:
-    with pytest.raises(
-        ValueError, match="model 'timm/convnext_tiny' is not one of library 'mxnet'"
-    ):
-        spec("timm/convnext_tiny", library="mxnet")
+    with pytest.raises(SpecError, match="model 'timm/convnext_tiny' is not one of library 'mxnet'"):
+        check(spec("timm/convnext_tiny", library="mxnet"), "cpu")
 
 
 def test_a_normed_network_is_a_module() -> None:
