@@ -1,6 +1,5 @@
 """Base class of the lists of encoded images, and the cache that the ranks of a node share."""
 
-import fcntl
 import hashlib
 import os
 import time
@@ -12,6 +11,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from ddl_core.errors import LaunchError
@@ -80,10 +80,7 @@ def once_per_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool]
         file = None
     if file is None:
         return look()[0]
-    # Not filelock, which environments of other libraries lack. Closing the file frees the lock.
-    with file.with_suffix(".lock").open("w") as lock:
-        with suppress(OSError):  # a file system without locks: then several may look
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(file.with_suffix(".lock")):
         with suppress(OSError, ValueError, EOFError, BadZipFile), file.open("rb") as content:
             stored = np.load(content)
             return {name: stored[name] for name in stored.files}
