@@ -176,7 +176,7 @@ def test_shows_the_accuracies_of_a_folder(
 @pytest.mark.parametrize(
     ("path", "figures", "words"),
     [
-        (MALIK, 3, ["H01", "speed-up of TensorFlow, Horovod 1.80 [", "not testable here"]),
+        (MALIK, 3, ["H01", "Horovod (native, folders) 1.80 [", "not testable here"]),
         (MAHON, 4, ["O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "cannot say"]),
     ],
     ids=["malik", "mahon"],
