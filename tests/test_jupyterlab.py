@@ -180,7 +180,7 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(
         return browser.execute_script(FIGURE) >= 1 and not is_busy(browser)
 
     wait_for(figure_is_shown, "the figure", RUN_S)
-    assert any("run 1/2 " in text and "[####" in text for text in seen), "no progress was shown"
+    assert any("run 1/2 " in text and "|####" in text for text in seen), "no progress was shown"
     wait_for(lambda: "2 runs: " in output_of_cell(browser, running), "the summary", 30)
     assert "2 runs: 2 completed" in output_of_cell(browser, running)
 
