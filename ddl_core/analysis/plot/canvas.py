@@ -206,6 +206,8 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
         If the folder cannot be written or the disk is full.
     """
     *paths, table = _paths(stem)
+    with rc_context(THEME):
+        _settle(figure)
     for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
         content = io.BytesIO()
         with rc_context(THEME):
@@ -213,6 +215,17 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
         write_atomically(path, content.getvalue())
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return [*paths, table]
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out once, and round where its axes are.
+
+    The solver's last digits depend on addresses in memory, and the files of a figure must not.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position([round(side, 4) for side in axes.get_position(original=True).bounds])
 
 
 def drawn_stems(folder: Path) -> set[Path]:
