@@ -218,14 +218,16 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
 
 
 def _settle(figure: Figure) -> None:
-    """Lay the figure out once, and round where its axes are.
+    """Lay the figure out, and round where its axes are.
 
     The solver's last digits depend on addresses in memory, and the files of a figure must not.
     """
+    figure.set_dpi(THEME["savefig.dpi"])  # letters are as wide as the resolution makes them
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position([round(side, 4) for side in axes.get_position(original=True).bounds])
+        left, bottom, width, height = axes.get_position(original=True).bounds
+        axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
 
 
 def drawn_stems(folder: Path) -> set[Path]:
