@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.Image import Resampling, Transpose
 
 from ddl_core.libraries.protocol import Layout
-from ddl_core.rank.images import Batches, Images, NamedOnce
+from ddl_core.rank.images import ImageSource, NamedOnce
 from ddl_core.rank.order import Indices, Split, made_up
 from ddl_core.rank.state import Floats
 from ddl_core.rank.views import (
@@ -52,7 +52,7 @@ class Begun(NamedTuple):
     parts: list[Callable[[], int]]
 
 
-class Native:
+class Native(ImageSource):
     """Image files or TFRecord, decoded, cut and resized by Pillow; one rank's share of one split.
 
     ``loader_workers`` threads make batches, ``loader_prefetch`` ahead of the one that is used; they
@@ -70,9 +70,6 @@ class Native:
         As `Images`.
     """
 
-    rescued_images: int | None = None
-    own_order = False
-
     def __init__(
         self,
         spec: RunSpec,
@@ -82,29 +79,13 @@ class Native:
         world_size: int,
         layout: Layout,
     ) -> None:
-        self._files = Images(spec, data_dir, split)
-        self.images = len(self._files)
-        self.classes = self._files.classes
-        self.fingerprint: str | None = self._files.fingerprint()
-        self.corrupt_images = 0
-        self.seen: list[Indices] | None = []
-        self._spec, self._layout = spec, layout
-        self._plan = Batches(spec, split, self.images, rank, world_size)
+        super().__init__(spec, data_dir, split, rank, world_size)
+        self._layout = layout
         self._views = Training(spec) if split == "train" else None
         self._named = NamedOnce()
         colours = (3, 1, 1) if layout == "NCHW" else (3,)
         self._mean = np.array(MEAN, np.float32).reshape(colours)
         self._std = np.array(STD, np.float32).reshape(colours)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation."""
-        self._plan.epoch = epoch
-        self.corrupt_images = 0
-        self.seen = []
-
-    def __len__(self) -> int:
-        """Return the batches per epoch."""
-        return len(self._plan)
 
     def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
         """Yield float32 images and labels (n,); the arrays are nobody else's.

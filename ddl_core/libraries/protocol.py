@@ -1,13 +1,11 @@
 """What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
 
-from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import LaunchError
-from ddl_core.rank.fairness import Source
 from ddl_core.rank.state import Floats as Floats
 from ddl_core.rank.state import State as State
 from ddl_core.records import gpus
@@ -40,14 +38,6 @@ def own_gpu(device: str, library: str, found: int, local_rank: int) -> int | Non
     if listed := gpus.count():
         raise LaunchError(f"{library} sees no GPU, but nvidia-smi lists {listed}; {remedy}")
     return None
-
-
-class Batches(Source, Protocol):
-    """A source of numpy arrays: one rank's share of one split, in a library's layout."""
-
-    def __iter__(self) -> Iterator[tuple[Floats, npt.NDArray[np.int32]]]:
-        """Yield images, (n, 3, s, s) or (n, s, s, 3), and labels (n,)."""
-        ...
 
 
 class Library(Protocol):

@@ -7,11 +7,11 @@ from typing import Any
 from ddl_core.libraries.batches import Native, Synthetic
 from ddl_core.libraries.loop import TrainState
 from ddl_core.libraries.meeting import Meeting
-from ddl_core.libraries.protocol import Batches, Library
+from ddl_core.libraries.protocol import Library
 from ddl_core.rank import state as weights
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.fairness import check_agreement
-from ddl_core.rank.loop import EpochLoop, EpochResult, OnStep
+from ddl_core.rank.loop import BatchLoader, EpochLoop, EpochResult, OnStep
 from ddl_core.rank.order import Split
 from ddl_core.rank.state import state_sha256
 from ddl_core.records.paths import RunFiles
@@ -33,7 +33,7 @@ class Trainer:
         self.group = Meeting(spec, rendezvous)
         self.meter: Meter | None = None
         self._library: Library | None = None
-        self._loaders: dict[Split, Batches] = {}
+        self._loaders: dict[Split, BatchLoader] = {}
 
     @property
     def library(self) -> Library:
@@ -47,7 +47,7 @@ class Trainer:
         """Return no GPU; and why no energy can be read where there is one."""
         return None, None if self.library.device == "cpu" else NO_ENERGY
 
-    def loader(self, split: Split) -> Batches:
+    def loader(self, split: Split) -> BatchLoader:
         """Return this rank's share of a split; later calls return the same."""
         if split not in self._loaders:
             make, group = LOADERS[self.spec.loader], self.group

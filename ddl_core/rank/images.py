@@ -150,6 +150,44 @@ class Batches:
             yield [(epoch, index) for index in indices.tolist()]
 
 
+class ImageSource:
+    """One rank's share of the images of a split; subclasses make batches of them.
+
+    It is a `Source` of `rank/fairness.py`, as far as that is the same with every framework.
+
+    Raises
+    ------
+    DataError, SpecError
+        As `Images`.
+    """
+
+    rescued_images: int | None = None
+    own_order = False
+
+    def __init__(
+        self, spec: RunSpec, data_dir: Path | None, split: Split, rank: int, world_size: int
+    ) -> None:
+        self._files = Images(spec, data_dir, split)
+        self.images = len(self._files)
+        self.classes = self._files.classes
+        self.fingerprint: str | None = self._files.fingerprint()
+        self.corrupt_images = 0
+        self.seen: list[Indices] | None = []
+        self._spec, self._split = spec, split
+        self._rank, self._world_size = rank, world_size
+        self._plan = Batches(spec, split, self.images, rank, world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation."""
+        self._plan.epoch = epoch
+        self.corrupt_images = 0
+        self.seen = []
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch."""
+        return len(self._plan)
+
+
 class NamedOnce:
     """Logs each unreadable image once in a process."""
 

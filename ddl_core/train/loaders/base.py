@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddl_core.rank.fairness import Source
-from ddl_core.rank.images import Batches, Images
+from ddl_core.rank.images import ImageSource
 from ddl_core.rank.order import Indices, Split
 from ddl_core.spec.run import RunSpec
 
@@ -27,15 +27,12 @@ class Loader(Source, Protocol):
         ...
 
 
-class FileLoader:
+class FileLoader(ImageSource):
     """A loader of image files: all of the protocol but how batches are made.
 
     Subclasses add `_batches`, which yields images (n, 3, size, size) and labels (n,) on the device,
-    the images' numbers, and how many of them were unreadable.
+    the images' numbers, and how many of them were unreadable; and `_prepare`, what they need.
     """
-
-    rescued_images: int | None = None
-    own_order = False
 
     def __init__(
         self,
@@ -46,25 +43,13 @@ class FileLoader:
         world_size: int,
         device: torch.device,
     ) -> None:
-        self._files = Images(spec, data_dir, split)
-        self.images = len(self._files)
-        self.classes = self._files.classes
-        self.fingerprint = self._files.fingerprint()
+        super().__init__(spec, data_dir, split, rank, world_size)
         self.batch_size = spec.local_batch_size
-        self.corrupt_images = 0
-        self.seen: list[Indices] | None = []
-        self._spec, self._split, self._device = spec, split, device
-        self._plan = Batches(spec, split, self.images, rank, world_size)
+        self._device = device
+        self._prepare()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation."""
-        self._plan.epoch = epoch
-        self.corrupt_images = 0
-        self.seen = []
-
-    def __len__(self) -> int:
-        """Return the micro-batches per epoch."""
-        return len(self._plan)
+    def _prepare(self) -> None:
+        """Make what batches are made with; the end of the constructor."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on the device."""

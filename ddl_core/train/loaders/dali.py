@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from ddl_core.errors import DataError, SpecError
 from ddl_core.rank.images import Batches, Images, NamedOnce
-from ddl_core.rank.order import Indices, Split
+from ddl_core.rank.order import Indices
 from ddl_core.rank.views import (
     MEAN,
     STD,
@@ -207,22 +206,14 @@ class Dali(FileLoader):
     rescued_images: int = 0
     seed = 0  # nothing is drawn in the pipeline: views come with the images
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(spec, data_dir, split, rank, world_size, device)
-        if self.decoder == "mixed" and device.type != "cuda":
+    def _prepare(self) -> None:
+        spec = self._spec
+        if self.decoder == "mixed" and self._device.type != "cuda":
             instead = spec.loader.replace("gpu", "cpu")
             raise SpecError(
                 f"loader {spec.loader!r} needs a GPU, and this rank has none; use {instead!r}"
             )
-        self._feed = Feed(spec, self._files, self._plan, split == "train")
+        self._feed = Feed(spec, self._files, self._plan, self._split == "train")
         self._pipeline: Pipeline | None = None
         self._batch = torch.empty(0)
         self._failed = False

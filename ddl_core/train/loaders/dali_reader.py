@@ -21,9 +21,8 @@ from ddl_core.datasets.tfrecord import ENCODED, LABEL
 from ddl_core.errors import DataError
 from ddl_core.private import Passing
 from ddl_core.rank.images import Images
-from ddl_core.rank.order import Indices, Split
+from ddl_core.rank.order import Indices
 from ddl_core.rank.views import FLIP_PROBABILITY, RATIO, TRIES
-from ddl_core.spec.run import RunSpec
 from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.loaders.dali import DECODED, LINEAR, Dali
 
@@ -155,20 +154,13 @@ class DaliReader(Dali):
 
     own_order = True
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(spec, data_dir, split, rank, world_size, device)
-        self._rank, self._world_size = rank, world_size
-        if split == "train":
-            records = spec.data_format == "tfrecord"
-            self._source = Records(self._files, spec.classes) if records else Files(self._files)
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._split == "train":
+            records = self._spec.data_format == "tfrecord"
+            self._source = (
+                Records(self._files, self._spec.classes) if records else Files(self._files)
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose order and augmentation: in training by a new pipeline."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -104,16 +103,8 @@ class ProcessLoader(FileLoader):
 
     samples: ClassVar[type[Samples]]
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(spec, data_dir, split, rank, world_size, device)
+    def _prepare(self) -> None:
+        spec, split, device = self._spec, self._split, self._device
         self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         workers = spec.loader_workers
         method = start_method(spec, device)

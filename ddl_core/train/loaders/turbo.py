@@ -6,8 +6,6 @@ work: libjpeg-turbo without Pillow's copies, a resize that torch has in vector i
 set once and keeps it: for studies of accuracy, not of loading.
 """
 
-from pathlib import Path
-
 import numpy as np
 import simplejpeg
 import torch
@@ -79,21 +77,13 @@ class Turbo(ProcessLoader):
 
     samples = TurboSamples
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(spec, data_dir, split, rank, world_size, device)
+    def _prepare(self) -> None:
+        super()._prepare()
         # Made once: making a tensor on a GPU waits for all that it has to do.
         scale = [1 / (255 * value) for value in STD]
         shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-        self._scale = torch.tensor(scale, device=device)[:, None, None]
-        self._shift = torch.tensor(shift, device=device)[:, None, None]
+        self._scale = torch.tensor(scale, device=self._device)[:, None, None]
+        self._shift = torch.tensor(shift, device=self._device)[:, None, None]
 
     def to_device(self, images: Tensor) -> Tensor:
         """Copy 8-bit pixels, and normalise them there."""
