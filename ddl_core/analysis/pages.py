@@ -154,7 +154,7 @@ def statements(table: pd.DataFrame) -> str:
 
 
 def _head(names: list[str]) -> list[str]:
-    return [_line(names), "|" + "---|" * len(names)]
+    return [_line(names), _line(["---"] * len(names))]
 
 
 def _line(cells: Iterable[object]) -> str:
@@ -185,8 +185,7 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
         *_batches(tree),
         *_paper(judged),
     ]
-    lines = [_COLUMNS, ["---"] * len(_COLUMNS), *rows]
-    return "\n".join([_published(tree), "", *(f"| {' | '.join(line)} |" for line in lines)])
+    return "\n".join([_published(tree), "", *_head(_COLUMNS), *map(_line, rows)])
 
 
 def _published(tree: Tree) -> str:
