@@ -25,6 +25,10 @@ from ddl_core.spec.run import RunSpec
 ARM = ["library", "strategy", "loader", "data_format", "model"]
 # Columns of many figures' points: what ran, and where it comes from.
 ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
+VALUE_TYPES = {
+    **dict.fromkeys(["n", "windows", "failed"], "Int64"),
+    **dict.fromkeys(["value", "low", "high"], "float64"),
+}
 ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
 

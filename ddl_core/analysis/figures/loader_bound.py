@@ -13,7 +13,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.analysis import estimates, turns
-from ddl_core.analysis.arms import ARM, ARM_TYPES, KEYS, LOADING, ORIGIN_TYPES, TRAINING, made_runs
+from ddl_core.analysis.arms import (
+    ARM,
+    ARM_TYPES,
+    KEYS,
+    LOADING,
+    ORIGIN_TYPES,
+    TRAINING,
+    VALUE_TYPES,
+    made_runs,
+)
 from ddl_core.analysis.estimates import MARGIN, Estimate
 from ddl_core.analysis.plot import captions, style
 from ddl_core.analysis.plot.canvas import handles, styled
@@ -31,12 +40,7 @@ BOUNDS = {
     "local_batch_size": "Int64",
     "loader_workers": "Int64",
     "world_size": "Int64",
-    "n": "Int64",
-    "windows": "Int64",
-    "failed": "Int64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
+    **VALUE_TYPES,
     "loading_n": "Int64",
     "loading": "float64",
     "loading_low": "float64",

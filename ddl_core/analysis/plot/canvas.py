@@ -208,11 +208,10 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     *paths, table = _paths(stem)
     with rc_context(THEME):
         _settle(figure)
-    for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
-        content = io.BytesIO()
-        with rc_context(THEME):
+        for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
+            content = io.BytesIO()
             figure.savefig(content, format=kind, metadata=metadata)
-        write_atomically(path, content.getvalue())
+            write_atomically(path, content.getvalue())
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return [*paths, table]
 
