@@ -16,8 +16,7 @@ from typing import Any
 from benchmarks.loop_overhead import SHORT_STEPS
 from benchmarks.turns import in_turns, ratio, say, seconds, stored
 from ddl_core.rank import loop as epoch_loop
-from ddl_core.rank.timing import Clock
-from ddl_core.records.profiling import Phase
+from ddl_core.rank.timing import Clock, Phase
 from ddl_core.spec.registry import resolve
 from ddl_core.train import device, loop
 from ddl_core.train.loaders.synthetic import Synthetic

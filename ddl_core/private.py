@@ -1,12 +1,15 @@
-"""Folders that are this user's alone, or refused: also in a temporary directory that others share.
+"""What a rank asks of its system: folders that are this user's alone, and to end with its parent.
 
-Programs trust their content: code that libraries have compiled and load again, sockets that take
-commands.
+Programs trust the content of such a folder: code that libraries have compiled and load again,
+sockets that take commands. What is another user's, or open to others, is refused.
 """
 
+import ctypes
 import os
 import shutil
+import signal
 import stat
+import sys
 import tempfile
 import weakref
 from pathlib import Path
@@ -17,6 +20,9 @@ from ddl_core.errors import LaunchError
 CACHES = "DDL_CACHES"
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+# Where ranks ask for their turn, if the arms of their study measure in turns.
+TURNS = "DDL_TURNS"
+PR_SET_PDEATHSIG = 1  # prctl(2)
 PREFIX = "p-"
 # A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
 # have one per job) leaves no room.
@@ -130,3 +136,19 @@ def temporary_in(folder: str) -> dict[str, str]:
     Python and torch leave sockets in it when they are killed; `kept` goes on to find what it kept.
     """
     return {"TMPDIR": folder, TEMPORARY: str(_temporary())}
+
+
+def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask Linux to end this process as soon as its parent is gone.
+
+    Parameters
+    ----------
+    parent
+        Its process id where that is known: Linux says nothing of a parent that was gone before.
+    number
+        The signal that ends it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        if parent is not None and os.getppid() != parent:
+            os.kill(os.getpid(), number)

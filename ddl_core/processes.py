@@ -1,6 +1,5 @@
 """Processes that do not outlive their run, however the caller ends."""
 
-import ctypes
 import os
 import resource
 import signal
@@ -22,8 +21,6 @@ HOME = Path(__file__).resolve().parents[1]
 TOKEN = "DDL_RUN_TOKEN"
 # Not without end: some programs close every number up to their limit, one by one.
 MOST_OPEN_FILES = 65_536
-# Where ranks ask for their turn, if the arms of their study measure in turns.
-TURNS = "DDL_TURNS"
 PATIENCE_S = 20.0
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
@@ -39,8 +36,6 @@ try:
 except OSError as error:
     sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
 """
-
-PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def start(
@@ -203,19 +198,3 @@ def allow_open_files() -> None:
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
-    """Ask Linux to end this process as soon as its parent is gone.
-
-    Parameters
-    ----------
-    parent
-        Its process id where that is known: Linux says nothing of a parent that was gone before.
-    number
-        The signal that ends it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-        if parent is not None and os.getppid() != parent:
-            os.kill(os.getpid(), number)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ddl_core.errors import DDLError
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.loop import EpochLoop, EpochResult, ignore
-from ddl_core.records.run import Spent
+from ddl_core.rank.timing import Spent
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint

@@ -15,11 +15,12 @@ from pydantic import BaseModel
 
 from ddl_core.analysis import configuration, metrics
 from ddl_core.errors import RecordError
+from ddl_core.rank.timing import Spent
 from ddl_core.records.damage import Examined, examine
 from ddl_core.records.ledger import study_folders
 from ddl_core.records.paths import RunFiles, Tree
 from ddl_core.records.profiling import read_profile
-from ddl_core.records.run import EpochRecord, RunRecord, Spent, Turn
+from ddl_core.records.run import EpochRecord, RunRecord, Turn
 from ddl_core.records.storage import write_atomically
 from ddl_core.spec.run import RunSpec
 

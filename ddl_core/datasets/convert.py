@@ -42,8 +42,7 @@ from ddl_core.datasets.tfrecord import (
     read_lengths,
 )
 from ddl_core.errors import DataError
-from ddl_core.records.storage import replacing
-from ddl_core.spec.gate import require_file
+from ddl_core.spec.gate import replacing, require_file
 
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
 

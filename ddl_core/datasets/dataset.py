@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ddl_core.errors import LaunchError
 from ddl_core.private import kept
-from ddl_core.records.storage import replacing
+from ddl_core.spec.gate import replacing
 
 SPLITS = ("train", "val")
 

@@ -19,8 +19,7 @@ from ddl_core.datasets.dataset import SPLITS
 from ddl_core.datasets.output import holds, new_folder, parallel, unfinished
 from ddl_core.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 from ddl_core.errors import DataError
-from ddl_core.records.storage import replacing
-from ddl_core.spec.gate import require_file
+from ddl_core.spec.gate import replacing, require_file
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
 # batch of 64 and for an epoch that is not all start-up; made in about 15 s on two cores.

@@ -21,8 +21,7 @@ from ddl_core.datasets import dataset
 from ddl_core.datasets.dataset import Arrays, EncodedDataset, once_per_node
 from ddl_core.datasets.tfrecord import ENCODED, Example, unframe
 from ddl_core.errors import DataError
-from ddl_core.records.storage import replacing
-from ddl_core.spec.gate import require_file, some
+from ddl_core.spec.gate import replacing, require_file, some
 
 # Split -> how the names of its files begin.
 PREFIXES = {"train": "train", "val": "validation"}

@@ -14,7 +14,8 @@ from ddl_core.emulation.compute import of_this_rank
 from ddl_core.emulation.nodes import LINK
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.records.paths import BoxFiles
-from ddl_core.records.storage import Strict, cannot_write, write_atomically
+from ddl_core.records.storage import Strict, write_atomically
+from ddl_core.spec.gate import cannot_write
 from ddl_core.spec.run import RunSpec
 
 

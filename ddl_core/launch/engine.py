@@ -91,7 +91,7 @@ def _output_in(folder: Path) -> Iterator[None]:
 if __name__ == "__main__":
     from ipyparallel.engine.app import main
 
-    from ddl_core.processes import die_with_parent
+    from ddl_core.private import die_with_parent
 
     die_with_parent()
     main()

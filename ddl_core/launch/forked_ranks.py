@@ -31,7 +31,8 @@ from ddl_core.emulation.link_rates import measured_mbit
 from ddl_core.emulation.nodes import LINK, Node, Wiring, build
 from ddl_core.errors import LaunchError
 from ddl_core.launch.diagnose import launcher_log
-from ddl_core.processes import TOKEN, die_with_parent
+from ddl_core.private import die_with_parent
+from ddl_core.processes import TOKEN
 from ddl_core.records.paths import BoxFiles
 from ddl_core.spec.registry import STRATEGIES
 

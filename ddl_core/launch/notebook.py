@@ -14,7 +14,7 @@ from ddl_core.private import Passing
 from ddl_core.processes import import_path
 from ddl_core.records.failures import classify
 from ddl_core.records.paths import NOTEBOOKS, RunFiles
-from ddl_core.records.storage import cannot_write
+from ddl_core.spec.gate import cannot_write
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120

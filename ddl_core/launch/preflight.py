@@ -14,7 +14,7 @@ from ddl_core.launch.commands import Allocation
 from ddl_core.private import caches
 from ddl_core.records import gpus
 from ddl_core.records.provenance import available_cores
-from ddl_core.records.storage import cannot_write
+from ddl_core.spec.gate import cannot_write
 from ddl_core.spec.run import RunSpec
 
 # Two checkpoints of the largest model (one being written) are 1 GB.

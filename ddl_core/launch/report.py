@@ -20,7 +20,7 @@ from ddl_core.launch.notebook import execute
 from ddl_core.records.ledger import find_study, study_folders
 from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_core.records.run import RunRecord, read_record
-from ddl_core.records.storage import cannot_write
+from ddl_core.spec.gate import cannot_write
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"

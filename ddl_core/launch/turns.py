@@ -29,8 +29,7 @@ from ddl_core import processes
 from ddl_core.errors import DDLError
 from ddl_core.launch.local import Local, LocalJob
 from ddl_core.launch.screen import Screen
-from ddl_core.private import Passing
-from ddl_core.processes import TURNS
+from ddl_core.private import TURNS, Passing
 from ddl_core.records.ledger import Entry, entry, plan_one
 from ddl_core.records.paths import Tree
 from ddl_core.records.progress import fraction, read_progress

@@ -22,7 +22,7 @@ from ddl_core.libraries.keras_layers import Network
 from ddl_core.libraries.meeting import PATIENCE_S, Meeting
 from ddl_core.libraries.protocol import Floats, Layout, State
 from ddl_core.libraries.state import NEW_SHARE, to_nchw, to_nhwc
-from ddl_core.processes import TURNS
+from ddl_core.private import TURNS
 from ddl_core.spec.run import RunSpec
 
 SETTINGS: dict[str, Any] = {

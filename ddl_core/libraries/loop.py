@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from ddl_core.errors import broken
 from ddl_core.libraries.protocol import Floats, Library, State
-from ddl_core.rank.fairness import check_agreement
+from ddl_core.rank.fairness import check_agreement, state_sha256
 from ddl_core.rank.group import Group
 from ddl_core.rank.loop import mean_over_ranks
-from ddl_core.rank.state import state_sha256
 from ddl_core.rank.timing import Clock, EpochTiming, HostTimestamps
 from ddl_core.spec.run import RunSpec
 

@@ -12,7 +12,7 @@ from tensorflow.python.eager import context  # nothing public sets heartbeats
 from tensorflow.tsl.protobuf import coordination_config_pb2
 
 from ddl_core.libraries.meeting import Meeting
-from ddl_core.processes import TURNS
+from ddl_core.private import TURNS
 from ddl_core.spec.run import RunSpec
 
 Tensor = Any

@@ -9,11 +9,10 @@ from ddl_core.libraries.loop import TrainState
 from ddl_core.libraries.meeting import Meeting
 from ddl_core.libraries.protocol import Library
 from ddl_core.rank import state as weights
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.fairness import check_agreement
+from ddl_core.rank.fairness import check_agreement, state_sha256
 from ddl_core.rank.loop import BatchLoader, EpochLoop, EpochResult, OnStep
 from ddl_core.rank.order import Split
-from ddl_core.rank.state import state_sha256
+from ddl_core.rank.timing import EnergyMeter
 from ddl_core.records.paths import RunFiles
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
@@ -31,7 +30,7 @@ class Trainer:
     def __init__(self, spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> None:
         self.spec, self._data_dir = spec, data_dir
         self.group = Meeting(spec, rendezvous)
-        self.meter: Meter | None = None
+        self.meter: EnergyMeter | None = None
         self._library: Library | None = None
         self._loaders: dict[Split, BatchLoader] = {}
 
@@ -56,17 +55,18 @@ class Trainer:
             )
         return self._loaders[split]
 
-    def build(self, files: RunFiles) -> str:
+    def build(self, directory: Path) -> str:
         """Load the weights that torch has drawn; return their hash. A collective."""
-        initial, _ = weights.load(files.initial, self.spec.run_id)
+        initial, _ = weights.load(RunFiles(directory).initial, self.spec.run_id)
         digest = state_sha256(initial.values)
         check_agreement(self.group, digest, "same initial weights")
         self.library.load(initial)
         self._state = TrainState(self.spec, self.library, self.group)
         return digest
 
-    def resume(self, files: RunFiles) -> int:
-        """Continue from the run's checkpoint if there is one; return the epochs done."""
+    def resume(self, directory: Path) -> int:
+        """Continue from the checkpoint in a folder if there is one; return the epochs done."""
+        files = RunFiles(directory)
         if not files.state.exists():
             return 0
         kept, epochs_done = weights.load(files.state, self.spec.run_id)
@@ -90,10 +90,11 @@ class Trainer:
         """Return None: these libraries do not tell."""
         return None
 
-    def save(self, files: RunFiles, epochs_done: int) -> None:
-        """Write the run's checkpoint."""
+    def save(self, directory: Path, epochs_done: int) -> None:
+        """Write a checkpoint into a folder."""
         if self.group.rank == 0:
-            weights.save(files.state, self.spec.run_id, self._state.latest, epochs_done)
+            state = RunFiles(directory).state
+            weights.save(state, self.spec.run_id, self._state.latest, epochs_done)
 
     def weights_sha256(self) -> str:
         """Return a hash over all parameters and statistics."""

@@ -161,3 +161,15 @@ def count_rescued(group: Group, source: Source, samples: int) -> int | None:
             "the rank, in logs/ of the run's folder; use another loader, or another version of DALI"
         )
     return rescued
+
+
+def state_sha256(values: dict[str, npt.NDArray[np.float32]]) -> str:
+    """Return a hash over all parameters and statistics, by name and bytes.
+
+    The same for the same values in every library, in whatever order they come.
+    """
+    digest = hashlib.sha256()
+    for name, array in sorted(values.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
+    return digest.hexdigest()

@@ -8,7 +8,7 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from ddl_core.errors import LaunchError
-from ddl_core.processes import TURNS
+from ddl_core.private import TURNS
 from ddl_core.rank.group import Group
 from ddl_core.spec.run import MOST_NODES_OVER_GLOO, RunSpec
 

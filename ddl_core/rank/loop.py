@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ddl_core.rank.energy import Meter
 from ddl_core.rank.fairness import (
     Source,
     check_epoch,
@@ -24,7 +23,7 @@ from ddl_core.rank.fairness import (
     refuse_broken_data,
 )
 from ddl_core.rank.group import Group
-from ddl_core.rank.timing import Clock, EpochTiming, HostTimestamps
+from ddl_core.rank.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.schedules import learning_rate
 
@@ -133,11 +132,11 @@ class EpochLoop:
     Parameters
     ----------
     model : Trainable
-    meter : Meter or None
+    meter : EnergyMeter or None
         Measures energy.
     """
 
-    def __init__(self, model: Trainable, meter: Meter | None = None) -> None:
+    def __init__(self, model: Trainable, meter: EnergyMeter | None = None) -> None:
         self.model, self.spec, self.group = model, model.spec, model.group
         self._meter = meter
 

@@ -4,7 +4,6 @@ Torch's names and layouts whatever the library, so that weights drawn in one env
 of another, and files of two libraries can be compared.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import RecordError
-from ddl_core.records.storage import cannot_write, replacing
+from ddl_core.spec.gate import cannot_write, replacing
 
 Floats = npt.NDArray[np.float32]
 
@@ -91,15 +90,3 @@ def _of(content: dict[str, Any], kind: str) -> dict[str, Floats]:
     return {
         name.removeprefix(kind): array for name, array in content.items() if name.startswith(kind)
     }
-
-
-def state_sha256(values: dict[str, Floats]) -> str:
-    """Return a hash over all parameters and statistics, by name and bytes.
-
-    The same for the same values in every library, in whatever order they come.
-    """
-    digest = hashlib.sha256()
-    for name, array in sorted(values.items()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
-    return digest.hexdigest()

@@ -7,19 +7,61 @@ maximum over ranks. Inside it nothing waits for the device.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import psutil
+from pydantic import BaseModel, ConfigDict, Field
 
-from ddl_core.rank.energy import Meter
 from ddl_core.rank.group import Group, Reduction
-from ddl_core.records.profiling import PHASES, Phase
-from ddl_core.records.run import Spent
+
+Phase = Literal["data", "compute", "communication", "update"]
+"""What a mark ends; an update also ends its step."""
+
+PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
+
+OURS = "ddl_core."
+"""Before all names that this project gives in a profile."""
+
+MARK = OURS + "mark."
+"""Before the name of a phase: what a mark is called in a profile."""
+WINDOW = OURS + "window"
+"""What the range of the epoch that is looked at is called in a profile."""
 
 Item = TypeVar("Item")
 Seconds = npt.NDArray[np.float64]
+
+
+class Spent(BaseModel):
+    """Seconds of an epoch by what they were spent on, mean over ranks; the sum is its wall time.
+
+    On a GPU they are times of the device: it computes while the host is already elsewhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    start_s: float = Field(description="until the first batch is there: the loader starts")
+    data_s: float = Field(description="waiting for the other batches")
+    compute_s: float = Field(description="forward and backward, up to the last gradient")
+    transfer_s: float = Field(
+        description="exposed communication of the rank that came last in each step: no waiting"
+    )
+    waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
+    update_s: float = Field(description="of the weights")
+    end_s: float = Field(description="from the last update until all ranks are there")
+
+
+class EnergyMeter(Protocol):
+    """Measures the energy of a window over all ranks."""
+
+    def start(self) -> None:
+        """Open a window."""
+        ...
+
+    def stop(self) -> float | None:
+        """Close the window; return joules of all ranks, None if any could not be read."""
+        ...
 
 
 def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -111,12 +153,12 @@ class Clock:
         The ranks that share the window.
     timestamps : HostTimestamps
         Of the rank's device.
-    meter : Meter or None
+    meter : EnergyMeter or None
         Measures energy; it is read outside the timed part.
     """
 
     def __init__(
-        self, group: Group, timestamps: HostTimestamps, meter: Meter | None = None
+        self, group: Group, timestamps: HostTimestamps, meter: EnergyMeter | None = None
     ) -> None:
         self.group = group
         self._timestamps = timestamps

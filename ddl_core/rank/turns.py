@@ -10,7 +10,8 @@ from multiprocessing.connection import Client
 from pathlib import Path
 
 from ddl_core.errors import Interrupted
-from ddl_core.processes import TOKEN, TURNS
+from ddl_core.private import TURNS
+from ddl_core.processes import TOKEN
 from ddl_core.records.run import Turn
 
 

@@ -12,14 +12,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddl_core.private import caches
-from ddl_core.processes import allow_open_files, die_with_parent
+from ddl_core.private import caches, die_with_parent
+from ddl_core.processes import allow_open_files
 from ddl_core.rank.energy import Meter
 from ddl_core.rank.fairness import check_agreement
 from ddl_core.rank.group import Group, affinity
 from ddl_core.rank.loop import BatchLoader, EpochResult, OnStep
 from ddl_core.rank.order import Split
 from ddl_core.rank.recorder import RunRecorder, report
+from ddl_core.rank.timing import EnergyMeter
 from ddl_core.records.paths import RunFiles, locate
 from ddl_core.records.progress import Publish
 from ddl_core.spec.run import RunSpec
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 TRAINERS = {"torch": "ddl_core.train.trainer"}
 OTHER_TRAINERS = "ddl_core.libraries.trainer"
+PROFILER = "ddl_core.train.profiler"
 
 
 class Profile(Protocol):
@@ -50,7 +52,7 @@ class Trainer(Protocol):
     """
 
     group: Group
-    meter: Meter | None
+    meter: EnergyMeter | None
     profile: Profile | None
 
     def energy(self) -> tuple[str | None, str | None]:
@@ -61,11 +63,11 @@ class Trainer(Protocol):
         """Return this rank's share of a split; later calls return the same."""
         ...
 
-    def build(self, files: RunFiles) -> str:
+    def build(self, directory: Path) -> str:
         """Make the network with the run's initial weights; return their hash. A collective."""
         ...
 
-    def resume(self, files: RunFiles) -> int:
+    def resume(self, directory: Path) -> int:
         """Continue from a checkpoint if there is one; return the epochs done. A collective."""
         ...
 
@@ -89,7 +91,7 @@ class Trainer(Protocol):
         """Return the most memory of any rank in the last epoch, bytes. A collective."""
         ...
 
-    def save(self, files: RunFiles, epochs_done: int) -> None:
+    def save(self, directory: Path, epochs_done: int) -> None:
         """Write a checkpoint. A collective."""
         ...
 
@@ -153,7 +155,7 @@ class Run:
         leaving.callback(self.trainer.close)
         gpu, self.no_energy = self.trainer.energy()
         meter = None if self.no_energy else Meter(self.trainer.group, gpu)
-        self.trainer.meter = meter
+        self.trainer.meter = self.meter = meter
         with meter or nullcontext():
             if self.spec.work == "load":
                 self._load()
@@ -167,9 +169,12 @@ class Run:
         train = trainer.loader("train")
         evaluation = trainer.loader("eval") if spec.eval_every else None
         self.progress.set_up("building the network and sending its weights")
-        self.recorder.record.initial_sha256 = trainer.build(self.files)
-        first_epoch = trainer.resume(self.files)
+        self.recorder.record.initial_sha256 = trainer.build(self.files.directory)
+        first_epoch = trainer.resume(self.files.directory)
         check_agreement(group, f"{first_epoch:x}", "same first epoch")
+        if spec.profile_steps:  # without, nothing of it is imported
+            profiler = import_module(PROFILER).Profiler
+            trainer.profile = profiler(spec, group, len(train) // spec.accumulation)
         self._describe(train, evaluation.images if evaluation else None)
         warm_from = first_epoch + self._cold_epochs(train)
         if spec.nsys:
@@ -181,7 +186,7 @@ class Run:
                 result = trainer.evaluate(self.progress.step)
                 self.recorder.store(result, epoch, "eval", epoch < warm_from, trainer.peak_memory())
             if spec.due(spec.checkpoint_every, epoch):
-                trainer.save(self.files, epoch + 1)
+                trainer.save(self.files.directory, epoch + 1)
                 group.barrier()
         digest = trainer.weights_sha256()
         check_agreement(group, digest, "same final weights")
@@ -219,7 +224,7 @@ class Run:
         return self.spec.cold_epochs(len(loader) // self.spec.accumulation)
 
     def _describe(self, train: BatchLoader, eval_images: int | None) -> None:
-        meter = self.trainer.meter
+        meter = self.meter
         system = {
             **self.trainer.describe(),
             "affinity": affinity(self.trainer.group, self.spec.gpus_per_node),

@@ -18,8 +18,8 @@ from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, Spe
 from ddl_core.records.failures import remedy
 from ddl_core.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_core.records.run import Failure, RunRecord, Status, read_record, write_record
-from ddl_core.records.storage import cannot_write, free_room, now, write_atomically
-from ddl_core.spec.gate import some
+from ddl_core.records.storage import free_room, now, write_atomically
+from ddl_core.spec.gate import cannot_write, some
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study
 

@@ -63,21 +63,6 @@ def kind(name: str) -> Kind:
     return next((found for found, pattern in _PATTERNS if pattern.search(name)), "other")
 
 
-Phase = Literal["data", "compute", "communication", "update"]
-"""What a mark ends; an update also ends its step."""
-
-PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
-
-
-OURS = "ddl_core."
-"""Before all names that this project gives in a profile."""
-
-MARK = OURS + "mark."
-"""Before the name of a phase: what a mark is called in a profile."""
-
-WINDOW = OURS + "window"
-"""What the range of the epoch that is looked at is called in a profile."""
-
 PROFILE_VERSION = 1
 
 

@@ -20,19 +20,13 @@ from pydantic import (
 )
 
 from ddl_core.errors import Category, DDLError, RecordError
+from ddl_core.rank.timing import Spent
 from ddl_core.records.failures import classify
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.provenance import PACKAGES
-from ddl_core.records.storage import (
-    Strict,
-    cannot_write,
-    now,
-    read_json,
-    read_text,
-    write_atomically,
-)
+from ddl_core.records.storage import Strict, now, read_json, read_text, write_atomically
 from ddl_core.spec import registry
-from ddl_core.spec.gate import describe, escaped
+from ddl_core.spec.gate import cannot_write, describe, escaped
 from ddl_core.spec.run import RunSpec
 
 SCHEMA_VERSION = 5
@@ -49,23 +43,6 @@ EMULATION = "emulation"  # key in the `system` of a record
 UNKNOWN = "is not known here; the record is whole"
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
-
-
-class Spent(Strict):
-    """Seconds of an epoch by what they were spent on, mean over ranks; the sum is its wall time.
-
-    On a GPU they are times of the device: it computes while the host is already elsewhere.
-    """
-
-    start_s: float = Field(description="until the first batch is there: the loader starts")
-    data_s: float = Field(description="waiting for the other batches")
-    compute_s: float = Field(description="forward and backward, up to the last gradient")
-    transfer_s: float = Field(
-        description="exposed communication of the rank that came last in each step: no waiting"
-    )
-    waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
-    update_s: float = Field(description="of the weights")
-    end_s: float = Field(description="from the last update until all ranks are there")
 
 
 class Turn(Strict):

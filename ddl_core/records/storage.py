@@ -2,16 +2,15 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddl_core.errors import RecordError
-from ddl_core.spec.gate import describe
+from ddl_core.spec.gate import cannot_write, describe, replacing
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -27,26 +26,6 @@ class Strict(BaseModel):
 def now() -> str:
     """Return the UTC time, ISO 8601, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@contextmanager
-def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when all is written; else `path` stays as it was.
-
-    With `sync` it outlives a power cut.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):  # of a folder that is not writable: then nothing was left there
-            part.unlink(missing_ok=True)
-        raise
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
@@ -80,15 +59,6 @@ def free_room(path: Path) -> None:
     """Give back what `keep_room` has taken."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def cannot_write(path: Path, error: OSError) -> RecordError:
-    """Return the error that says what to do when `path` cannot be written."""
-    return RecordError(
-        f"cannot write {path}: {error.strerror}",
-        remedy="free some space or make the folder writable, or choose another place with "
-        "--results DIR or DDL_RESULTS",
-    )
 
 
 def read_text(path: Path, remedy: str = "") -> str:

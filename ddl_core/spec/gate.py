@@ -1,15 +1,16 @@
-"""Checks of files and values that a user hands in, and their form in error messages."""
+"""Files read with care and written whole; how messages show what a user hands in."""
 
 import os
 import reprlib
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import BaseModel, ValidationError
 
-from ddl_core.errors import SpecError
+from ddl_core.errors import RecordError, SpecError
 
 MOST_PROBLEMS = 20  # that one message lists
 
@@ -91,3 +92,32 @@ def describe(error: ValidationError, model: type[BaseModel]) -> str:
     if len(problems) > MOST_PROBLEMS:
         lines.append(f"  and {len(problems) - MOST_PROBLEMS} more")
     return "\n".join(lines)
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when all is written; else `path` stays as it was.
+
+    With `sync` it outlives a power cut.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # of a folder that is not writable: then nothing was left there
+            part.unlink(missing_ok=True)
+        raise
+
+
+def cannot_write(path: Path, error: OSError) -> RecordError:
+    """Return the error that says what to do when `path` cannot be written."""
+    return RecordError(
+        f"cannot write {path}: {error.strerror}",
+        remedy="free some space or make the folder writable, or choose another place with "
+        "--results DIR or DDL_RESULTS",
+    )

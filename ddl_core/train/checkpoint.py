@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from ddl_core.errors import RecordError
-from ddl_core.records.storage import cannot_write
+from ddl_core.spec.gate import cannot_write
 from ddl_core.train.loop import TrainState
 from ddl_core.train.strategies.base import Strategy
 
@@ -94,3 +96,12 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
         return digest.hexdigest()
     own = torch.tensor(list(digest.digest()), device=strategy.device)
     return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()
+
+
+def values(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+    """Return parameters and running statistics by name, without the counters of batches."""
+    return {
+        name: tensor.detach().float().cpu().contiguous().numpy()
+        for name, tensor in network.state_dict().items()
+        if tensor.is_floating_point()
+    }

@@ -12,8 +12,8 @@ from torch import nn
 
 from ddl_core.errors import LaunchError
 from ddl_core.private import compiled
+from ddl_core.rank.timing import WINDOW
 from ddl_core.records import gpus
-from ddl_core.records.profiling import WINDOW
 from ddl_core.spec.run import RunSpec
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ddl_core.errors import DataError
+from ddl_core.rank.timing import MARK, Phase
 from ddl_core.records.profiling import (
     KINDS,
-    MARK,
     Kind,
-    Phase,
     Seconds,
     Spans,
     Timeline,

@@ -18,8 +18,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddl_core.errors import SpecError
-from ddl_core.spec.registry import resolve
+from ddl_core.spec.registry import known, resolve
 from ddl_core.spec.run import RunSpec
+from ddl_core.spec.seeds import derive_seed
 from ddl_core.train.vision import models
 
 IMAGES = 2  # of what is tried: some normalisations need more than one
@@ -235,3 +236,11 @@ def _source(spec: RunSpec) -> str | None:
         return None
     file = inspect.getsourcefile(resolve("model", spec.model))
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+
+
+def drawn(spec: RunSpec) -> nn.Module:
+    """Return the run's network with its initial weights, on the CPU: the same everywhere."""
+    torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
+    entry, make = known("model", spec.model), resolve("model", spec.model)
+    network: nn.Module = make(spec) if entry and entry.of_run else make(spec.classes)
+    return network

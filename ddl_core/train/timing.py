@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.timing import Clock, HostTimestamps, Seconds
-from ddl_core.records.profiling import MARK, Phase
+from ddl_core.rank.timing import MARK, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
 from ddl_core.train.strategies.base import Strategy
 
 
-def make_clock(strategy: Strategy, annotate: bool = False, meter: Meter | None = None) -> Clock:
+def make_clock(
+    strategy: Strategy, annotate: bool = False, meter: EnergyMeter | None = None
+) -> Clock:
     """Return a clock of the ranks of `strategy`; `annotate` shows its marks to a profiler."""
     moments = timestamps(strategy.device)
     moments.annotate = annotate

@@ -1,35 +1,42 @@
 """`Trainer`: training with PyTorch on one rank, from a `RunSpec` to results epoch by epoch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
 
 from ddl_core.errors import SpecError
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.fairness import check_agreement
+from ddl_core.rank.fairness import check_agreement, state_sha256
 from ddl_core.rank.loop import EpochLoop, EpochResult, OnStep, ignore, load_epoch
 from ddl_core.rank.order import Split
-from ddl_core.rank.state import state_sha256
-from ddl_core.records.paths import RunFiles
+from ddl_core.rank.timing import EnergyMeter
 from ddl_core.spec import combinations
 from ddl_core.spec.registry import resolve
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import checkpoint, device
-from ddl_core.train.checkpoint import weights_sha256
+from ddl_core.train.checkpoint import values, weights_sha256
 from ddl_core.train.device import PeakMemory, check_compiled, compile_network
 from ddl_core.train.fairness import check_setup
-from ddl_core.train.initial import drawn, values
 from ddl_core.train.loaders.base import Loader
 from ddl_core.train.loop import TrainState
-from ddl_core.train.models import inspect_network
+from ddl_core.train.models import drawn, inspect_network
 from ddl_core.train.optim import implementation, make_optimizer
 from ddl_core.train.strategies.base import Strategy
 from ddl_core.train.timing import make_clock
 
-if TYPE_CHECKING:
-    from ddl_core.train.profiler import Profiler
+CHECKPOINT = "checkpoint.pt"
+
+
+class StepProfiler(Protocol):
+    """A profiler of the last epoch: a context to train in."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self) -> None:
+        """Note the end of a step."""
+        ...
 
 
 class Trainer:
@@ -46,8 +53,10 @@ class Trainer:
 
     Attributes
     ----------
-    meter : Meter or None
+    meter : EnergyMeter or None
         Measures the energy of each epoch.
+    profile : StepProfiler or None
+        Watches the last epoch.
     """
 
     def __init__(
@@ -58,8 +67,8 @@ class Trainer:
         self.strategy: Strategy = resolve("strategy", spec.strategy)(spec)
         self.group = self.strategy
         combinations.check(spec, self.strategy.device.type)
-        self.meter: Meter | None = None
-        self.profile: Profiler | None = None
+        self.meter: EnergyMeter | None = None
+        self.profile: StepProfiler | None = None
         self._loaders: dict[Split, Loader] = {}
         self._state: TrainState | None = None
         self._facts: dict[str, Any] = {}  # of network and optimiser
@@ -100,7 +109,7 @@ class Trainer:
             )
         return self._loaders[split]
 
-    def build(self, _files: RunFiles | None = None) -> str:
+    def build(self, _directory: Path | None = None) -> str:
         """Make the network with the weights of the run's seed; return their hash. A collective."""
         spec = self.spec
         steps = len(self.loader("train")) // spec.accumulation
@@ -112,10 +121,6 @@ class Trainer:
             )
         self._memory = PeakMemory(self.strategy)
         self._state = self._make_state(drawn(spec))
-        if spec.profile_steps:  # without, nothing of it is imported
-            from ddl_core.train.profiler import Profiler
-
-            self.profile = Profiler(spec, self.strategy, steps)
         return state_sha256(values(self.state.network))
 
     def _make_state(self, network: nn.Module) -> TrainState:
@@ -145,7 +150,7 @@ class Trainer:
         return EpochLoop(self.state, self.meter)
 
     def _profiled(
-        self, profile: "Profiler", loop: EpochLoop, epoch: int, on_step: OnStep
+        self, profile: StepProfiler, loop: EpochLoop, epoch: int, on_step: OnStep
     ) -> EpochResult:
         def step(done: int, steps: int) -> None:
             on_step(done, steps)
@@ -154,15 +159,15 @@ class Trainer:
         with profile:
             return loop.train(self.loader("train"), epoch, step, annotate=True)
 
-    def resume(self, files: RunFiles) -> int:
-        """Continue from the run's checkpoint if there is one; return the epochs done."""
-        epochs_done = checkpoint.load(files.checkpoint, self.state)
+    def resume(self, directory: Path) -> int:
+        """Continue from the checkpoint in a folder if there is one; return the epochs done."""
+        epochs_done = checkpoint.load(directory / CHECKPOINT, self.state)
         check_agreement(self.strategy, self.weights_sha256(), "same initial weights")
         return epochs_done
 
-    def save(self, files: RunFiles, epochs_done: int) -> None:
-        """Write the run's checkpoint. A collective."""
-        checkpoint.save(files.checkpoint, self.state, epochs_done)
+    def save(self, directory: Path, epochs_done: int) -> None:
+        """Write a checkpoint into a folder. A collective."""
+        checkpoint.save(directory / CHECKPOINT, self.state, epochs_done)
 
     def weights_sha256(self) -> str:
         """Return a hash over all parameters and statistics. A collective."""

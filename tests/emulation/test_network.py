@@ -9,8 +9,7 @@ from torch import nn
 from ddl_core.emulation.compute import of_this_rank
 from ddl_core.emulation.network import GRADIENT
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.initial import drawn
-from ddl_core.train.models import resnet50
+from ddl_core.train.models import drawn, resnet50
 from tests.fields import EMULATED
 
 

@@ -201,7 +201,7 @@ def _weights_of_the_mean(record: RunRecord) -> str:
     from ddl_core.emulation.network import GRADIENT
     from ddl_core.spec.schedules import learning_rate
     from ddl_core.train.checkpoint import weights_sha256
-    from ddl_core.train.initial import drawn
+    from ddl_core.train.models import drawn
     from ddl_core.train.optim import make_optimizer, set_learning_rate
 
     spec = record.spec

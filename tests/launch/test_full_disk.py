@@ -14,7 +14,8 @@ from ddl_core.records import ledger
 from ddl_core.records.ledger import finish_run
 from ddl_core.records.paths import RunFiles, results
 from ddl_core.records.run import Attempt, Failure, read_record, write_record
-from ddl_core.records.storage import RESERVE_BYTES, cannot_write, keep_room, now
+from ddl_core.records.storage import RESERVE_BYTES, keep_room, now
+from ddl_core.spec.gate import cannot_write
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 

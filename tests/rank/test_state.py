@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.rank.state import State, load, save, state_sha256
+from ddl_core.rank.fairness import state_sha256
+from ddl_core.rank.state import State, load, save
 
 RUN = "tensorflow-single-native-resnet8-1x1-r0-00000000"
 

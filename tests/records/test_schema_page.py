@@ -7,11 +7,12 @@ from typing import get_args
 import pytest
 
 from ddl_core.rank.group import affinity
+from ddl_core.rank.timing import Spent
 from ddl_core.records.failures import Category
 from ddl_core.records.profiling import ProfileRecord, RankProfile, Shares
 from ddl_core.records.progress import Progress
 from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord, Spent
+from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 from ddl_core.spec.run import RunSpec
 from ddl_core.train import device
 from ddl_core.train.strategies.base import Single

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.rank.timing import by_step, cpu_seconds
-from ddl_core.records.profiling import MARK
-from ddl_core.records.run import Spent
+from ddl_core.rank.timing import MARK, Spent, by_step, cpu_seconds
 from ddl_core.train.timing import Clock, make_clock, marking_backward
 from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup

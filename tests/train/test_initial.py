@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.rank.state import load, state_sha256
+from ddl_core.rank.fairness import state_sha256
+from ddl_core.rank.state import load
 from ddl_core.rank.worker import Run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import RunRecord, write_record
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.initial import drawn, main, values
+from ddl_core.train.checkpoint import values
+from ddl_core.train.initial import main
+from ddl_core.train.models import drawn
 
 SETTINGS = {"model": "resnet8", "classes": 10, "device": "cpu", "seed": 3, "repeat": 1}
 

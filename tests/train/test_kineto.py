@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import DataError
-from ddl_core.records.profiling import MARK, PARTS
+from ddl_core.rank.timing import MARK
+from ddl_core.records.profiling import PARTS
 from ddl_core.train.kineto import Event, kernel_shares, read_trace, timeline
 
 MAIN, AUTOGRAD, OTHER = 1, 2, 3

@@ -13,8 +13,8 @@ from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.spec.combinations import check
 from ddl_core.spec.registry import known, require, resolve, title
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.initial import drawn, values
-from ddl_core.train.models import inspect_network
+from ddl_core.train.checkpoint import values
+from ddl_core.train.models import drawn, inspect_network
 
 OWN = """
 import torch

@@ -32,7 +32,7 @@ from ddl_core.analysis.plot.canvas import STATED_ONLY, frame, handles, short_tit
 from ddl_core.analysis.plot.rows import configuration_name, percent, stacked
 from ddl_core.analysis.plot.style import SEPARATOR
 from ddl_core.analysis.tables import WINDOW, not_emulated, whole
-from ddl_core.records.run import Spent
+from ddl_core.rank.timing import Spent
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
 CAUSES = [*TRAINING, "evaluation"]

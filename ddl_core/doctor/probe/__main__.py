@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ddl_core.doctor.probe import collective, place, reading
 from ddl_core.errors import DataError
-from ddl_core.processes import allow_open_files, die_with_parent
+from ddl_core.private import die_with_parent
+from ddl_core.processes import allow_open_files
 from ddl_core.rank.group import RankInfo
 from ddl_core.rank.recorder import RunRecorder, report
 from ddl_core.records.probe import Answer, read_probe, write_answer

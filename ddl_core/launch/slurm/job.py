@@ -13,7 +13,8 @@ from ddl_core.errors import STOPPED, DDLError
 from ddl_core.launch.commands import BLOCK, PLACE
 from ddl_core.launch.local import run_one
 from ddl_core.launch.ranks import run_ranks
-from ddl_core.processes import die_with_parent, stoppable, undisturbed
+from ddl_core.private import die_with_parent
+from ddl_core.processes import stoppable, undisturbed
 from ddl_core.records.ledger import INTERRUPTED, finish_idle_run, finish_run
 from ddl_core.records.paths import RunFiles
 from ddl_core.records.run import Failure, RunRecord, read_record

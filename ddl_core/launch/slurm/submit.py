@@ -30,7 +30,8 @@ from ddl_core.processes import uninterrupted
 from ddl_core.records.ledger import Entry, exclusive, ledger
 from ddl_core.records.paths import PROJECT, RunFiles, Tree
 from ddl_core.records.run import RunRecord, read_record, write_record
-from ddl_core.records.storage import cannot_write, write_atomically
+from ddl_core.records.storage import write_atomically
+from ddl_core.spec.gate import cannot_write
 from ddl_core.spec.labels import REPEATS, labels
 from ddl_core.spec.run import RunSpec
 from ddl_core.spec.study import Study

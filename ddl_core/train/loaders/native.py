@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ddl_core.processes import die_with_parent
+from ddl_core.private import die_with_parent
 from ddl_core.rank.images import Images, NamedOnce
 from ddl_core.rank.order import Indices, Split
 from ddl_core.rank.views import (

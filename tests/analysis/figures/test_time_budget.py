@@ -15,8 +15,8 @@ from ddl_core.analysis.figures.shares import (
     epoch_points,
 )
 from ddl_core.analysis.tables import runs_table
+from ddl_core.rank.timing import Spent
 from ddl_core.records.paths import Tree
-from ddl_core.records.run import Spent
 from tests.analysis.conftest import MakeRun, epoch_row
 from tests.analysis.drawn import beside
 

@@ -6,8 +6,7 @@ from torch import nn
 
 from ddl_core.errors import SpecError
 from ddl_core.spec.run import RunSpec
-from ddl_core.train.initial import drawn
-from ddl_core.train.models import resnet18
+from ddl_core.train.models import drawn, resnet18
 from ddl_core.train.strategies import fsdp
 from ddl_core.train.strategies.fsdp import units
 from tests.closeness import assert_far, assert_near, falls
