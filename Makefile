@@ -89,7 +89,7 @@ instruction-sets: env ## run the tests that compare numbers again, on less of a 
 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddl_core.emulation.local_slurm slurm/local/demo.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddl_tools.emulation.local_slurm slurm/local/demo.sh
 
 gpu: $(if $(PYTHON),,env) ## what only a GPU can show, in half an hour; PYTHON=python3: not in .venv
 	$(or $(PYTHON),$(BIN)/python) -m benchmarks.gpu $(GPU)

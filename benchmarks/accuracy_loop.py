@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.loop_overhead import BARE, LOOP, windows
 from benchmarks.turns import ratio, say, seconds, stored
-from ddl_core.spec.study import Study
+from ddl_tools.study import Study
 
 STUDY = Path(__file__).parent.parent / "studies" / "accuracy_laptop.yaml"
 TARGET = 0.95

@@ -22,8 +22,8 @@ import numpy as np
 from scipy.signal import lfilter
 
 from benchmarks.turns import stored
-from ddl_core.analysis import estimates
-from ddl_core.analysis.estimates import Estimate
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.estimates import Estimate
 
 SEED = 20261124
 ARMS = 15

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.turns import CLOCKS, Took, interval, shown, stored
-from ddl_core.analysis.estimates import middle
-from ddl_core.records.paths import PROJECT, RunFiles, Tree
-from ddl_core.records.run import Attempt, EpochRecord, RunRecord
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.analysis.estimates import middle
+from ddl_tools.records.paths import PROJECT, RunFiles, Tree
+from ddl_tools.records.run import Attempt, EpochRecord, RunRecord
 
 STUDIES = 50
 RUNS_PER_STUDY = 200
@@ -32,8 +32,8 @@ REPEATS = {1: 3, STUDIES: 2}  # by how many studies are drawn
 REDRAW = """
 import sys
 from pathlib import Path
-from ddl_core.analysis.redraw import redraw
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.records.paths import Tree
 if __name__ == "__main__":
     tree = Tree(Path(sys.argv[1]))
     redraw(tree, figures=tree.figures, studies=sys.argv[2:])

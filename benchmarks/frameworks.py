@@ -14,8 +14,7 @@ from importlib import metadata
 import torch
 from torch import Tensor, nn
 
-from ddl_core.train import vision  # noqa: F401  before others import torchvision: see there
-from ddl_core.train.loaders.synthetic import Synthetic
+from ddl_core.loaders.synthetic import Synthetic
 
 Epoch = Callable[[], None]
 

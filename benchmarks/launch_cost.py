@@ -19,12 +19,12 @@ import nbformat
 
 from benchmarks.report import TRAINING, besides_training
 from benchmarks.turns import shown, stored
-from ddl_core.launch import fork_server
-from ddl_core.launch.local import Local
-from ddl_core.launch.plan import plan_run
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.progress import read_progress
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.launch import fork_server
+from ddl_tools.launch.local import Local
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.progress import read_progress
 
 POLL_S = 0.01
 PARTS = (

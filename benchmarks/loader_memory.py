@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.turns import stored
-from ddl_core.datasets.folder import ImageList
+from ddl_core.data.folder import ImageList
 
 IMAGES, CLASSES, WORKERS = 1_281_167, 1000, 8
 

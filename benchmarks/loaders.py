@@ -26,15 +26,15 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.utils.data import DataLoader
 
 from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, stored
-from ddl_core.datasets.convert import plan_conversion
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.shards import shards_folder
-from ddl_core.rank.views import MEAN, STD, Training
-from ddl_core.records.paths import results
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.bench import exhaust, open_loader, stages
-from ddl_core.train.loaders.base import FileLoader
-from ddl_core.train.vision import torchvision, transforms
+from ddl_core.config import RunSpec
+from ddl_core.data.augment import MEAN, STD, Training
+from ddl_core.data.folder import list_images
+from ddl_core.data.shards import shards_folder
+from ddl_core.loaders.base import FileLoader
+from ddl_core.vision import torchvision, transforms
+from ddl_tools.datasets.bench import exhaust, open_loader, stages
+from ddl_tools.datasets.convert import plan_conversion
+from ddl_tools.records.paths import results
 
 MINUTES = 6
 BATCH, BATCHES, SIZE = 64, 3, 224

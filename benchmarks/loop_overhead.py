@@ -17,14 +17,14 @@ from typing import Any
 
 from benchmarks import frameworks
 from benchmarks.turns import Windows, in_turns, ratio, say, seconds, stored
-from ddl_core.rank.loop import EpochLoop
-from ddl_core.spec.registry import resolve
-from ddl_core.spec.run import RunSpec
-from ddl_core.train import device
-from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import TrainState
-from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.base import Single
+from ddl_core import device
+from ddl_core.config import RunSpec
+from ddl_core.loaders.synthetic import Synthetic
+from ddl_core.loop import EpochLoop
+from ddl_core.optim import make_optimizer
+from ddl_core.registry import resolve
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Single
 
 BARE, LOOP = "bare loop", "train_one_epoch"
 TARGET = 0.98

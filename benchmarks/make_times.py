@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from benchmarks.turns import stored
-from ddl_core.records.paths import PROJECT
+from ddl_tools.records.paths import PROJECT
 
 TARGETS = ("env", "reproduce", "test")
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from benchmarks.loop_overhead import SHORT_STEPS
 from benchmarks.turns import in_turns, ratio, say, seconds, stored
-from ddl_core.rank import loop as epoch_loop
-from ddl_core.rank.timing import Clock, Phase
-from ddl_core.spec.registry import resolve
-from ddl_core.train import device, loop
-from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.base import Single
-from ddl_core.train.timing import make_clock, marking_backward
+from ddl_core import device, step
+from ddl_core import loop as epoch_loop
+from ddl_core.loaders.synthetic import Synthetic
+from ddl_core.optim import make_optimizer
+from ddl_core.registry import resolve
+from ddl_core.strategies.base import Single
+from ddl_core.timestamps import make_clock, marking_backward
+from ddl_core.timing import Clock, Phase
 
 WITH, WITHOUT = "with marks", "without"
 TARGET = 0.99
@@ -44,13 +44,13 @@ def compare() -> dict[str, Any]:
     device.configure(SHORT_STEPS)
     group = Single(SHORT_STEPS)
     network = resolve("model", SHORT_STEPS.model)(SHORT_STEPS.classes)
-    trainee = loop.TrainState(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
+    trainee = step.TrainState(SHORT_STEPS, group, network, make_optimizer(SHORT_STEPS, network))
     loader = Synthetic(SHORT_STEPS, None, "train", 0, 1, group.device)
 
     def epoch(marks: bool) -> Callable[[], object]:
         def work() -> object:
             epoch_loop.Clock = Clock if marks else PlainClock  # type: ignore[misc]
-            loop.marking_backward = marking_backward if marks else lambda *_: nullcontext()
+            step.marking_backward = marking_backward if marks else lambda *_: nullcontext()
             return epoch_loop.EpochLoop(trainee).train(loader, 0)
 
         return work

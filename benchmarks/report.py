@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.turns import CLOCKS, RESULTS, interval, judged, shown
-from ddl_core.analysis.estimates import middle
-from ddl_core.records.paths import FIGURES
-from ddl_core.scaling import amdahl, paper
-from ddl_core.scaling import emulated as scaling_emulated
+from ddl_tools.analysis.estimates import middle
+from ddl_tools.records.paths import FIGURES
+from ddl_tools.scaling import amdahl, paper
+from ddl_tools.scaling import emulated as scaling_emulated
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."

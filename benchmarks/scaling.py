@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.turns import stored
-from ddl_core.scaling.communication import Exchange, Network, exposed_s, resnet
+from ddl_tools.scaling.communication import Exchange, Network, exposed_s, resnet
 
 FRAMEWORKS = ("ddp", "horovod", "deepspeed")
 CURVE = np.unique(np.geomspace(1, 1_000_000, 100).astype(int))

@@ -24,17 +24,17 @@ import click
 import yaml
 
 from benchmarks.turns import stored
-from ddl_core.cli import main as ddl
-from ddl_core.emulation.local_slurm import EmulatedSlurm, running
 from ddl_core.errors import LaunchError
-from ddl_core.launch.slurm import reconcile, scheduler
-from ddl_core.processes import stoppable
-from ddl_core.records.ledger import Entry, ledger
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.progress import read_progress
-from ddl_core.records.run import read_epochs, read_record
-from ddl_core.records.storage import now
-from ddl_core.spec.study import Study
+from ddl_tools.cli import main as ddl
+from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
+from ddl_tools.launch.slurm import reconcile, scheduler
+from ddl_tools.processes import stoppable
+from ddl_tools.records.ledger import Entry, ledger
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.progress import read_progress
+from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.records.storage import now
+from ddl_tools.study import Study
 from tests.launch.slurm import faults
 
 REPEATS = 2  # of each framework: two runs at work on four nodes, four that wait

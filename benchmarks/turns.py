@@ -3,7 +3,7 @@
 What the speed of a shared machine does within a minute is larger than most of what is asked here,
 so works are compared in short windows that take turns, forth and back. The windows of one round
 are a pair, and a ratio is the geometric mean over rounds with the interval of Student's t on
-its logarithm (`ddl_core.analysis.estimates`), by both clocks: wall and CPU seconds.
+its logarithm (`ddl_tools.analysis.estimates`), by both clocks: wall and CPU seconds.
 """
 
 import json
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddl_core.analysis.estimates import Estimate, paired_ratio
-from ddl_core.records.provenance import host, provenance
-from ddl_core.records.storage import write_atomically
+from ddl_tools.analysis.estimates import Estimate, paired_ratio
+from ddl_tools.records.provenance import host, provenance
+from ddl_tools.records.storage import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 CLOCKS = ("wall", "cpu")

@@ -21,7 +21,7 @@ Category = Literal[
     "environment",
     "code",
 ]
-"""Class of a failure; see `ddl_core.records.failures`."""
+"""Class of a failure; see `ddl_tools.records.failures`."""
 
 
 class DDLError(Exception):

@@ -66,7 +66,7 @@ class Timeline:
         patch.setattr(torch.cuda, "Event", Event)
         patch.setattr(torch.cuda, "synchronize", lambda device=None: self.wait())
         now = SimpleNamespace(perf_counter=lambda: self.host)
-        patch.setattr("ddl_core.rank.timing.time", now)
+        patch.setattr("ddl_core.timing.time", now)
 
     def launch(self, seconds: float) -> None:
         """Have the device compute so long, once it is free."""

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal, get_args, get_origin
 
-from ddl_core.spec.combinations import PREFIX
-from ddl_core.spec.registry import REGISTRIES, STRATEGIES
-from ddl_core.spec.run import RunSpec
+from ddl_core.combinations import PREFIX
+from ddl_core.config import RunSpec
+from ddl_core.registry import REGISTRIES, STRATEGIES
 
 Fields = dict[str, Any]
 

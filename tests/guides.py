@@ -4,17 +4,18 @@ import re
 import shutil
 from pathlib import Path
 
-from ddl_core.records.paths import PROJECT
+from ddl_tools.records.paths import PROJECT
 
 PAGES = ("adding_a_framework.md", "adding_a_loader.md")
 LIBRARY = "adding_a_library.md"
 _FILE = re.compile(
-    r"`((?:ddl_core|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S
+    r"`((?:ddl_core|ddl_tools|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S
 )
-_ENTRY = re.compile(r"In `(\w+)` of `(ddl_core/[\w/]+\.py)`:\n\n```\n(.*?)```", re.S)
+_ENTRY = re.compile(r"In `(\w+)` of `(ddl_(?:core|tools)/[\w/]+\.py)`:\n\n```\n(.*?)```", re.S)
 # What the project needs to be used.
 _PARTS = (
     "ddl_core",
+    "ddl_tools",
     "data/paper",
     "data/published",
     "data/seeds",

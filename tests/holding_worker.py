@@ -3,8 +3,8 @@
 import sys
 import weakref
 
-from ddl_core.rank import worker
-from ddl_core.train.strategies.ddp import DDP
+from ddl_core.strategies.ddp import DDP
+from ddl_tools.rank import worker
 
 setup, teardown = DDP.setup, DDP.teardown
 wrapped: list[weakref.ref] = []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddl_core.records.paths import PROJECT
+from ddl_tools.records.paths import PROJECT
 
 _FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
 
@@ -39,7 +39,7 @@ def commands(page: str) -> list[list[str]]:
 
 def ddl(python_path: Path, folder: Path, *words: str) -> str:
     """Run `ddl` in a folder outside the project, with modules on the path; return what it said."""
-    return python(python_path, folder, "-m", "ddl_core.cli", *words)
+    return python(python_path, folder, "-m", "ddl_tools.cli", *words)
 
 
 def python(python_path: Path, folder: Path, *words: str) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddl_core.rank import worker
-from ddl_core.rank.views import Training
-from ddl_core.spec import registry
+from ddl_core import registry
+from ddl_core.data.augment import Training
+from ddl_tools.rank import worker
 
 
 def tiny(classes: int) -> nn.Module:
@@ -242,7 +242,7 @@ def teach(patch: Any) -> None:
     """Let this process, and the ranks it starts, know the additional names."""
     for table, name, place in names():
         patch.setitem(table, name, registry.Entry(place))
-    patch.setattr("ddl_core.launch.ranks.WORKER", "tests.planted")
+    patch.setattr("ddl_tools.launch.ranks.WORKER", "tests.planted")
 
 
 def __getattr__(name: str) -> Any:

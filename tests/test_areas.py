@@ -36,10 +36,10 @@ def test_every_path_and_target_of_an_area_is_there() -> None:
 @pytest.mark.parametrize(
     ("path", "tests", "targets"),
     [
-        ("ddl_core/launch/slurm/script.py", "tests/launch/slurm", ""),
+        ("ddl_tools/launch/slurm/script.py", "tests/launch/slurm", ""),
         ("tests/launch/slurm/test_job.py", "tests/launch/slurm", ""),
         ("requirements/constraints.txt", "", "instruction-sets"),
-        ("requirements/libraries/keras.txt", "tests/libraries", "libraries"),
+        ("requirements/libraries/keras.txt", "tests/frameworks", "libraries"),
     ],
 )
 def test_a_path_selects_its_area(path: str, tests: str, targets: str) -> None:
@@ -49,7 +49,7 @@ def test_a_path_selects_its_area(path: str, tests: str, targets: str) -> None:
 
 
 def test_what_lies_in_no_area_selects_nothing() -> None:
-    assert selected(["README.md", "ddl_core/analysis/tables.py"]) == {"tests": [], "targets": []}
+    assert selected(["README.md", "ddl_tools/analysis/tables.py"]) == {"tests": [], "targets": []}
 
 
 @pytest.fixture

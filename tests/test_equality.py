@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
-from ddl_core.spec.registry import STRATEGIES, resolve
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.schedules import learning_rate
+from ddl_core.registry import STRATEGIES, resolve
+from ddl_core.schedules import learning_rate
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests import planted
 from tests.closeness import assert_far, assert_near, falls
 from tests.pictures import write_pictures
@@ -113,7 +113,7 @@ def _names(tmp_path_factory) -> Iterator[None]:
         planted.teach(patch)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.syspath_prepend(folder)
-        patch.setattr("ddl_core.launch.preflight.available_cores", lambda: 8)
+        patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 8)
         yield
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.records.paths import PROJECT, Tree
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES, Entry
+from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.records.paths import PROJECT, Tree
 from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
 from tests.guides import LIBRARY, PAGES, followed
 from tests.pictures import write_pictures
@@ -52,7 +52,7 @@ def python(project: Path, *words: str, status: int = 0) -> str:
 
 
 def ddl(project: Path, *words: str) -> str:
-    return python(project, "-m", "ddl_core.cli", *words)
+    return python(project, "-m", "ddl_tools.cli", *words)
 
 
 def test_the_new_names_stand_in_every_list(project: Path) -> None:
@@ -114,7 +114,7 @@ def test_all_figures_are_drawn(
     assert set(QUESTIONS) - drawn <= others
     judge = f"""
 from pathlib import Path
-from ddl_core.analysis import claims, paper, tables
+from ddl_tools.analysis import claims, paper, tables
 print(len(claims.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper().claims)))
 """
     assert int(python(project, "-c", judge).splitlines()[-1]) > 50
@@ -136,7 +136,7 @@ from pathlib import Path
 sys.path.append({str(PROJECT)!r})
 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[-1:])
 os.environ["DDL_PYTHON_PLAIN"] = sys.executable
-from tests.libraries.equality import Training, assert_equal
+from tests.frameworks.equality import Training, assert_equal
 training = Training({{}})
 got = training.run(Path({str(tmp_path)!r}) / "two", "plain", "sockets")
 assert_equal(got, training.torch)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.launch.plan import find_study
-from ddl_core.processes import import_path
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import NOTEBOOKS, Tree
+from ddl_tools.launch.plan import find_study
+from ddl_tools.processes import import_path
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import NOTEBOOKS, Tree
 from tests.launch.running import free_port, study_file, wait_for
 
 pytestmark = [

@@ -46,7 +46,7 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
 ELSEWHERE = ("tensorflow", "keras", "jax", "optax", "mxnet", "horovod")
 # Of requirements/libraries/common.txt, and what comes with them.
 EVERYWHERE = {
-    *("ddl_core", "numpy", "PIL", "psutil", "yaml", "filelock"),
+    *("ddl_core", "ddl_tools", "numpy", "PIL", "psutil", "yaml", "filelock"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
 }
 
@@ -59,10 +59,13 @@ def import_all(package: str, absent: str, but: tuple[str, ...] = ()) -> None:
 
 def test_all_but_ranks_start_without_torch() -> None:
     """Registries import by name at run time, which no reader of import statements notices."""
-    but = ("ddl_core.train", "ddl_core.doctor.probe.", "ddl_core.emulation.network")
-    import_all("ddl_core", "('torch', 'torchvision')", but)
+    ranks = (
+        *("ddl_tools.rank.profiler", "ddl_tools.frameworks.initial", "ddl_tools.datasets.bench"),
+        *("ddl_tools.doctor.probe.", "ddl_tools.emulation.network"),
+    )
+    import_all("ddl_tools", "('torch', 'torchvision')", ranks)
 
 
 def test_ranks_of_other_libraries_need_only_what_their_environments_have() -> None:
     absent = f"{{*packages_distributions()}} - {EVERYWHERE!r}"
-    import_all("ddl_core.libraries", absent)
+    import_all("ddl_tools.frameworks", absent)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from ddl_core.launch.interpreters import COMMON, require
-from ddl_core.spec.registry import LIBRARIES, STRATEGIES
+from ddl_core.registry import LIBRARIES, STRATEGIES
+from ddl_tools.launch.interpreters import COMMON, require
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}

@@ -8,8 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddl_core.launch.notebook import execute
-from ddl_core.records.paths import NOTEBOOKS, Tree
+from ddl_tools.launch.notebook import execute
+from ddl_tools.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
 from tests.analysis.figures.test_memory_per_rank import made

@@ -8,11 +8,11 @@ import nbformat
 import pytest
 
 from ddl_core.errors import LaunchError
-from ddl_core.launch.notebook import execute, write_lab_book
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import NOTEBOOKS, results
-from ddl_core.records.run import read_record
-from ddl_core.spec.study import Study
+from ddl_tools.launch.notebook import execute, write_lab_book
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import NOTEBOOKS, results
+from ddl_tools.records.run import read_record
+from ddl_tools.study import Study
 from tests.launch.running import planned, study_file
 
 RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"

@@ -10,7 +10,7 @@ import pytest
 
 ORPHAN = """
 import os, sys, time
-from ddl_core.processes import die_with_parent
+from ddl_core.system import die_with_parent
 parent = os.getpid()
 if os.fork() == 0:
     while os.getppid() == parent:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddl_core.doctor import machine
+from ddl_core import registry
 from ddl_core.errors import SpecError
-from ddl_core.launch.slurm import site
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.spec import registry
+from ddl_tools.doctor import machine
+from ddl_tools.launch.slurm import site
+from ddl_tools.records.paths import RunFiles, Tree
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 

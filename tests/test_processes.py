@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddl_core import processes
-from ddl_core.launch.commands import environment
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools import processes
+from ddl_tools.launch.commands import environment
 from tests.launch.running import wait_for
 
 FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
@@ -66,7 +66,7 @@ def test_another_run_is_left_alone(begin: Begin, token: str) -> None:
 def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
-        "from ddl_core.processes import start\n"
+        "from ddl_tools.processes import start\n"
         "child = start(['/bin/sleep', '300'], token=sys.argv[2], log=Path(sys.argv[1]),"
         " environment=os.environ)\n"
         "print(child.pid, flush=True); time.sleep(300)\n"
@@ -159,10 +159,10 @@ def test_handlers_are_left_alone_outside_the_main_thread() -> None:
 
 
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
-RAISE = "from ddl_core.processes import allow_open_files; allow_open_files(); " + ASK
+RAISE = "from ddl_tools.processes import allow_open_files; allow_open_files(); " + ASK
 RANK = (
-    "from ddl_core.rank import recorder; recorder.report = lambda *_: None\n"
-    "from ddl_core.rank import worker; worker.main(['nowhere'])\n" + ASK
+    "from ddl_tools.rank import recorder; recorder.report = lambda *_: None\n"
+    "from ddl_tools.rank import worker; worker.main(['nowhere'])\n" + ASK
 )
 
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from ddl_core.cli import main
-from ddl_core.records.paths import PROJECT, README
+from ddl_tools.cli import main
+from ddl_tools.records.paths import PROJECT, README
 
 PAGES = sorted([README, *PROJECT.glob("docs/**/*.md"), *PROJECT.glob("*/README.md")])
 MOST_BYTES = 12_000
@@ -143,7 +143,7 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
 def _ddl(folder: Path, words: list[str]) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
     done = subprocess.run(
-        [sys.executable, "-m", "ddl_core.cli", *words],
+        [sys.executable, "-m", "ddl_tools.cli", *words],
         cwd=folder,
         env={**kept, "PYTHONPATH": str(PROJECT), "DDL_RESULTS": str(folder / "results")},
         capture_output=True,

@@ -11,10 +11,10 @@ import pytest
 from markupsafe import escape
 
 from ddl_core.errors import LaunchError, RecordError
-from ddl_core.launch import report
-from ddl_core.launch.report import write_report
-from ddl_core.records.ledger import find_study
-from ddl_core.records.paths import NOTEBOOKS, RunFiles, Tree
+from ddl_tools.launch import report
+from ddl_tools.launch.report import write_report
+from ddl_tools.records.ledger import find_study
+from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun, laptop, make_run, tree  # noqa: F401
 
 pytestmark = pytest.mark.notebook

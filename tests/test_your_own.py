@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddl_core.records.paths import Tree
-from ddl_core.records.run import read_epochs, read_record
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import read_epochs, read_record
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 

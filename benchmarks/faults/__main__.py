@@ -40,7 +40,7 @@ from benchmarks.faults.kinds import (
 )
 from benchmarks.faults.world import Done, Missed, World
 from benchmarks.turns import stored
-from ddl_core.processes import stoppable
+from ddl_tools.processes import stoppable
 
 # Of so many parts, how many are of each kind.
 SHARES = {"signal": 65, "disk full": 7, "read-only": 7, "damaged file": 10, "writer": 6, "clock": 5}

@@ -13,8 +13,8 @@ import psutil
 
 from benchmarks.faults.place import DISK_MIB
 from benchmarks.faults.world import BASE, LIMIT_S, Damage, Done, Missed, World
-from ddl_core.launch.measuring import LOCK
-from ddl_core.records.paths import RunFiles
+from ddl_tools.launch.measuring import LOCK
+from ddl_tools.records.paths import RunFiles
 
 TARGETS = ("study", "kernel", "server", "leader", "rank 0", "rank 1", "loader")
 CONTINUED = "STOP and CONT"

@@ -21,12 +21,12 @@ import psutil
 import yaml
 
 from benchmarks.faults.place import as_user, make_images, small_disk
-from ddl_core.launch.measuring import LOCK
-from ddl_core.processes import import_path
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.progress import read_progress
-from ddl_core.spec.study import Study
+from ddl_tools.launch.measuring import LOCK
+from ddl_tools.processes import import_path
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.progress import read_progress
+from ddl_tools.study import Study
 
 MARK = "DDL_FAULTS"  # all that descends from this benchmark carries it
 RUNS = 8  # of a study
@@ -146,7 +146,7 @@ class World:
 
     def command(self, *words: str) -> list[str]:
         """Return a call of `ddl`."""
-        return [sys.executable, "-m", "ddl_core.cli", *words]
+        return [sys.executable, "-m", "ddl_tools.cli", *words]
 
     def resume(self, file: Path) -> list[str]:
         """Return the words that run a study."""
@@ -420,7 +420,7 @@ def _role(one: psutil.Process, found: dict[str, psutil.Process]) -> str:
         return "kernel"
     if rank := one.environ().get("RANK"):
         return "loader" if known.get(parent, "").startswith("rank") else f"rank {int(rank)}"
-    if "ddl_core.launch.forked_ranks" in words:
+    if "ddl_tools.launch.forked_ranks" in words:
         return "server" if known.get(parent) == "study" else "leader"
     return "other"
 

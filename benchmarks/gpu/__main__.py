@@ -17,11 +17,11 @@ from pathlib import Path
 
 from benchmarks.gpu import report
 from ddl_core.errors import DDLError
-from ddl_core.launch import ranks
-from ddl_core.launch.plan import check_data, pending, write_plans
-from ddl_core.launch.screen import follow
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import Tree, results
+from ddl_tools.launch import ranks
+from ddl_tools.launch.plan import check_data, pending, write_plans
+from ddl_tools.launch.screen import follow
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import Tree, results
 
 # Part -> its share of the time. What matters most comes first.
 PARTS = {

@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ddl_core import checkpoint
+from ddl_core.config import RunSpec
+from ddl_core.device import configure, identity
 from ddl_core.errors import DDLError
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.loop import EpochLoop, EpochResult, ignore
-from ddl_core.rank.timing import Spent
-from ddl_core.spec.registry import resolve
-from ddl_core.spec.run import RunSpec
-from ddl_core.train import checkpoint
-from ddl_core.train.device import configure, identity
-from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import TrainState
-from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.base import Single
+from ddl_core.loaders.synthetic import Synthetic
+from ddl_core.loop import EpochLoop, EpochResult, ignore
+from ddl_core.optim import make_optimizer
+from ddl_core.registry import resolve
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Single
+from ddl_core.timing import Spent
+from ddl_tools.rank.energy import Meter
 
 STEPS = 4
 SAME = 1e-3  # |a - b| / |b| of weights after four fp32 steps on two kinds of processor

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from benchmarks.turns import Took, in_turns, ratio, say, timed
-from ddl_core.rank.loop import EpochLoop
-from ddl_core.spec.registry import resolve
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.device import check_compiled, compile_network, configure
-from ddl_core.train.loaders.synthetic import Synthetic
-from ddl_core.train.loop import TrainState
-from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.base import Single
+from ddl_core.config import RunSpec
+from ddl_core.device import check_compiled, compile_network, configure
+from ddl_core.loaders.synthetic import Synthetic
+from ddl_core.loop import EpochLoop
+from ddl_core.optim import make_optimizer
+from ddl_core.registry import resolve
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Single
 
 TARGET = 0.98
 STEPS = 20

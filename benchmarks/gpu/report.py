@@ -3,14 +3,14 @@
 import statistics
 from pathlib import Path
 
-from ddl_core.launch.plan import find_study
-from ddl_core.records import agreement
-from ddl_core.records.ledger import Entry, counts, ledger
-from ddl_core.records.paths import STUDIES, Tree
-from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import read_epochs
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_core.config import RunSpec
+from ddl_tools.launch.plan import find_study
+from ddl_tools.records import agreement
+from ddl_tools.records.ledger import Entry, counts, ledger
+from ddl_tools.records.paths import STUDIES, Tree
+from ddl_tools.records.provenance import host, provenance
+from ddl_tools.records.run import read_epochs
+from ddl_tools.study import Study
 
 
 def wanted(name: str, device: str) -> Study:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # up.sh DIR NODES USER GROUP: a SLURM of emulated nodes of one core, loopback only, without systemd.
-# ddl_core/emulation/local_slurm.py executes it as the first process of namespaces of its own, so
+# ddl_tools/emulation/local_slurm.py executes it as the first process of namespaces of its own, so
 # nothing here touches the machine, and the end of this process is the end of all that it started.
 # USER and GROUP are the caller's numbers: without root, SLURM has to run as the only user it knows.
 # Prints "ready" once all nodes are idle, lives until its standard input is closed, then removes DIR.

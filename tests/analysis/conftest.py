@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.run import Attempt, EpochRecord, Failure, RunRecord, Turn
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.run import Attempt, EpochRecord, Failure, RunRecord, Turn
 
 MACHINE = {
     "cpu": "Example(R) CPU @ 2.00GHz",

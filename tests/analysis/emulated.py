@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ddl_core.records.run import EMULATION, Emulation
+from ddl_tools.records.run import EMULATION, Emulation
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.fields import EMULATED
 

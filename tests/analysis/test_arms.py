@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddl_core.analysis.arms import arm_table, made_runs
-from ddl_core.analysis.tables import empty_table, runs_table, windows_table
-from ddl_core.analysis.turns import Turns
-from ddl_core.records.paths import Tree
-from ddl_core.records.run import read_record, write_record
+from ddl_tools.analysis.arms import arm_table, made_runs
+from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
+from ddl_tools.analysis.turns import Turns
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import read_record, write_record
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}

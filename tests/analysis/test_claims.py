@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import claims, estimates
-from ddl_core.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Seen
-from ddl_core.analysis.estimates import Estimate
-from ddl_core.analysis.paper import AACH, FORMATS, read_paper
-from ddl_core.analysis.tables import (
+from ddl_tools.analysis import claims, estimates
+from ddl_tools.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Seen
+from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.analysis.paper import AACH, FORMATS, read_paper
+from ddl_tools.analysis.tables import (
     KERNELS,
     PROFILE_COLUMNS,
     empty_table,
     runs_table,
     windows_table,
 )
-from ddl_core.records.paths import PAPER, STUDIES, Tree
+from ddl_tools.records.paths import PAPER, STUDIES, Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
 from tests.analysis.figures.test_libraries import trained
 

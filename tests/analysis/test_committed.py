@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import pages
-from ddl_core.analysis.arms import with_settings
-from ddl_core.analysis.redraw import redraw
-from ddl_core.analysis.tables import runs_table
-from ddl_core.records.paths import FIGURES, Tree, committed
-from ddl_core.records.run import read_epochs, read_record
+from ddl_tools.analysis import pages
+from ddl_tools.analysis.arms import with_settings
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import FIGURES, Tree, committed
+from ddl_tools.records.run import read_epochs, read_record
 
 
 @pytest.mark.slow

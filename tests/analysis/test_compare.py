@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_core.analysis import design
-from ddl_core.analysis.design import resolves, spread
-from ddl_core.analysis.pages import compare
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import Tree
-from ddl_core.spec.study import Study
+from ddl_tools.analysis import design
+from ddl_tools.analysis.design import resolves, spread
+from ddl_tools.analysis.pages import compare
+from ddl_tools.records.paths import Tree
+from ddl_tools.study import Study
 from tests.analysis.conftest import MACHINE, SPEC, MakeRun, in_blocks
 
 DDP: dict[str, Any] = {"strategy": "ddp"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_core.records.paths import PROJECT
+from ddl_tools.records.paths import PROJECT
 
 BENCHMARKS = PROJECT / "benchmarks"
 

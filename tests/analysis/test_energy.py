@@ -5,10 +5,10 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.analysis import metrics, run_report, tables
-from ddl_core.analysis.run_report import run_table
-from ddl_core.cli import main
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis import metrics, run_report, tables
+from ddl_tools.analysis.run_report import run_table
+from ddl_tools.cli import main
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 
 METHOD = "NVML counter, GPU boards"

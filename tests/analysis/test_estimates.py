@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddl_core.analysis import estimates
+from ddl_tools.analysis import estimates
 
 ABOVE = np.array([11.0, 12.5, 10.2, 13.1, 11.9])
 BASE = np.array([10.0, 11.2, 10.4, 11.6, 10.5])

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from ddl_core.analysis import metrics
-from ddl_core.records.run import EpochRecord
+from ddl_tools.analysis import metrics
+from ddl_tools.records.run import EpochRecord
 
 
 def test_throughput_is_images_over_time() -> None:

@@ -6,18 +6,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import KEYS, arm_table, told_apart, with_settings
-from ddl_core.analysis.claims import judged
-from ddl_core.analysis.figures import accuracy
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import runs_table
-from ddl_core.cli.options import show_entries
-from ddl_core.launch.study import summary
-from ddl_core.records.ledger import Entry
-from ddl_core.records.paths import Tree
-from ddl_core.spec.labels import REPEATS
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.analysis.arms import KEYS, arm_table, told_apart, with_settings
+from ddl_tools.analysis.claims import judged
+from ddl_tools.analysis.figures import accuracy
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.cli.options import show_entries
+from ddl_tools.labels import REPEATS
+from ddl_tools.launch.study import summary
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 from tests.fields import ALONE, changed, is_of_the_box
 

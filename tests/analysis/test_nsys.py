@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.analysis import nsys, tables
-from ddl_core.cli import main
+from ddl_core.config import RunSpec
 from ddl_core.errors import DataError
-from ddl_core.spec.run import RunSpec
+from ddl_tools.analysis import nsys, tables
+from ddl_tools.cli import main
 from tests.analysis.conftest import MakeRun
 
 NAMES = {

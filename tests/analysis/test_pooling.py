@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import loader_bound
-from ddl_core.analysis.tables import COLUMNS, read_table, runs_table, write_table
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.spec.registry import STRATEGIES
+from ddl_core.registry import STRATEGIES
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures import loader_bound
+from ddl_tools.analysis.tables import COLUMNS, read_table, runs_table, write_table
+from ddl_tools.records.paths import RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun
 from tests.fields import ALONE, another, is_of_the_box, owner
 

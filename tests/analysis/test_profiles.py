@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis.figures.shares import draw_profiles, profile_points
-from ddl_core.analysis.plot.canvas import caption_of
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import redraw
-from ddl_core.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
+from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.profiling import (
+from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
+from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.profiling import (
     KINDS,
     ProfileRecord,
     RankProfile,
@@ -19,8 +20,7 @@ from ddl_core.records.profiling import (
     read_profile,
     write_profile,
 )
-from ddl_core.records.run import Attempt, RunRecord, append_epoch, write_record
-from ddl_core.spec.run import RunSpec
+from ddl_tools.records.run import Attempt, RunRecord, append_epoch, write_record
 from tests.analysis.conftest import epoch_row
 from tests.analysis.drawn import beside
 
@@ -170,7 +170,7 @@ def test_there_is_no_figure_without_profiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {name: QUESTIONS[name] for name in ("time_shares", "schedules")}
-    monkeypatch.setattr("ddl_core.analysis.redraw.QUESTIONS", own)
+    monkeypatch.setattr("ddl_tools.analysis.redraw.QUESTIONS", own)
 
     def drawn(tree: Tree) -> set[str]:
         return {path.stem for path in redraw(tree, figures=tree.figures).files}

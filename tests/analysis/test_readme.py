@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import claims, pages
-from ddl_core.analysis.paper import AACH, read_paper
-from ddl_core.analysis.tables import empty_table
 from ddl_core.errors import DataError
-from ddl_core.records.paths import Tree, committed
+from ddl_tools.analysis import claims, pages
+from ddl_tools.analysis.paper import AACH, read_paper
+from ddl_tools.analysis.tables import empty_table
+from ddl_tools.records.paths import Tree, committed
 
 BEGIN = "<!-- statements: written by `ddl figures` from data/, not by hand -->"
 END = "<!-- end of statements -->"

@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ddl_core.analysis import redraw as redrawing
-from ddl_core.analysis.plot.canvas import save_figure
-from ddl_core.analysis.questions import QUESTIONS, has_answer
-from ddl_core.analysis.redraw import Redrawn, pictures, redraw
 from ddl_core.errors import RecordError
-from ddl_core.records.damage import REMEDY
-from ddl_core.records.ledger import write_study
-from ddl_core.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
-from ddl_core.spec.study import Study
+from ddl_tools.analysis import redraw as redrawing
+from ddl_tools.analysis.plot.canvas import save_figure
+from ddl_tools.analysis.questions import QUESTIONS, has_answer
+from ddl_tools.analysis.redraw import Redrawn, pictures, redraw
+from ddl_tools.records.damage import REMEDY
+from ddl_tools.records.ledger import write_study
+from ddl_tools.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
+from ddl_tools.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 
 OF_A_LAPTOP = {"comparison", "time_budget"}  # two numbers of ranks are no curve
@@ -42,8 +42,8 @@ OF_THE_PAPER = {
 REDRAW = """
 import sys
 from pathlib import Path
-from ddl_core.analysis.redraw import redraw
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.records.paths import Tree
 redraw(Tree(Path(sys.argv[1])), figures=Path(sys.argv[2]))
 assert "torch" not in sys.modules
 assert not sys.modules["matplotlib.pyplot"].get_fignums()  # seaborn imports it

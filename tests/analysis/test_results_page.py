@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis import pages
-from ddl_core.analysis.redraw import redraw
-from ddl_core.records.paths import FIGURES, Tree, committed
+from ddl_tools.analysis import pages
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.records.paths import FIGURES, Tree, committed
 from tests.analysis.conftest import MakeRun
 from tests.analysis.emulated import emulate
 

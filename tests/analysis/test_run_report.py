@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddl_core.analysis.run_report import run_figure, run_table
+from ddl_tools.analysis.run_report import run_figure, run_table
 from tests.analysis.conftest import MakeRun, epoch_row
 
 LOADED = [epoch_row(epoch, loss=None, top1=None, top5=None, lr=None) for epoch in range(3)]

@@ -5,11 +5,11 @@ import re
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.seed_papers import PAPERS, read_seeds
 from ddl_core.errors import DataError
-from ddl_core.records.paths import PROJECT
-from ddl_core.spec.registry import LIBRARIES, MODELS, STRATEGIES
+from ddl_core.registry import LIBRARIES, MODELS, STRATEGIES
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.seed_papers import PAPERS, read_seeds
+from ddl_tools.records.paths import PROJECT
 
 SEEDS = read_seeds()
 CLAIMS = read_paper().claims.query("paper != 'aach2023'").drop_duplicates(["paper", "statement"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddl_core.analysis import tables
+from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.spec.run import RunSpec
+from ddl_tools.analysis import tables
+from ddl_tools.records.paths import RunFiles, Tree
 from tests.analysis.conftest import MakeRun, epoch_row, turned
 
 

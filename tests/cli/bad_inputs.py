@@ -14,9 +14,9 @@ import click
 import yaml
 from click.testing import CliRunner
 
-from ddl_core.cli import main
-from ddl_core.processes import import_path
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.cli import main
+from ddl_tools.processes import import_path
 from tests.launch.running import TINY
 from tests.pictures import write_pictures
 
@@ -285,7 +285,7 @@ def in_process(bad: BadInput) -> tuple[str, str]:
 
 def as_process(bad: BadInput) -> tuple[str, str]:
     """Call `ddl` as a process of its own; return the outcome and what was said."""
-    command = [sys.executable, "-m", "ddl_core.cli", *bad.command, *bad.words]
+    command = [sys.executable, "-m", "ddl_tools.cli", *bad.command, *bad.words]
     try:
         done = subprocess.run(
             [os.fsencode(word) for word in command],

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main
+from ddl_tools.cli import main
 
 
 def ddl(*words: object) -> Result:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main, study
-from ddl_core.launch import study as running
-from ddl_core.records.ledger import exclusive, ledger
-from ddl_core.records.paths import RunFiles, Tree, results
-from ddl_core.records.run import RunRecord, read_record
-from ddl_core.spec.registry import STRATEGIES
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_core.config import RunSpec
+from ddl_core.registry import STRATEGIES
+from ddl_tools.cli import main, study
+from ddl_tools.launch import study as running
+from ddl_tools.records.ledger import exclusive, ledger
+from ddl_tools.records.paths import RunFiles, Tree, results
+from ddl_tools.records.run import RunRecord, read_record
+from ddl_tools.study import Study
 from tests.cli.bad_inputs import commands
 from tests.launch.running import finish, study_file
 
@@ -34,7 +34,7 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
 
 
 def test_starting_the_command_line_imports_nothing_slow() -> None:
-    code = f"import sys, ddl_core.cli; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import sys, ddl_tools.cli; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -111,13 +111,13 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")  # a dry run refuses what the run would refuse
     shown = ddl("run", "--dry-run", "--strategy", "ddp", "--gpus-per-node", 2)
     assert shown.exit_code == 0
-    assert f"2 x {shlex.quote(sys.executable)} -m ddl_core.rank.worker" in shown.output
+    assert f"2 x {shlex.quote(sys.executable)} -m ddl_tools.rank.worker" in shown.output
     path = study_file(tmp_path, classes=[5, 7])
     for command in ("run", "resume"):
         shown = ddl("study", command, path, "--dry-run")
         assert shown.exit_code == 0
         assert "2 runs: 2 missing" in shown.output
-        assert shown.output.count("-m ddl_core.rank.worker") == 2
+        assert shown.output.count("-m ddl_tools.rank.worker") == 2
     assert ddl("study", "plan", path, "--dry-run").exit_code == 0
     assert not results().root.exists()
 
@@ -177,7 +177,7 @@ def test_watching_reads_a_run_again_only_once_it_has_changed(
                 finish(item.directory)
 
     looks: list[int] = []
-    monkeypatch.setattr("ddl_core.records.ledger.read_record", note)
+    monkeypatch.setattr("ddl_tools.records.ledger.read_record", note)
     monkeypatch.setattr(study.time, "sleep", turn)
     result = ddl("study", "status", path, "--watch")
     assert result.exit_code == 0, result.output
@@ -194,7 +194,7 @@ def test_a_dry_run_shows_the_others_where_a_framework_is_missing(
     path = study_file(tmp_path, strategy=["ddp", "horovod"], gpus_per_node=2)
     shown = ddl("study", "run", path, "--dry-run")
     assert shown.exit_code == 0, shown.output
-    assert "-m ddl_core.rank.worker" in shown.output
+    assert "-m ddl_tools.rank.worker" in shown.output
     assert "no-such-package" in shown.output
     alone = ddl("run", "--dry-run", "--strategy", "horovod", "--gpus-per-node", 2)
     assert alone.exit_code == 0, alone.output

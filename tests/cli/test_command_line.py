@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.launch.plan import pending
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import read_record
-from ddl_core.spec.study import Study
+from ddl_tools.launch.plan import pending
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import read_record
+from ddl_tools.study import Study
 from tests.launch.fixtures import Start
 from tests.launch.running import ENDLESS, TINY, is_training, processes_of, study_file, wait_for
 
@@ -20,14 +20,16 @@ pytestmark = [pytest.mark.notebook, pytest.mark.multiprocess]
 def test_a_run_from_the_command_line(start: Start) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
     options.append("--epochs=2")
-    said, errors = (caller := start("-m", "ddl_core.cli", "run", *options)).communicate(timeout=120)
+    said, errors = (caller := start("-m", "ddl_tools.cli", "run", *options)).communicate(
+        timeout=120
+    )
     assert caller.returncode == 0, errors
     assert re.search(r"^completed: \d+\.\d images/s in 1 warm epoch$", said, re.MULTILINE)
     (run_dir,) = results().study("adhoc").iterdir()
     assert read_record(run_dir).status == "completed"
     assert "completed, attempts: 1" in RunFiles(run_dir).notebook.read_text()
     before = RunFiles(run_dir).record.read_bytes()
-    caller = start("-m", "ddl_core.cli", "run", *options)
+    caller = start("-m", "ddl_tools.cli", "run", *options)
     _, errors = caller.communicate(timeout=120)
     assert caller.returncode == 1
     assert "is complete and will not be run again" in errors
@@ -39,7 +41,7 @@ def test_a_study_survives_a_failed_run_and_redoes_nothing(
     start: Start,
 ) -> None:
     path = study_file(tmp_path, gpus_per_node=[4096, 1], strategy="ddp")
-    command = ("-m", "ddl_core.cli", "study", "run", str(path))
+    command = ("-m", "ddl_tools.cli", "study", "run", str(path))
     _, errors = (caller := start(*command)).communicate(timeout=200)
     assert caller.returncode == 1, errors
     assert "1 of 2 runs are not complete" in errors
@@ -60,7 +62,7 @@ def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(
     start: Start,
 ) -> None:
     path = study_file(tmp_path, **{**ENDLESS, "classes": [5, 7]})
-    caller = start("-m", "ddl_core.cli", "study", "run", str(path))
+    caller = start("-m", "ddl_tools.cli", "study", "run", str(path))
     items = ledger(Study.load(path), results())
     wait_for(lambda: any(is_training(item.directory) for item in items), "the first step")
     caller.send_signal(number)
@@ -80,7 +82,7 @@ def test_a_killed_study_leaves_nothing_behind(
     start: Start,
 ) -> None:
     path = study_file(tmp_path, **ENDLESS)
-    caller = start("-m", "ddl_core.cli", "study", "run", str(path))
+    caller = start("-m", "ddl_tools.cli", "study", "run", str(path))
     (item,) = ledger(Study.load(path), results())
     wait_for(lambda: is_training(item.directory), "the first step")
     caller.kill()

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.datasets.convert import plan_conversion
-from ddl_core.datasets.sample import make_sample
+from ddl_tools.datasets.convert import plan_conversion
+from ddl_tools.datasets.sample import make_sample
 
 
 @pytest.fixture(scope="session")

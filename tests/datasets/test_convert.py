@@ -12,13 +12,14 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from ddl_core.datasets import convert, output, shards
-from ddl_core.datasets.convert import make_indices, plan_conversion, shuffled
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.output import parallel
-from ddl_core.datasets.shards import DESCRIPTION, index_path, read_description, read_index
-from ddl_core.datasets.tfrecord import Example, read_records
+from ddl_core.data import shards
+from ddl_core.data.folder import list_images
+from ddl_core.data.shards import DESCRIPTION, index_path, read_description, read_index
+from ddl_core.data.tfrecord import Example, read_records
 from ddl_core.errors import DataError
+from ddl_tools.datasets import convert, output
+from ddl_tools.datasets.convert import make_indices, plan_conversion, shuffled
+from ddl_tools.datasets.output import parallel
 
 REALLY = convert._make_shard
 SHARDS = {"train_shards": 3, "val_shards": 2}
@@ -160,7 +161,7 @@ def test_killed_conversion_continues(finished_sample, finished_records, tmp_path
     folder = tmp_path / "r"
     code = (
         "import os, signal\n"
-        "from ddl_core.datasets import convert\n"
+        "from ddl_tools.datasets import convert\n"
         "left = iter(range(26))\n"  # two shards of 11, and a part of the third
         "real = convert.frame\n"
         "def frame(data):\n"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.datasets.photos import (
+from ddl_core.errors import NotInstalledError
+from ddl_tools.datasets.photos import (
     CLASSES,
     LONGEST_SIDE,
     PHOTOS,
@@ -15,7 +16,6 @@ from ddl_core.datasets.photos import (
     make_crop,
     photo_path,
 )
-from ddl_core.errors import NotInstalledError
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from ddl_core.datasets.shards import index_path, list_records
-from ddl_core.datasets.tfrecord import ENCODED, LABEL
+from ddl_core.data.shards import index_path, list_records
+from ddl_core.data.tfrecord import ENCODED, LABEL
 
 pytestmark = pytest.mark.slow
 

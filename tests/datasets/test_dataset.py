@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets import dataset, folder, shards
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.shards import list_records
+from ddl_core.data import dataset, folder, shards
+from ddl_core.data.folder import list_images
+from ddl_core.data.shards import list_records
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets.folder import ImageList, list_images, scan
+from ddl_core.data.folder import ImageList, list_images, scan
 from ddl_core.errors import DataError
 
 
@@ -46,7 +46,7 @@ def test_order_labels_and_names(split):
 
 @pytest.mark.slow
 def test_the_order_is_that_of_torchvision(split):
-    vision = pytest.importorskip("ddl_core.train.vision")
+    vision = pytest.importorskip("ddl_core.vision")
     del vision  # makes `import torchvision` work on every build of torch
     from torchvision.datasets import ImageFolder
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.datasets import sample as sample_module
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.output import unfinished
-from ddl_core.datasets.photos import CLASSES
-from ddl_core.datasets.sample import MANIFEST, make_sample, read_manifest
+from ddl_core.data.folder import list_images
 from ddl_core.errors import DataError
+from ddl_tools.datasets import sample as sample_module
+from ddl_tools.datasets.output import unfinished
+from ddl_tools.datasets.photos import CLASSES
+from ddl_tools.datasets.sample import MANIFEST, make_sample, read_manifest
 
 REALLY = sample_module._make_image
 SMALL = {"train_per_class": 2, "val_per_class": 1, "progress": False, "processes": 1}
@@ -141,7 +141,7 @@ def test_images_of_other_settings_are_not_mixed(tmp_path, monkeypatch, finished_
 def test_killed_making_continues(tmp_path, finished_sample):
     folder = tmp_path / "s"
     code = (
-        "from ddl_core.datasets.sample import make_sample\n"
+        "from ddl_tools.datasets.sample import make_sample\n"
         f"make_sample({str(folder)!r}, train_per_class=2, val_per_class=1, processes=2)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.datasets.convert import make_indices
-from ddl_core.datasets.dataset import EncodedDataset
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.shards import RecordList, index_path, is_record_folder, list_records
-from ddl_core.datasets.tfrecord import ENCODED, LABEL, example, frame
+from ddl_core.data.dataset import EncodedDataset
+from ddl_core.data.folder import list_images
+from ddl_core.data.shards import RecordList, index_path, is_record_folder, list_records
+from ddl_core.data.tfrecord import ENCODED, LABEL, example, frame
 from ddl_core.errors import DataError
+from ddl_tools.datasets.convert import make_indices
 from tests.datasets.published import write_published
 
 IMAGENET = 1_281_167

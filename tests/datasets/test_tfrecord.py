@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from ddl_core.datasets import tfrecord
-from ddl_core.datasets.shards import absent, shard_name, shards_in
-from ddl_core.datasets.tfrecord import (
+from ddl_core.data import tfrecord
+from ddl_core.data.shards import absent, shard_name, shards_in
+from ddl_core.data.tfrecord import (
     ENCODED,
     LABEL,
     Example,

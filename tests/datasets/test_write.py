@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from ddl_core.cli import main
-from ddl_core.datasets import PUBLIC_SETS
-from ddl_core.datasets.folder import list_images
-from ddl_core.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
-from ddl_core.datasets.write import write_function
+from ddl_core.data.folder import list_images
 from ddl_core.errors import DataError, NotInstalledError, SpecError
+from ddl_tools.cli import main
+from ddl_tools.datasets import PUBLIC_SETS
+from ddl_tools.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
+from ddl_tools.datasets.write import write_function
 
 OWN = """
 from pathlib import Path

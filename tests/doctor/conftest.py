@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main
-from ddl_core.doctor import machine
-from ddl_core.doctor.finding import Finding
+from ddl_tools.cli import main
+from ddl_tools.doctor import machine
+from ddl_tools.doctor.finding import Finding
 from tests.launch.stand_ins import StandIns
 
 NODES = """\

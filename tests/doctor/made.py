@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ddl_core.doctor.examination import judge
-from ddl_core.doctor.finding import Finding
-from ddl_core.records.paths import results
-from ddl_core.records.probe import AllReduce, Answer, Interface, ProbeRecord, Reading
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.doctor.examination import judge
+from ddl_tools.doctor.finding import Finding
+from ddl_tools.records.paths import results
+from ddl_tools.records.probe import AllReduce, Answer, Interface, ProbeRecord, Reading
 
 LOOPBACK = Interface(name="lo", addresses=["127.0.0.1"], speed_mbit_per_s=None)
 ETHERNET = Interface(name="eth0", addresses=["10.0.0.1"], speed_mbit_per_s=1000)

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from ddl_core.doctor.probe.__main__ import Probe, main
-from ddl_core.records.probe import read_answers
+from ddl_tools.doctor.probe.__main__ import Probe, main
+from ddl_tools.records.probe import read_answers
 
 
 def wait_for_the_other(directory: Path, probe: Probe) -> None:

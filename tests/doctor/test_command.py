@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddl_core.doctor import machine, probes
-from ddl_core.emulation import nodes
 from ddl_core.errors import LaunchError
-from ddl_core.records.paths import results
-from ddl_core.records.probe import read_probe, write_probe
-from ddl_core.records.run import Failure
+from ddl_tools.doctor import machine, probes
+from ddl_tools.emulation import nodes
+from ddl_tools.records.paths import results
+from ddl_tools.records.probe import read_probe, write_probe
+from ddl_tools.records.run import Failure
 from tests.doctor.conftest import NODES, Doctor, findings
 from tests.doctor.made import answer, record
 from tests.launch.stand_ins import StandIns
@@ -123,7 +123,7 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
 ) -> None:
     result = doctor("--site", "localtest", "--ranks", 2, "--dry-run", "--data", images)
     assert result.exit_code == 0, result.output
-    for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_core.launch.slurm.job"):
+    for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_tools.launch.slurm.job"):
         assert words in result.output
     assert "Ready for localtest: yes" in result.output
     assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
@@ -133,7 +133,7 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
     login_node.add("sinfo", status=1)
     shown = doctor("--ranks", 2, "--dry-run", "--data", images)
     assert "2 x " in shown.output
-    assert "-m ddl_core.doctor.probe" in shown.output
+    assert "-m ddl_tools.doctor.probe" in shown.output
     assert not results().probes.exists()
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ddl_core.doctor.placement import span
-from ddl_core.records.probe import Answer, Folder
-from ddl_core.records.run import Failure
+from ddl_tools.doctor.placement import span
+from ddl_tools.records.probe import Answer, Folder
+from ddl_tools.records.run import Failure
 from tests.doctor.made import ETHERNET, INFINIBAND, LOOPBACK, READING, answer, judged, record
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.doctor import login_node
-from ddl_core.doctor.finding import Finding
-from ddl_core.launch.slurm.site import Site
-from ddl_core.records.paths import results
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.doctor import login_node
+from ddl_tools.doctor.finding import Finding
+from ddl_tools.launch.slurm.site import Site
+from ddl_tools.records.paths import results
 from tests.doctor.conftest import NODES
 from tests.launch.fixtures import Mount
 from tests.launch.stand_ins import StandIns

@@ -6,10 +6,10 @@ from importlib import metadata
 
 import pytest
 
-from ddl_core.doctor import machine
-from ddl_core.doctor.finding import Finding, subjects, text
-from ddl_core.doctor.machine import ask, examine_packages
-from ddl_core.launch import interpreters
+from ddl_tools.doctor import machine
+from ddl_tools.doctor.finding import Finding, subjects, text
+from ddl_tools.doctor.machine import ask, examine_packages
+from ddl_tools.launch import interpreters
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ import psutil
 import pytest
 from PIL import Image
 
-from ddl_core.doctor.examination import judge
-from ddl_core.doctor.finding import Finding
-from ddl_core.doctor.probe import place
-from ddl_core.doctor.probe.collective import SIZES
-from ddl_core.doctor.probes import plan_probe, probe_name, run_probe
+from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
-from ddl_core.launch import measuring, ranks
-from ddl_core.records.ledger import plan_one
-from ddl_core.records.paths import ProbeFiles, Tree
-from ddl_core.records.probe import ProbeRecord, read_probe, write_probe
-from ddl_core.spec.run import RunSpec
+from ddl_tools.doctor.examination import judge
+from ddl_tools.doctor.finding import Finding
+from ddl_tools.doctor.probe import place
+from ddl_tools.doctor.probe.collective import SIZES
+from ddl_tools.doctor.probes import plan_probe, probe_name, run_probe
+from ddl_tools.launch import measuring, ranks
+from ddl_tools.records.ledger import plan_one
+from ddl_tools.records.paths import ProbeFiles, Tree
+from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
 from tests.doctor.made import answer, record
 
 IMAGES = 6  # of each class and split

@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from ddl_core.emulation import compute
-from ddl_core.emulation.compute import MIN_FACTOR, SimulatedCompute
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.emulation import compute
+from ddl_tools.emulation.compute import MIN_FACTOR, SimulatedCompute
 from tests.fields import EMULATED
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddl_core.emulation import local_slurm, namespaces
-from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.errors import NotInstalledError
-from ddl_core.processes import import_path
+from ddl_tools.emulation import local_slurm, namespaces
+from ddl_tools.emulation.local_slurm import EmulatedSlurm
+from ddl_tools.processes import import_path
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
-MODULE = ("-m", "ddl_core.emulation.local_slurm")
+MODULE = ("-m", "ddl_tools.emulation.local_slurm")
 on_slurm = pytest.mark.slurm
 
 

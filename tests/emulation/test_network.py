@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.emulation.compute import of_this_rank
-from ddl_core.emulation.network import GRADIENT
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.models import drawn, resnet50
+from ddl_core.config import RunSpec
+from ddl_core.models import drawn, resnet50
+from ddl_tools.emulation.compute import of_this_rank
+from ddl_tools.emulation.network import GRADIENT
 from tests.fields import EMULATED
 
 

@@ -10,23 +10,23 @@ from typing import Any
 import psutil
 import pytest
 
-from ddl_core.emulation import namespaces
-from ddl_core.emulation.nodes import check_support
-from ddl_core.emulation.validity import sent_bytes
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
-from ddl_core.launch import preflight
-from ddl_core.launch.plan import plan_run
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.processes import import_path
-from ddl_core.records.paths import results
-from ddl_core.records.run import Emulation, RunRecord, read_epochs, read_record
-from ddl_core.spec.registry import require
-from ddl_core.spec.run import RunSpec
+from ddl_core.registry import require
+from ddl_tools.emulation import namespaces
+from ddl_tools.emulation.nodes import check_support
+from ddl_tools.emulation.validity import sent_bytes
+from ddl_tools.launch import preflight
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.processes import import_path
+from ddl_tools.records.paths import results
+from ddl_tools.records.run import Emulation, RunRecord, read_epochs, read_record
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
 from tests.launch.running import is_training, processes_of, rank_process, wait_for
 
-CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 LINK_MBIT = 25
 STEP_MS = 300
 
@@ -75,8 +75,8 @@ def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
 
 RATES = """
 import json, sys
-from ddl_core.emulation.link_rates import measured_mbit
-from ddl_core.emulation.nodes import Wiring, build
+from ddl_tools.emulation.link_rates import measured_mbit
+from ddl_tools.emulation.nodes import Wiring, build
 nodes, link, uplink = map(int, sys.argv[1:])
 print(json.dumps(measured_mbit(build(Wiring("ddp", nodes, 1, link, uplink)), link)))
 """
@@ -104,7 +104,7 @@ def test_links_carry_what_is_asked_in_both_directions() -> None:
 
 TWO_TO_ONE = """
 import socket, sys, threading, time
-from ddl_core.emulation.nodes import Wiring, build
+from ddl_tools.emulation.nodes import Wiring, build
 one, other, target = build(Wiring("ddp", 3, 1, int(sys.argv[1]), 0))
 with target.entered():
     listening = socket.create_server((target.address, 0))
@@ -197,12 +197,12 @@ def _weights_of_the_mean(record: RunRecord) -> str:
     """Return the hash of the weights after steps with the mean of both ranks' gradients."""
     import torch
 
-    from ddl_core.emulation.compute import of_this_rank
-    from ddl_core.emulation.network import GRADIENT
-    from ddl_core.spec.schedules import learning_rate
-    from ddl_core.train.checkpoint import weights_sha256
-    from ddl_core.train.models import drawn
-    from ddl_core.train.optim import make_optimizer, set_learning_rate
+    from ddl_core.checkpoint import weights_sha256
+    from ddl_core.models import drawn
+    from ddl_core.optim import make_optimizer, set_learning_rate
+    from ddl_core.schedules import learning_rate
+    from ddl_tools.emulation.compute import of_this_rank
+    from ddl_tools.emulation.network import GRADIENT
 
     spec = record.spec
     of_this_rank.cache_clear()
@@ -267,7 +267,7 @@ FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 
 @in_a_box
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
-    code = "from ddl_core.emulation.nodes import check_support; check_support()"
+    code = "from ddl_tools.emulation.nodes import check_support; check_support()"
     done = subprocess.run(
         [
             *("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"),

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from ddl_core.emulation import validity
-from ddl_core.emulation.counters import EpochCounters, write_counters, write_links
-from ddl_core.emulation.validity import (
+from ddl_core.config import RunSpec
+from ddl_core.errors import RecordError
+from ddl_tools.emulation import validity
+from ddl_tools.emulation.counters import EpochCounters, write_counters, write_links
+from ddl_tools.emulation.validity import (
     broken_rules,
     sent_bytes,
     warnings,
 )
-from ddl_core.errors import RecordError
-from ddl_core.records.paths import BoxFiles
-from ddl_core.records.run import EMULATION, Emulation, RunRecord
-from ddl_core.spec.run import RunSpec
+from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.run import EMULATION, Emulation, RunRecord
 from tests.fields import EMULATED
 
 BYTES = 1_600_000

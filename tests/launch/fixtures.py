@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.emulation.local_slurm import EmulatedSlurm, running
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.processes import import_path
+from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
+from ddl_tools.processes import import_path
 from tests.launch.running import wait_for
 from tests.launch.slurm.faults import idle_nodes, mend
 from tests.launch.stand_ins import StandIns

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddl_core.records.run import read_record, write_record
+from ddl_tools.records.run import read_record, write_record
 
 directory = Path(sys.argv[1])
 record = read_record(directory)

@@ -4,8 +4,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ddl_core.rank import worker
-from ddl_core.train.loaders.synthetic import Synthetic
+from ddl_core.loaders.synthetic import Synthetic
+from ddl_tools.rank import worker
 
 LATE_S = 7.0
 iterate = Synthetic.__iter__

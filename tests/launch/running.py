@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 import yaml
 
-from ddl_core.launch.plan import plan_run
-from ddl_core.processes import TOKEN
-from ddl_core.records.paths import results
-from ddl_core.records.progress import read_progress
-from ddl_core.records.run import Attempt, EpochRecord, append_epoch, read_record, write_record
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.processes import TOKEN
+from ddl_tools.records.paths import results
+from ddl_tools.records.progress import read_progress
+from ddl_tools.records.run import Attempt, EpochRecord, append_epoch, read_record, write_record
 
 TINY: dict[str, Any] = {
     "loader": "synthetic",

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.launch import commands, ranks
-from ddl_core.launch.commands import Allocation
-from ddl_core.launch.diagnose import rank_log
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import read_record
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch import commands, ranks
+from ddl_tools.launch.commands import Allocation
+from ddl_tools.launch.diagnose import rank_log
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.provenance import available_cores
+from ddl_tools.records.run import read_record
 from tests.launch.fixtures import Start
 from tests.launch.running import ENDLESS, free_port, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
 two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
 TWO_BY_FOUR = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4)
-CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 
 
 @pytest.fixture

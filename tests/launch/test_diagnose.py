@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.launch.diagnose import diagnose, launcher_log, rank_log, tail
-from ddl_core.records.paths import RunFiles
+from ddl_tools.launch.diagnose import diagnose, launcher_log, rank_log, tail
+from ddl_tools.records.paths import RunFiles
 
 # What the leader of the ranks says of two that ended at one time.
 SUMMARY = "rank 0 ended with {first}\nrank 3 ended with {second}\n"

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.launch import diagnose, fork_server
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.processes import import_path
-from ddl_core.rank import recorder
-from ddl_core.records.failures import REMEDIES, Category, classify, remedy
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import Failure, read_record, write_record
+from ddl_tools.launch import diagnose, fork_server
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.processes import import_path
+from ddl_tools.rank import recorder
+from ddl_tools.records.failures import REMEDIES, Category, classify, remedy
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import Failure, read_record, write_record
 from tests.launch.fixtures import Start
 from tests.launch.running import free_port, planned
 
@@ -99,7 +99,7 @@ def small_memory() -> Iterator[Path]:
 @pytest.mark.multiprocess
 def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path) -> None:
     run_dir = planned(local_batch_size=512, train_images=512, image_size=224)
-    code = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+    code = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
     begin = f'echo $$ >{small_memory} && exec "$@"'
     # The ranks have to come from a server that is in this group as well.
     alone = {name: value for name, value in os.environ.items() if name != fork_server.ADDRESS}

@@ -16,15 +16,15 @@ import nbformat
 import psutil
 import pytest
 
-from ddl_core import processes
 from ddl_core.errors import LaunchError
-from ddl_core.launch import fork_server, forked_ranks, supervise
-from ddl_core.launch.commands import Command
-from ddl_core.launch.fork_server import ForkServer, Ranks
-from ddl_core.launch.forked_ranks import read_early
-from ddl_core.launch.notebook import execute
-from ddl_core.private import PREFIX
-from ddl_core.processes import import_path
+from ddl_core.system import PREFIX
+from ddl_tools import processes
+from ddl_tools.launch import fork_server, forked_ranks, supervise
+from ddl_tools.launch.commands import Command
+from ddl_tools.launch.fork_server import ForkServer, Ranks
+from ddl_tools.launch.forked_ranks import read_early
+from ddl_tools.launch.notebook import execute
+from ddl_tools.processes import import_path
 from tests.launch.running import wait_for
 
 pytestmark = [pytest.mark.multiprocess]
@@ -119,7 +119,7 @@ def test_the_ranks_of_a_notebook_come_from_the_server_that_its_study_has(tmp_pat
 LOOKS_FOR_GPUS = """
 import sys, torch
 from importlib import import_module
-from ddl_core.launch.forked_ranks import PRELOADED
+from ddl_tools.launch.forked_ranks import PRELOADED
 for name in ("is_available", "device_count", "init"):
     setattr(torch.cuda, name, lambda: sys.exit("looked for a GPU"))
 for name in PRELOADED:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.rank import recorder
-from ddl_core.records import ledger
-from ddl_core.records.ledger import finish_run
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import Attempt, Failure, read_record, write_record
-from ddl_core.records.storage import RESERVE_BYTES, keep_room, now
-from ddl_core.spec.gate import cannot_write
+from ddl_core.files import cannot_write
+from ddl_tools.rank import recorder
+from ddl_tools.records import ledger
+from ddl_tools.records.ledger import finish_run
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import Attempt, Failure, read_record, write_record
+from ddl_tools.records.storage import RESERVE_BYTES, keep_room, now
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 
@@ -87,7 +87,7 @@ def test_a_run_on_a_disk_that_fills_up_ends_as_failed_and_says_so(
     disk = mount("size=1100m")  # a run wants 1 GB at its start; nothing of it is used
     monkeypatch.setenv("DDL_RESULTS", str(disk))
     options = [f"--{name.replace('_', '-')}={value}" for name, value in ENDLESS.items()]
-    caller = start("-m", "ddl_core.cli", "run", *options)
+    caller = start("-m", "ddl_tools.cli", "run", *options)
     (directory,) = wait_for(lambda: list(results().study("adhoc").glob("*")), "the plan")
     wait_for(lambda: is_training(directory), "the first step")
     used = os.statvfs(disk)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddl_core import processes
-from ddl_core.launch import supervise
+from ddl_tools import processes
+from ddl_tools.launch import supervise
 from tests.launch.running import wait_for
 
 RANK = """

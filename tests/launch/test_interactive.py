@@ -11,16 +11,16 @@ from typing import Any
 import psutil
 import pytest
 
-from ddl_core import processes
+from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.launch import interactive
-from ddl_core.launch.interactive import Engines
-from ddl_core.launch.plan import plan_run
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.launch.screen import rank_table, training_rates
-from ddl_core.records.paths import results
-from ddl_core.records.run import read_epochs, read_record
-from ddl_core.spec.run import RunSpec
+from ddl_tools import processes
+from ddl_tools.launch import interactive
+from ddl_tools.launch.interactive import Engines
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.screen import rank_table, training_rates
+from ddl_tools.records.paths import results
+from ddl_tools.records.run import read_epochs, read_record
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
 from tests.launch.running import TINY, free_port, is_training, wait_for
@@ -237,8 +237,8 @@ def test_the_table_has_a_line_per_rank_and_the_sum() -> None:
 
 KILLED = """
 import sys, time
-from ddl_core.launch.interactive import Engines
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch.interactive import Engines
+from ddl_core.config import RunSpec
 engines = Engines(RunSpec.model_validate_json(sys.argv[1]))
 print(*(place["pid"] for place in engines.places), flush=True)
 time.sleep(600)

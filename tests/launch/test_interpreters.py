@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.launch import interpreters
-from ddl_core.launch.interpreters import COMMON, python_of, require, version
-from ddl_core.spec.registry import LIBRARIES
+from ddl_core.registry import LIBRARIES
+from ddl_tools.launch import interpreters
+from ddl_tools.launch.interpreters import COMMON, python_of, require, version
 
 OTHERS = [name for name in LIBRARIES if name != "torch"]
 

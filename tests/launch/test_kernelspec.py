@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from jupyter_client.manager import KernelManager
 
-from ddl_core.cli import main
-from ddl_core.launch.kernelspec import Kernel
-from ddl_core.launch.slurm.site import known_sites
-from ddl_core.records.paths import PROJECT
+from ddl_tools.cli import main
+from ddl_tools.launch.kernelspec import Kernel
+from ddl_tools.launch.slurm.site import known_sites
+from ddl_tools.records.paths import PROJECT
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     code = (
         "import json, os, sys, ddl_core; "
-        "from ddl_core.launch.commands import Allocation; "
+        "from ddl_tools.launch.commands import Allocation; "
         "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT']; "
         "assert 'SRUN_CPUS_PER_TASK' not in os.environ; "  # srun refuses an empty one
         "print(json.dumps([ddl_core.__file__, sys.executable, Allocation.current().srun, "

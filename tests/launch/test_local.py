@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError, RecordError
-from ddl_core.launch import local
-from ddl_core.launch.local import Local
-from ddl_core.launch.notebook import execute
-from ddl_core.launch.screen import screen
-from ddl_core.records.ledger import entry, exclusive
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.progress import read_progress
-from ddl_core.records.run import read_record, write_record
+from ddl_tools.launch import local
+from ddl_tools.launch.local import Local
+from ddl_tools.launch.notebook import execute
+from ddl_tools.launch.screen import screen
+from ddl_tools.records.ledger import entry, exclusive
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.progress import read_progress
+from ddl_tools.records.run import read_record, write_record
 from tests.launch.running import ENDLESS, planned, processes_of, wait_for
 
 
@@ -60,7 +60,7 @@ def test_what_the_notebook_could_not_record_is_recorded(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise LaunchError("the kernel did not start")
 
-    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", fail)
+    monkeypatch.setattr("ddl_tools.launch.notebook.write_lab_book", fail)
     run_dir = planned()
     with pytest.raises(LaunchError, match="the kernel did not start"):
         Local().submit(run_dir).wait(timeout=10)
@@ -83,7 +83,7 @@ def test_a_run_that_is_stopped_before_its_ranks_start_has_not_failed(
         asked.wait(10)
         raise error
 
-    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", die)
+    monkeypatch.setattr("ddl_tools.launch.notebook.write_lab_book", die)
     run_dir = planned()
     job = Local().submit(run_dir)
     job.interrupt()
@@ -102,7 +102,7 @@ def test_what_cannot_be_recorded_is_told_and_ends_no_thread_with_a_traceback(
     def refuse(*_: object) -> None:
         raise RecordError("the disk is full")
 
-    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", fail)
+    monkeypatch.setattr("ddl_tools.launch.notebook.write_lab_book", fail)
     monkeypatch.setattr(local, "finish_run", refuse)
     with pytest.raises(RecordError, match="the disk is full"):
         Local().submit(planned()).wait(timeout=10)
@@ -115,7 +115,7 @@ def test_a_complete_run_stays_complete_if_its_report_fails(
         write_record(run_dir, read_record(run_dir).model_copy(update={"status": "completed"}))
         raise DDLError("no figure")
 
-    monkeypatch.setattr("ddl_core.launch.notebook.write_lab_book", complete)
+    monkeypatch.setattr("ddl_tools.launch.notebook.write_lab_book", complete)
     assert Local().submit(planned()).wait(timeout=10).status == "completed"
     assert "no figure" in capsys.readouterr().err
 

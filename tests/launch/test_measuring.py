@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError
-from ddl_core.launch import measuring
-from ddl_core.processes import import_path
+from ddl_tools.launch import measuring
+from ddl_tools.processes import import_path
 from tests.launch.running import wait_for
 
 HOLDER = """
 import time
-from ddl_core.launch import measuring
+from ddl_tools.launch import measuring
 with measuring.alone("study 'other'"):
     print("held", flush=True)
     time.sleep(300)
@@ -103,7 +103,9 @@ def test_who_waits_can_be_interrupted(holder: "subprocess.Popen[str]", press: No
 
 
 def test_what_a_holder_starts_measures_under_its_lock(lock: Path) -> None:
-    code = "from ddl_core.launch import measuring\nwith measuring.alone('a run of it'): print('in')"
+    code = (
+        "from ddl_tools.launch import measuring\nwith measuring.alone('a run of it'): print('in')"
+    )
     with measuring.alone("study 'one'"), measuring.alone("its own run"):
         done = subprocess.run(
             [sys.executable, "-c", code],

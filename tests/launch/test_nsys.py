@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.launch import nsys, ranks
-from ddl_core.launch.commands import Allocation, words_of_step
-from ddl_core.launch.slurm import script
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.paths import PROJECT, RunFiles
-from ddl_core.records.run import read_epochs, read_record
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch import nsys, ranks
+from ddl_tools.launch.commands import Allocation, words_of_step
+from ddl_tools.launch.slurm import script
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.records.paths import PROJECT, RunFiles
+from ddl_tools.records.run import read_epochs, read_record
 from tests.launch.running import planned
 
 GOLDEN = Path(__file__).parent / "nsys"
 RUN_DIR = Path("/shared/results/runs/nsys/a run")
-RANK = ["/shared/venv/python", "-m", "ddl_core.rank.worker", str(RUN_DIR)]
+RANK = ["/shared/venv/python", "-m", "ddl_tools.rank.worker", str(RUN_DIR)]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "juwels_booster-2": ("juwels_booster", {"strategy": "ddp", "nodes": 2, "gpus_per_node": 4}),
     "perlmutter-1": ("perlmutter", {"strategy": "horovod", "gpus_per_node": 4}),
@@ -96,4 +96,4 @@ def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.M
     reports = nsys.folder(RunFiles(directory).logs / "attempt_0")
     started = {path.name: path.read_text() for path in reports.iterdir()}
     assert set(started) == {"rank.0.started", "rank.1.started"}
-    assert all(f"-m ddl_core.rank.worker {directory}" in text for text in started.values())
+    assert all(f"-m ddl_tools.rank.worker {directory}" in text for text in started.values())

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.launch.plan import plan_run
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.records.ledger import entry
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.progress import read_progress
-from ddl_core.records.run import read_epochs, read_record
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.ledger import entry
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.progress import read_progress
+from ddl_tools.records.run import read_epochs, read_record
 from tests.launch.fixtures import Start
 from tests.launch.running import TINY, processes_of
 
-CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 POLL_S = 0.01
 # Each phase takes tenths of a second, so that none is missed.
 FIELDS = {"train_images": 64, "eval_images": 200, "epochs": 3, "checkpoint_every": 1}

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, RecordError, SpecError
-from ddl_core.launch import preflight
-from ddl_core.launch.preflight import check_data, check_room, check_run
-from ddl_core.records.gpus import count
-from ddl_core.spec.run import RunSpec
+from ddl_core.gpus import count
+from ddl_tools.launch import preflight
+from ddl_tools.launch.preflight import check_data, check_room, check_run
 from tests.launch.fixtures import Mount
 from tests.launch.stand_ins import StandIns
 

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError, SpecError
-from ddl_core.launch import fork_server, preflight, ranks
-from ddl_core.launch.commands import Command
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.records.ledger import entry, exclusive
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.provenance import available_cores
-from ddl_core.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
-from ddl_core.records.storage import now, write_atomically
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.base import COLLECTIVE_TIMEOUT
+from ddl_core.strategies.base import COLLECTIVE_TIMEOUT
+from ddl_tools.launch import fork_server, preflight, ranks
+from ddl_tools.launch.commands import Command
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.ledger import entry, exclusive
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.provenance import available_cores
+from ddl_tools.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
+from ddl_tools.records.storage import now, write_atomically
 from tests.launch.fixtures import Mount, Start
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, rank_process, wait_for
 
-CALLER = "import sys; from ddl_core.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
+CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 
 two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
 
@@ -69,7 +69,7 @@ def test_what_preflight_finds_is_recorded() -> None:
 def test_the_command_says_what_each_rank_executes(tmp_path: Path) -> None:
     spec = RunSpec(strategy="ddp", gpus_per_node=2)
     command = ranks.command(spec, tmp_path, tmp_path / "logs")
-    assert str(command) == f"2 x {shlex.quote(sys.executable)} -m ddl_core.rank.worker {tmp_path}"
+    assert str(command) == f"2 x {shlex.quote(sys.executable)} -m ddl_tools.rank.worker {tmp_path}"
 
 
 @two_ranks

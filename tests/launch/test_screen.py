@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ddl_core.launch.screen import LogScreen, TerminalScreen, in_notebook, screen
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.progress import describe, fraction, read_progress
+from ddl_tools.launch.screen import LogScreen, TerminalScreen, in_notebook, screen
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.progress import describe, fraction, read_progress
 
 
 def state(**changes: Any) -> dict[str, Any]:

@@ -3,18 +3,18 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError, SpecError
-from ddl_core.launch import local
-from ddl_core.launch import plan as plan_module
-from ddl_core.launch import study as module
-from ddl_core.launch.plan import find_study, pending, plan_run
-from ddl_core.launch.study import run_study, summary
-from ddl_core.records.failures import remedy
-from ddl_core.records.ledger import Entry, exclusive, ledger, plan
-from ddl_core.records.paths import RunFiles, Tree, portable, results
-from ddl_core.records.run import Failure, RunRecord, read_record, write_record
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_tools.launch import local
+from ddl_tools.launch import plan as plan_module
+from ddl_tools.launch import study as module
+from ddl_tools.launch.plan import find_study, pending, plan_run
+from ddl_tools.launch.study import run_study, summary
+from ddl_tools.records.failures import remedy
+from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
+from ddl_tools.records.paths import RunFiles, Tree, portable, results
+from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
+from ddl_tools.study import Study
 from tests.launch.running import TINY
 from tests.launch.stand_ins import StandIns
 from tests.pictures import write_pictures

@@ -14,19 +14,19 @@ from typing import Any
 import psutil
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted
-from ddl_core.launch import ranks, turns
-from ddl_core.launch.study import run_study
-from ddl_core.launch.turns import Room, free_bytes
-from ddl_core.processes import freeze, thaw
-from ddl_core.rank.turns import Turns
-from ddl_core.records.ledger import INTERRUPTED, ledger
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.progress import WAITING, read_progress
-from ddl_core.records.run import Turn, read_epochs, read_record
-from ddl_core.records.storage import write_atomically
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_tools.launch import ranks, turns
+from ddl_tools.launch.study import run_study
+from ddl_tools.launch.turns import Room, free_bytes
+from ddl_tools.processes import freeze, thaw
+from ddl_tools.rank.turns import Turns
+from ddl_tools.records.ledger import INTERRUPTED, ledger
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.progress import WAITING, read_progress
+from ddl_tools.records.run import Turn, read_epochs, read_record
+from ddl_tools.records.storage import write_atomically
+from ddl_tools.study import Study
 from tests.launch.running import TINY, planned, processes_of, wait_for
 from tests.launch.stand_ins import StandIns
 
@@ -167,7 +167,7 @@ def test_a_study_that_is_ended_leaves_nothing_and_goes_on(number: signal.Signals
     asked = study(train_images=64, epochs=40)
     path = results().root / "turns.yaml"
     write_atomically(path, asked.model_dump_json())
-    command = [sys.executable, "-m", "ddl_core.cli", "study", "run", str(path)]
+    command = [sys.executable, "-m", "ddl_tools.cli", "study", "run", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         folders = [item.directory for item in ledger(asked, results())]
         try:
@@ -238,7 +238,7 @@ def test_processes_are_frozen_and_thawed() -> None:
 def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1024**3
     free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
-    monkeypatch.setattr("ddl_core.launch.turns.free_bytes", lambda: next(free))
+    monkeypatch.setattr("ddl_tools.launch.turns.free_bytes", lambda: next(free))
     room = Room()
     two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
     assert room.fits(six)  # nothing is known yet

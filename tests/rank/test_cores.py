@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from ddl_core.rank import group as rank_cores
-from ddl_core.rank.group import affinity
+from ddl_core import group as rank_cores
+from ddl_core.group import affinity
 from tests.groups import ThreadGroup
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.rank import worker
-from ddl_core.records.paths import RunFiles
+from ddl_tools.rank import worker
+from ddl_tools.records.paths import RunFiles
 
 
 @pytest.fixture(autouse=True)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ddl_core.records.agreement import alarm, groups, statements
-from ddl_core.records.ledger import Entry, entry
-from ddl_core.records.paths import committed
-from ddl_core.records.run import DataInfo, RunRecord, read_record, write_record
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_tools.records.agreement import alarm, groups, statements
+from ddl_tools.records.ledger import Entry, entry
+from ddl_tools.records.paths import committed
+from ddl_tools.records.run import DataInfo, RunRecord, read_record, write_record
 
 CPU = {"cpu": "Some CPU", "architecture": "x86_64", "device": "cpu", "accelerator": None}
 PROVENANCE = {"git_commit": "0123456789", "packages": {"torch": "2.13.0", "horovod": "0.28.1"}}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.records.damage import REMEDY, checked, examine, verify
-from ddl_core.records.ledger import entry
-from ddl_core.records.paths import RunFiles, committed, results
-from ddl_core.records.profiling import ProfileRecord, write_profile
-from ddl_core.records.run import EMULATION, Attempt, append_epoch, read_record, write_record
+from ddl_tools.records.damage import REMEDY, checked, examine, verify
+from ddl_tools.records.ledger import entry
+from ddl_tools.records.paths import RunFiles, committed, results
+from ddl_tools.records.profiling import ProfileRecord, write_profile
+from ddl_tools.records.run import EMULATION, Attempt, append_epoch, read_record, write_record
 from tests.analysis.emulated import facts
 from tests.fields import EMULATED
 from tests.launch.running import finish, line, planned

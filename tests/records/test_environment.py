@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.records.environment import told
+from ddl_tools.records.environment import told
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ddl_core.records.profiling import intersect, length, subtract, union
+from ddl_tools.records.profiling import intersect, length, subtract, union
 
 GRID = 60
 

@@ -5,7 +5,7 @@ Issues are GitHub's. "DALI 2.4.0" and "nvJPEG 13.3" are the symbols of the insta
 
 import pytest
 
-from ddl_core.records.profiling import KINDS, kind
+from ddl_tools.records.profiling import KINDS, kind
 
 NAMES = {
     "allreduce": [

@@ -8,8 +8,8 @@ import pytest
 from filelock import FileLock
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
-from ddl_core.records.failures import remedy
-from ddl_core.records.ledger import (
+from ddl_tools.records.failures import remedy
+from ddl_tools.records.ledger import (
     counts,
     exclusive,
     is_locked,
@@ -18,9 +18,9 @@ from ddl_core.records.ledger import (
     put_aside,
     remedies,
 )
-from ddl_core.records.paths import RunFiles, Tree
-from ddl_core.records.run import Failure, read_record, write_record
-from ddl_core.spec.study import Study
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.run import Failure, read_record, write_record
+from ddl_tools.study import Study
 
 STUDY = Study(name="s", question="?", axes={"loader": ["native", "synthetic"]}, repeats=2)
 
@@ -147,7 +147,7 @@ def test_nobody_works_on_a_run_whose_lock_cannot_be_opened(tmp_path, monkeypatch
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     (tmp_path / ".lock").touch()
-    monkeypatch.setattr("ddl_core.records.ledger.FileLock", read_only)
+    monkeypatch.setattr("ddl_tools.records.ledger.FileLock", read_only)
     assert not is_locked(tmp_path)
 
 

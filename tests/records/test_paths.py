@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.records.paths import results
+from ddl_tools.records.paths import results
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from ddl_core.records import progress
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.progress import Progress, describe, read_progress
+from ddl_tools.records import progress
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.progress import Progress, describe, read_progress
 
 
 @pytest.fixture

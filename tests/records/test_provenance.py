@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl_core.records import provenance
+from ddl_tools.records import provenance
 
 
 def test_the_commit_is_told_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

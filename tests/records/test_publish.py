@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_core.records.ledger import find_study, write_study
-from ddl_core.records.paths import RunFiles, Tree, results
-from ddl_core.records.profiling import ProfileRecord, write_profile
-from ddl_core.records.publish import publish
-from ddl_core.records.run import read_record, write_record
-from ddl_core.spec.study import Study
+from ddl_tools.records.ledger import find_study, write_study
+from ddl_tools.records.paths import RunFiles, Tree, results
+from ddl_tools.records.profiling import ProfileRecord, write_profile
+from ddl_tools.records.publish import publish
+from ddl_tools.records.run import read_record, write_record
+from ddl_tools.study import Study
 from tests.launch.running import TINY, finish, planned
 
 

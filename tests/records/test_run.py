@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import (
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import (
     SCHEMA_VERSION,
     EpochRecord,
     Failure,
@@ -18,8 +19,7 @@ from ddl_core.records.run import (
     read_record,
     write_record,
 )
-from ddl_core.records.storage import write_atomically
-from ddl_core.spec.run import RunSpec
+from ddl_tools.records.storage import write_atomically
 
 
 def epoch_row(epoch: int, phase: str = "train", attempt: int = 0, **changes) -> EpochRecord:

@@ -6,16 +6,16 @@ from typing import get_args
 
 import pytest
 
-from ddl_core.rank.group import affinity
-from ddl_core.rank.timing import Spent
-from ddl_core.records.failures import Category
-from ddl_core.records.profiling import ProfileRecord, RankProfile, Shares
-from ddl_core.records.progress import Progress
-from ddl_core.records.provenance import host, provenance
-from ddl_core.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
-from ddl_core.spec.run import RunSpec
-from ddl_core.train import device
-from ddl_core.train.strategies.base import Single
+from ddl_core import device
+from ddl_core.config import RunSpec
+from ddl_core.group import affinity
+from ddl_core.strategies.base import Single
+from ddl_core.timing import Spent
+from ddl_tools.records.failures import Category
+from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
+from ddl_tools.records.progress import Progress
+from ddl_tools.records.provenance import host, provenance
+from ddl_tools.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
 

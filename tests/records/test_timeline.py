@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ddl_core.records.profiling import PARTS, Timeline, transfer_and_waiting
+from ddl_tools.records.profiling import PARTS, Timeline, transfer_and_waiting
 
 KINDS = ("compute", "collectives", "copies", "waits", "data", "calls")
 TICKS = 200

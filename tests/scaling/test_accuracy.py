@@ -1,8 +1,8 @@
 import pytest
 
-from ddl_core.records.paths import Tree
-from ddl_core.scaling.accuracy import MARGIN, of_paper, of_records
-from ddl_core.scaling.configuration import Span
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.accuracy import MARGIN, of_paper, of_records
+from ddl_tools.scaling.configuration import Span
 from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
 
 

@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import DataError, SpecError
-from ddl_core.records.paths import Tree
-from ddl_core.scaling import render
-from ddl_core.scaling.advise import Advice, Machine, Request, advise
-from ddl_core.scaling.measured import configurations, machine_name
-from ddl_core.scaling.options import Limits
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling import render
+from ddl_tools.scaling.advise import Advice, Machine, Request, advise
+from ddl_tools.scaling.measured import configurations, machine_name
+from ddl_tools.scaling.options import Limits
 from tests.analysis.conftest import MACHINE, MakeRun, make_run, tree  # noqa: F401
 from tests.scaling.test_options import configuration
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from ddl_core.errors import DataError
-from ddl_core.scaling.amdahl import (
+from ddl_tools.scaling.amdahl import (
     Observation,
     efficiency,
     fit_efficiency,
     fit_throughput,
     serial_part,
 )
-from ddl_core.scaling.paper import BASE, base_time_s, stated
+from ddl_tools.scaling.paper import BASE, base_time_s, stated
 
 SERIAL = 0.01
 RANKS = (4, 16, 64, 256)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.scaling.communication import (
+from ddl_tools.scaling.communication import (
     Exchange,
     Gradients,
     Network,
@@ -18,7 +19,6 @@ from ddl_core.scaling.communication import (
     ring,
     tree,
 )
-from ddl_core.spec.run import RunSpec
 
 NET = Network(20e9, 5e-6, 200e9, 1e-6, 4)
 RANKS = 2.0 ** np.arange(21)

@@ -4,11 +4,11 @@ import statistics
 
 import pytest
 
-from ddl_core.emulation.nodes import ON_THE_WIRE
 from ddl_core.errors import DataError
-from ddl_core.records.paths import Tree
-from ddl_core.scaling.communication import Exchange, Network, exposed_s
-from ddl_core.scaling.emulated import read_runs, validate
+from ddl_tools.emulation.nodes import ON_THE_WIRE
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.communication import Exchange, Network, exposed_s
+from ddl_tools.scaling.emulated import read_runs, validate
 from tests.analysis.conftest import MakeRun, make_run, tree  # noqa: F401
 from tests.analysis.emulated import emulate
 

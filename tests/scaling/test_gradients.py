@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ddl_core.emulation.layers import layers
 from ddl_core.errors import SpecError
-from ddl_core.scaling.communication import resnet
+from ddl_tools.emulation.layers import layers
+from ddl_tools.scaling.communication import resnet
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import pytest
 
 from ddl_core.errors import SpecError
-from ddl_core.scaling.accuracy import Accuracy
-from ddl_core.scaling.configuration import Configuration, Span
-from ddl_core.scaling.options import Limits, Option, nearest, options, pareto_front
+from ddl_tools.scaling.accuracy import Accuracy
+from ddl_tools.scaling.configuration import Configuration, Span
+from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
 IMAGES, BATCH = 36_000, 100
 ACCURACY = Accuracy(

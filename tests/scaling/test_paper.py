@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from ddl_core.scaling.configuration import Configuration
-from ddl_core.scaling.paper import (
+from ddl_core.config import IMAGENET_TRAIN_IMAGES
+from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.paper import (
     BASE,
     EPOCHS,
     ROUNDING_S,
@@ -15,7 +16,6 @@ from ddl_core.scaling.paper import (
     read_rows,
     stated,
 )
-from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES
 
 IMAGES = EPOCHS * IMAGENET_TRAIN_IMAGES
 EVERY = [(model, one) for model in ("resnet50", "resnet152") for one in configurations(model)]

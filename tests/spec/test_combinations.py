@@ -2,12 +2,12 @@
 
 import pytest
 
+from ddl_core.combinations import check
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.records.paths import Tree
-from ddl_core.records.run import RunRecord, read_record, write_record
-from ddl_core.spec.combinations import check
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import RunRecord, read_record, write_record
+from ddl_tools.study import Study
 
 REFUSED = [
     ("ddp", {"ddp_static_graph": True, "accumulation": 2}, "accumulation = 1"),

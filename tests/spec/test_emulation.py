@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.records.paths import Tree, committed
-from ddl_core.records.run import read_record
-from ddl_core.spec.run import RunSpec
+from ddl_tools.records.paths import Tree, committed
+from ddl_tools.records.run import read_record
 from tests.fields import EMULATED, is_of_the_box
 
 BOX_FIELDS = [name for name in RunSpec.model_fields if is_of_the_box(name)]

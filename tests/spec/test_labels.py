@@ -4,11 +4,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from ddl_core.launch.plan import find_study
-from ddl_core.records.paths import STUDIES
-from ddl_core.spec.labels import IN_RUN_ID, REPEATS, labels, phrase
-from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, title
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_core.registry import REGISTRIES, STRATEGIES, Entry, title
+from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_tools.launch.plan import find_study
+from ddl_tools.records.paths import STUDIES
 from tests.fields import ALONE, changed
 
 FORMATS: tuple[Any, ...] = get_args(RunSpec.model_fields["data_format"].annotation)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.doctor import machine
+from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_core.launch import commands
-from ddl_core.records.provenance import provenance
-from ddl_core.spec.registry import REGISTRIES, STRATEGIES, Entry, resolve
-from ddl_core.spec.run import RunSpec
+from ddl_core.registry import REGISTRIES, STRATEGIES, Entry, resolve
+from ddl_tools.doctor import machine
+from ddl_tools.launch import commands
+from ddl_tools.records.provenance import provenance
 
 
 @pytest.mark.parametrize(

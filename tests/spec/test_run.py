@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study, YamlLoader
+from ddl_tools.study import Study, YamlLoader
 
 
 def write(tmp_path: Path, text: str) -> Path:

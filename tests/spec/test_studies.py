@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.launch.plan import short_windows, without_throughput
-from ddl_core.records.paths import PAPER, STUDIES
-from ddl_core.spec.registry import STRATEGIES
-from ddl_core.spec.run import IMAGENET_TRAIN_IMAGES, RunSpec
-from ddl_core.spec.study import Study
+from ddl_core.registry import STRATEGIES
+from ddl_tools.launch.plan import short_windows, without_throughput
+from ddl_tools.records.paths import PAPER, STUDIES
+from ddl_tools.study import Study
 
 FILES = sorted(STUDIES.glob("*.yaml"))
 FRAMEWORKS = ("ddp", "horovod", "deepspeed")

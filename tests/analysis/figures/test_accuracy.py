@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import accuracy
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import runs_table
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures import accuracy
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import words
 

@@ -1,9 +1,9 @@
 from pathlib import Path
 
-from ddl_core.analysis.figures import advice
-from ddl_core.records.paths import Tree
-from ddl_core.scaling.advise import Request, advise
-from ddl_core.scaling.options import Limits
+from ddl_tools.analysis.figures import advice
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.advise import Request, advise
+from ddl_tools.scaling.options import Limits
 
 
 def test_there_is_a_panel_of_accuracy_only_where_accuracy_is_known(tmp_path: Path) -> None:

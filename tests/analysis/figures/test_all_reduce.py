@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.analysis.figures.all_reduce import MOST_LINES, draw, points
-from ddl_core.analysis.plot.canvas import caption_of
-from ddl_core.analysis.redraw import redraw_probes
-from ddl_core.records.paths import Tree
-from ddl_core.records.probe import size_text, write_probe
+from ddl_tools.analysis.figures.all_reduce import MOST_LINES, draw, points
+from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.redraw import redraw_probes
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.probe import size_text, write_probe
 from tests.doctor.made import answer, record, size
 
 

@@ -9,14 +9,14 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import comparison
-from ddl_core.analysis.figures.comparison import COMPARISON
-from ddl_core.analysis.plot.canvas import caption_of, title_of
-from ddl_core.analysis.tables import empty_table, runs_table, windows_table
-from ddl_core.launch.plan import find_study
-from ddl_core.records.paths import Tree
-from ddl_core.spec.labels import REPEATS
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.figures.comparison import COMPARISON
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
+from ddl_tools.labels import REPEATS
+from ddl_tools.launch.plan import find_study
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks, turned
 from tests.analysis.drawn import beside, leaves_the_page
 from tests.fields import ALONE, changed, is_of_the_box

@@ -3,15 +3,15 @@
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import arm_table, made_runs, with_settings
-from ddl_core.analysis.claims import judged
-from ddl_core.analysis.figures.scaling import draw_emulated as draw
-from ddl_core.analysis.figures.scaling import emulated_points as points
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.redraw import redraw
-from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.arms import arm_table, made_runs, with_settings
+from ddl_tools.analysis.claims import judged
+from ddl_tools.analysis.figures.scaling import draw_emulated as draw
+from ddl_tools.analysis.figures.scaling import emulated_points as points
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun
 from tests.analysis.drawn import words
 from tests.analysis.emulated import emulate

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
-from ddl_core.analysis.paper import read_paper
+from ddl_tools.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
+from ddl_tools.analysis.paper import read_paper
 
 
 @pytest.fixture(scope="module")

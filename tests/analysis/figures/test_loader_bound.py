@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.figures import loader_bound
-from ddl_core.analysis.figures.loader_bound import BOUNDS
-from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.figures import loader_bound
+from ddl_tools.analysis.figures.loader_bound import BOUNDS
+from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun
 from tests.analysis.drawn import words
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ddl_core.analysis.figures.comparison import GIB, draw_memory, memory_points, state_bytes
-from ddl_core.analysis.tables import runs_table
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.figures.comparison import GIB, draw_memory, memory_points, state_bytes
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import words
 

@@ -3,13 +3,13 @@
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures import scaling
-from ddl_core.analysis.paper import Paper, covers, read_paper
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import empty_table, runs_table
 from ddl_core.errors import DataError
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures import scaling
+from ddl_tools.analysis.paper import Paper, covers, read_paper
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun
 
 NATIVE = [("native", "synthetic")]

@@ -1,6 +1,6 @@
 import numpy as np
 
-from ddl_core.analysis.figures import scaling_bands
+from ddl_tools.analysis.figures import scaling_bands
 
 
 def test_no_law_is_drawn_further_than_four_times_beyond_its_values() -> None:

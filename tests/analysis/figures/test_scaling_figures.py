@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.plot import captions, style
-from ddl_core.analysis.plot.canvas import STATED_ONLY, caption_of, title_of
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import empty_table, runs_table
-from ddl_core.records.paths import Tree
-from ddl_core.spec.registry import LOADERS
+from ddl_core.registry import LOADERS
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, caption_of, title_of
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row, writer
 from tests.analysis.drawn import leaves_the_page
 

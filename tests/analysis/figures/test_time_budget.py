@@ -6,17 +6,17 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.figures.shares import (
+from ddl_core.timing import Spent
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures.shares import (
     BUDGET,
     CAUSES,
     TRAINING,
     draw_epochs,
     epoch_points,
 )
-from ddl_core.analysis.tables import runs_table
-from ddl_core.rank.timing import Spent
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
 from tests.analysis.drawn import beside
 

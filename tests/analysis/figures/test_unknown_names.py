@@ -5,12 +5,12 @@ import itertools
 import pandas as pd
 import pytest
 
-from ddl_core.analysis.arms import arm_table
-from ddl_core.analysis.paper import read_paper
-from ddl_core.analysis.plot import style
-from ddl_core.analysis.questions import QUESTIONS
-from ddl_core.analysis.tables import runs_table
-from ddl_core.records.paths import Tree
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
 from tests.analysis.drawn import words
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl_core.analysis.plot.canvas import (
+from ddl_tools.analysis.plot.canvas import (
     add_caption,
     caption_of,
     frame,

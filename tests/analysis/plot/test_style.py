@@ -8,13 +8,13 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
-from ddl_core.analysis.plot import style
-from ddl_core.spec.registry import LOADERS, MODELS, STRATEGIES
-from ddl_core.spec.run import RunSpec
+from ddl_core.config import RunSpec
+from ddl_core.registry import LOADERS, MODELS, STRATEGIES
+from ddl_tools.analysis.plot import style
 
 
 def test_every_name_in_the_paper_has_a_look() -> None:
-    from ddl_core.analysis.paper import read_paper
+    from ddl_tools.analysis.paper import read_paper
 
     stated = read_paper().efficiency
     assert set(stated["strategy"]) <= STRATEGIES.keys()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from ddl_core.emulation.local_slurm import EmulatedSlurm
 from ddl_core.errors import LaunchError
+from ddl_tools.emulation.local_slurm import EmulatedSlurm
 
 
 def idle_nodes(cluster: EmulatedSlurm) -> int:
@@ -95,7 +95,7 @@ def kill_rank(cluster: EmulatedSlurm, run_dir: Path, rank: int) -> None:
         with suppress(psutil.Error):
             command = process.cmdline()
             # Its shell carries the same words, and its loader's processes the same environment.
-            if command[-1:] == [str(run_dir)] and command[-3:-1] == ["-m", "ddl_core.rank.worker"]:
+            if command[-1:] == [str(run_dir)] and command[-3:-1] == ["-m", "ddl_tools.rank.worker"]:
                 environment = process.environ()
                 if environment.get("RANK") == str(rank):
                     process.kill()

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main
-from ddl_core.launch.slurm import submit
-from ddl_core.launch.slurm.reconcile import joined, settled
-from ddl_core.launch.slurm.scheduler import Queue, QueuedJob
-from ddl_core.launch.slurm.script import Options, job_name
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.launch.slurm.submit import blocks
-from ddl_core.records.ledger import Entry, entry, ledger, plan
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import Attempt, Failure, read_record, write_record
-from ddl_core.records.storage import now
-from ddl_core.spec.study import Study
+from ddl_tools.cli import main
+from ddl_tools.launch.slurm import submit
+from ddl_tools.launch.slurm.reconcile import joined, settled
+from ddl_tools.launch.slurm.scheduler import Queue, QueuedJob
+from ddl_tools.launch.slurm.script import Options, job_name
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.launch.slurm.submit import blocks
+from ddl_tools.records.ledger import Entry, entry, ledger, plan
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import Attempt, Failure, read_record, write_record
+from ddl_tools.records.storage import now
+from ddl_tools.study import Study
 from tests.launch.running import study_file
 from tests.launch.stand_ins import StandIns
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main
-from ddl_core.records.ledger import Entry, entry, exclusive, ledger, plan
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import Failure, read_record, write_record
-from ddl_core.spec.study import Study
+from ddl_tools.cli import main
+from ddl_tools.records.ledger import Entry, entry, exclusive, ledger, plan
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import Failure, read_record, write_record
+from ddl_tools.study import Study
 from tests.launch.running import study_file
 from tests.launch.stand_ins import StandIns
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.records.ledger import ledger
-from ddl_core.records.paths import SITES, RunFiles, results
-from ddl_core.records.run import read_record
-from ddl_core.spec.study import Study
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import SITES, RunFiles, results
+from ddl_tools.records.run import read_record
+from ddl_tools.study import Study
 from tests.launch.fixtures import Start
 from tests.launch.running import study_file, wait_for
 
-DEMO = ("-m", "ddl_core.emulation.local_slurm", str(SITES / "local" / "demo.sh"))
+DEMO = ("-m", "ddl_tools.emulation.local_slurm", str(SITES / "local" / "demo.sh"))
 
 
 @pytest.mark.slow

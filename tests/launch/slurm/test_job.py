@@ -17,15 +17,15 @@ import psutil
 import pytest
 
 from ddl_core.errors import STOPPED, LaunchError
-from ddl_core.launch.commands import Allocation
-from ddl_core.launch.plan import pending
-from ddl_core.launch.slurm import job
-from ddl_core.launch.slurm.script import Options, Place, render
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.ledger import entry, finish_run, is_locked
-from ddl_core.records.paths import PROJECT, RunFiles
-from ddl_core.records.run import Attempt, Failure, RunRecord, read_record, write_record
-from ddl_core.records.storage import now
+from ddl_tools.launch.commands import Allocation
+from ddl_tools.launch.plan import pending
+from ddl_tools.launch.slurm import job
+from ddl_tools.launch.slurm.script import Options, Place, render
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.records.ledger import entry, finish_run, is_locked
+from ddl_tools.records.paths import PROJECT, RunFiles
+from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record
+from ddl_tools.records.storage import now
 from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
@@ -141,7 +141,7 @@ def job_process(script: int) -> bool:
     """Say whether a script has started its program, which takes a second to import the rest."""
     for child in psutil.Process(script).children():
         with suppress(psutil.Error):  # one that has just ended says nothing any more
-            if "ddl_core.launch.slurm.job" in child.cmdline():
+            if "ddl_tools.launch.slurm.job" in child.cmdline():
                 return True
     return False
 

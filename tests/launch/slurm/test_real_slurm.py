@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.cli import main
-from ddl_core.doctor import machine
-from ddl_core.emulation.local_slurm import EmulatedSlurm
-from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.launch.slurm.submit import blocks
-from ddl_core.records.ledger import Entry, entry, is_locked, ledger
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.probe import read_probe
-from ddl_core.records.run import read_epochs, read_record
-from ddl_core.spec.study import Study
+from ddl_tools.cli import main
+from ddl_tools.doctor import machine
+from ddl_tools.emulation.local_slurm import EmulatedSlurm
+from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.launch.slurm.submit import blocks
+from ddl_tools.records.ledger import Entry, entry, is_locked, ledger
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.probe import read_probe
+from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.study import Study
 from tests.fields import EMULATED
+from tests.frameworks.equality import interpreter
 from tests.launch.running import ENDLESS, is_training, study_file, wait_for
 from tests.launch.slurm import faults
-from tests.libraries.equality import interpreter
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,13 +5,13 @@ Its answers follow its manual.
 
 import pytest
 
-from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.reconcile import settled
-from ddl_core.launch.slurm.scheduler import EndedJob, ended
-from ddl_core.records.ledger import Entry, entry, exclusive
-from ddl_core.records.paths import RunFiles
-from ddl_core.records.run import Attempt, Failure, Status, read_record, write_record
-from ddl_core.records.storage import now
+from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm.reconcile import settled
+from ddl_tools.launch.slurm.scheduler import EndedJob, ended
+from ddl_tools.records.ledger import Entry, entry, exclusive
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import Attempt, Failure, Status, read_record, write_record
+from ddl_tools.records.storage import now
 from tests.launch.running import planned
 from tests.launch.stand_ins import StandIns
 

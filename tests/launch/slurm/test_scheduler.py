@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.launch.slurm import scheduler
-from ddl_core.launch.slurm.reconcile import joined
-from ddl_core.launch.slurm.scheduler import QueuedJob
-from ddl_core.records.ledger import Entry, State
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm.reconcile import joined
+from ddl_tools.launch.slurm.scheduler import QueuedJob
+from ddl_tools.records.ledger import Entry, State
 from tests.launch.stand_ins import StandIns
 
 SPEC = RunSpec()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.launch.slurm.script import Options, Place, render
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.launch.slurm.submit import node_hours
-from ddl_core.records.paths import SITES
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch.slurm.script import Options, Place, render
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.launch.slurm.submit import node_hours
+from ddl_tools.records.paths import SITES
 from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.launch.slurm.site import Site, find_site, known_sites, seconds
-from ddl_core.records.paths import SITES
-from ddl_core.spec.run import RunSpec
+from ddl_tools.launch.slurm.site import Site, find_site, known_sites, seconds
+from ddl_tools.records.paths import SITES
 
 ROCM = {"lumi", "frontier"}
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ddl_core.cli import main
-from ddl_core.launch.slurm import submit
-from ddl_core.launch.slurm.script import Options
-from ddl_core.launch.slurm.site import find_site
-from ddl_core.records.failures import remedy
-from ddl_core.records.ledger import Entry, exclusive, ledger, plan
-from ddl_core.records.paths import RunFiles, results
-from ddl_core.records.run import Failure, Status, read_record, write_record
-from ddl_core.spec.run import RunSpec
-from ddl_core.spec.study import Study
+from ddl_core.config import RunSpec
+from ddl_tools.cli import main
+from ddl_tools.launch.slurm import submit
+from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.records.failures import remedy
+from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import Failure, Status, read_record, write_record
+from ddl_tools.study import Study
 from tests.launch.running import study_file
 from tests.launch.stand_ins import StandIns
 

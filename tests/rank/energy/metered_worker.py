@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from ddl_core.rank import worker
-from ddl_core.records.progress import Progress
+from ddl_tools.rank import worker
+from ddl_tools.records.progress import Progress
 from tests.rank.energy import powercap
 
 step = Progress.step

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.rank.energy import Meter
-from ddl_core.rank.energy_counters import Rapl
-from ddl_core.rank.loop import EpochLoop, load_epoch
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.loop import TrainState
-from ddl_core.train.optim import make_optimizer
-from ddl_core.train.strategies.base import Single
-from ddl_core.train.timing import make_clock
+from ddl_core.config import RunSpec
+from ddl_core.loop import EpochLoop, load_epoch
+from ddl_core.optim import make_optimizer
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Single
+from ddl_core.timestamps import make_clock
+from ddl_tools.rank.energy import Meter
+from ddl_tools.rank.energy_counters import Rapl
+from tests.core.test_loop import ListLoader, batches
 from tests.groups import ThreadGroup, ThreadRank
 from tests.rank.energy import powercap
-from tests.train.test_loop import ListLoader, batches
 
 GPU = "01234567-89ab-cdef-0123-456789abcdef"  # there is none of this name
 
@@ -57,7 +57,7 @@ def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
             super().__init__()
             self.place = next(places)
 
-    monkeypatch.setattr("ddl_core.rank.energy.Rapl", Elsewhere)
+    monkeypatch.setattr("ddl_tools.rank.energy.Rapl", Elsewhere)
     assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
 
 
@@ -65,7 +65,7 @@ def test_what_one_rank_cannot_read_counts_for_none(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readable = iter([root, root / "nowhere"])
-    monkeypatch.setattr("ddl_core.rank.energy.Rapl", lambda: Rapl(next(readable)))
+    monkeypatch.setattr("ddl_tools.rank.energy.Rapl", lambda: Rapl(next(readable)))
 
     def measure(group: ThreadRank) -> tuple:
         meter = Meter(group, None)

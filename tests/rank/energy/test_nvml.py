@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.rank.energy_counters import Every, GpuCounter, GpuPower, Unmeasured, integral
+from ddl_tools.rank.energy_counters import Every, GpuCounter, GpuPower, Unmeasured, integral
 from tests.rank.energy import powercap
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -78,9 +78,9 @@ def test_work_that_fails_is_told_when_it_is_stopped() -> None:
 ASK = """
 import json, os, sys, time
 from pathlib import Path
-from ddl_core.rank.energy import Meter
-from ddl_core.spec.run import RunSpec
-from ddl_core.train.strategies.base import Single
+from ddl_tools.rank.energy import Meter
+from ddl_core.config import RunSpec
+from ddl_core.strategies.base import Single
 
 def measure(board):
     os.environ["NVML_STAND_IN"] = board

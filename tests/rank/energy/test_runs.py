@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ddl_core.launch.ranks import run_ranks
-from ddl_core.records.run import read_epochs, read_record
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.run import read_epochs, read_record
 from tests.rank.energy import powercap
-from tests.train.test_worker import planned
+from tests.rank.test_worker import planned
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
@@ -52,7 +52,7 @@ def test_a_run_records_what_its_machine_used_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Path, fields: dict, steps: list
 ) -> None:
     monkeypatch.setenv("DDL_POWERCAP", str(powercap.make(tmp_path / "powercap")))
-    monkeypatch.setattr("ddl_core.launch.ranks.WORKER", "tests.rank.energy.metered_worker")
+    monkeypatch.setattr("ddl_tools.launch.ranks.WORKER", "tests.rank.energy.metered_worker")
     directory = planned(tmp_path / "run", images, **FEW | fields)
     run_ranks(directory)
     epochs = read_epochs(directory)

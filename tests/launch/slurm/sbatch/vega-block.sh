@@ -36,7 +36,7 @@ mkdir -p -m 700 "$DDL_CACHES"
 
 # srun does not take over the job's cores per task (since 22.05), nor always its environment.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
-# What the ranks are started with; ddl_core/launch/commands.py reads it.
+# What the ranks are started with; ddl_tools/launch/commands.py reads it.
 export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=32 --mpi=none'
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
@@ -44,7 +44,7 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Told to stop, the run ends its ranks and says so in its record. At the notice of the time limit it
 # is told so by USR1; before it listens, that ends it, which leaves nothing behind.
 limit=0
-/shared/venv/python -m ddl_core.launch.slurm.job '/shared/my results/runs/small/one' \
+/shared/venv/python -m ddl_tools.launch.slurm.job '/shared/my results/runs/small/one' \
   '/shared/my results/runs/small/two' &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null' TERM

@@ -1,0 +1,73 @@
+"""Running statistics of normalisation: one rule for virtual workers, one for ranks.
+
+Both are means over workers, and the update with momentum is linear, so both equal averaging over
+all workers after every step.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ddl_core.loop import mean_over_ranks
+from ddl_core.strategies.base import Strategy
+
+
+class VirtualWorkers:
+    """Keeps the running statistics of the workers that one rank stands for.
+
+    Each of them begins a step with what the step before has left and adds its own micro-batch; the
+    step leaves their mean: with momentum m, (1 - m) r + m mean(s). The momentum itself stays as it
+    is, since a compiled network would be compiled anew for each value of it.
+
+    Parameters
+    ----------
+    network : nn.Module
+        As it is when an epoch begins.
+    workers : int
+        Micro-batches in a step; for a single one nothing is done.
+    """
+
+    def __init__(self, network: nn.Module, workers: int) -> None:
+        self._workers = workers
+        self._running = _running(network) if workers > 1 else []
+        self._before = [one.clone() for one in self._running]
+        self._mean = [one.clone() for one in self._running]
+
+    def micro_batch_done(self, micro: int) -> None:
+        """Take micro-batch number `micro` of a step, from 0, into the mean; wait for nothing."""
+        if not self._running:
+            return
+        if micro == 0:
+            torch._foreach_copy_(self._mean, self._running)
+        else:  # exact where all are equal, unlike a sum that is divided
+            torch._foreach_lerp_(self._mean, self._running, 1 / (micro + 1))
+        if micro + 1 == self._workers:
+            torch._foreach_copy_(self._before, self._mean)
+        torch._foreach_copy_(self._running, self._before)
+
+
+def _running(network: nn.Module) -> list[Tensor]:
+    found = [
+        statistic
+        for module in network.modules()
+        if isinstance(module, _BatchNorm)
+        for statistic in (module.running_mean, module.running_var)
+    ]
+    return [one for one in found if one is not None]
+
+
+def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:
+    """Replace every running statistic by its mean over ranks. A collective.
+
+    During training each rank keeps its own, under every strategy. Averaging once an epoch equals
+    averaging after every step.
+    """
+    if strategy.world_size == 1:
+        return
+    buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    values = torch.cat([buffer.flatten() for buffer in buffers])
+    mean = torch.from_numpy(mean_over_ranks(strategy, values.cpu().numpy()))
+    for buffer, part in zip(buffers, mean.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))

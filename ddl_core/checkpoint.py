@@ -1,0 +1,107 @@
+"""Save and load the state a run continues from: whole or not at all."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from ddl_core.errors import RecordError
+from ddl_core.files import cannot_write
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Strategy
+
+
+def save(path: Path, state: TrainState, epochs_done: int) -> None:
+    """Replace the checkpoint at `path`; a crash leaves the old one.
+
+    All ranks call it: to collect a state that they share is a collective. Rank 0 writes.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    model, optimizer = state.network.state_dict(), state.optimizer.state_dict()
+    if state.strategy.rank != 0:
+        return
+    saved = {
+        "run_id": state.spec.run_id,
+        "epochs_done": epochs_done,
+        "model": model,
+        "optimizer": optimizer,
+        "scaler": state.scaler.state_dict(),
+    }
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(saved, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    except RuntimeError as error:  # torch reports a full disk in its own words
+        temporary.unlink(missing_ok=True)
+        raise RecordError(
+            f"cannot write the checkpoint {path} (disk full?): {str(error).splitlines()[0]}"
+        ) from error
+
+
+def load(path: Path, state: TrainState) -> int:
+    """Continue from `path` if it is there; return the number of epochs already done.
+
+    Raises
+    ------
+    RecordError
+        If the file is damaged or belongs to another run.
+    """
+    if not path.exists():
+        return 0
+    try:
+        # In main memory: a GPU may have room for its part alone.
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise RecordError(
+            f"cannot read the checkpoint {path} ({error}); delete it to start the run again"
+        ) from error
+    if saved["run_id"] != state.spec.run_id:
+        raise RecordError(
+            f"the checkpoint {path} belongs to run {saved['run_id']}; "
+            f"delete it to start {state.spec.run_id} from its beginning"
+        )
+    state.network.load_state_dict(saved["model"])
+    state.optimizer.load_state_dict(saved["optimizer"])
+    state.scaler.load_state_dict(saved["scaler"])
+    return int(saved["epochs_done"])
+
+
+def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
+    """Return a hash over all parameters and statistics, by name and bytes.
+
+    With a `strategy` under which a rank keeps a part of the weights, a collective: all ranks get
+    the hash of what rank 0 has gathered.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        flat = tensor.detach().contiguous().cpu().flatten()
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    if strategy is None or not strategy.is_sharded:
+        return digest.hexdigest()
+    own = torch.tensor(list(digest.digest()), device=strategy.device)
+    return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()
+
+
+def values(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+    """Return parameters and running statistics by name, without the counters of batches."""
+    return {
+        name: tensor.detach().float().cpu().contiguous().numpy()
+        for name, tensor in network.state_dict().items()
+        if tensor.is_floating_point()
+    }

@@ -1,0 +1,324 @@
+"""What a run is: `RunSpec`, from which names, command lines and table columns follow."""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+)
+
+from ddl_core import combinations
+from ddl_core.errors import SpecError
+from ddl_core.files import describe
+from ddl_core.registry import check_name
+
+IMAGENET_TRAIN_IMAGES = 1_281_167
+IMAGENET_EVAL_IMAGES = 50_000
+
+# Horovod's ranks meet over Gloo by asking one server for every other rank, and connect to all:
+# minutes, then more sockets than a process may have. Above this they need MPI.
+MOST_NODES_OVER_GLOO = 16
+
+NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
+LONGEST_NAME = 100  # characters
+
+
+def _name(kind: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            return check_name(kind, value[:LONGEST_NAME])  # which none has
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
+
+
+class RunSpec(BaseModel):
+    """One run, completely: two runs with the same `RunSpec` do the same work."""
+
+    # Strict: without it, `true` would be the number 1.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+    library: Annotated[str, _name("library")] = Field(
+        "torch", description="framework that computes"
+    )
+    strategy: Annotated[str, _name("strategy")] = Field(
+        "single", description="data-parallel strategy"
+    )
+    loader: Annotated[str, _name("loader")] = Field("native", description="data loader")
+    model: Annotated[str, _name("model")] = Field(
+        "resnet50",
+        description="network; also torchvision/NAME, timm/NAME, or package.module:function",
+    )
+    work: Literal["train", "load", "probe"] = Field(
+        "train",
+        description="what a run does; load: fetch the batches and train nothing, the loader's own "
+        "limit; probe: what `ddl doctor` starts",
+    )
+    dataset: str = Field(
+        "sample",
+        pattern=NAME,
+        max_length=LONGEST_NAME,
+        description="name of the data set; `--data` gives its folder",
+    )
+    data_format: Literal["folder", "tfrecord"] = Field(
+        "folder", description="format of the data: images in class folders, or TFRecord files"
+    )
+    image_size: int = Field(224, ge=8, le=4096, description="side of the training crop (pixels)")
+    classes: PositiveInt = Field(1000, le=10**6, description="number of classes")
+    crop_min_area: float = Field(
+        0.08, gt=0, le=1, description="smallest share of an image in a training crop"
+    )
+    train_images: PositiveInt | None = Field(
+        None,
+        le=10**10,
+        description="number of training images (default: all; synthetic: ImageNet's)",
+    )
+    eval_images: PositiveInt | None = Field(
+        None,
+        le=10**10,
+        description="number of evaluation images (default: all; synthetic: ImageNet's)",
+    )
+    nodes: PositiveInt = Field(1, le=10**5, description="number of nodes")
+    gpus_per_node: PositiveInt = Field(
+        1, le=10**4, description="ranks per node, also on nodes without a GPU"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of the ranks")
+    cpu_threads: PositiveInt = Field(
+        1, le=10**4, description="compute threads of each rank on the CPU"
+    )
+    local_batch_size: PositiveInt = Field(
+        64, le=10**6, description="images per rank and micro-batch"
+    )
+    accumulation: PositiveInt = Field(
+        1,
+        le=10**6,
+        description="micro-batches per optimiser step, each standing for a virtual worker",
+    )
+    epochs: PositiveInt = Field(90, le=10**6, description="number of epochs")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32", description="arithmetic of forward and backward pass"
+    )
+    channels_last: bool = Field(False, description="NHWC memory format")
+    compile: bool = Field(False, description="compilation of the network by torch.compile")
+    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="optimiser")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD and LARS")
+    nesterov: bool = Field(False, description="Nesterov momentum, for SGD and LARS")
+    weight_decay: float = Field(1e-4, ge=0, le=10**6, description="weight decay")
+    decay_norm_bias: bool = Field(
+        True, description="weight decay of normalisation layers and biases as well"
+    )
+    schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
+        "step", description="learning-rate schedule"
+    )
+    base_lr: float = Field(
+        0.025, gt=0, le=1e30, description="learning rate per worker, scaled linearly"
+    )
+    warmup_epochs: float = Field(
+        5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="label-smoothing factor (0 to 1)")
+    eval_every: int = Field(1, ge=0, le=10**6, description="epochs between evaluations (0: never)")
+    checkpoint_every: int = Field(
+        1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
+    )
+    warmup_steps: int = Field(
+        20, ge=0, le=10**10, description="first optimiser steps without a throughput"
+    )
+    window_steps: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="fewest optimiser steps of an epoch, which takes the images several "
+        "times if needed (0: once)",
+    )
+    profile_steps: int = Field(
+        0,
+        ge=0,
+        le=100,  # a trace of more takes minutes to write, in which the run seems to hang
+        description="profiled steps of the last epoch (0: none)",
+    )
+    nsys: bool = Field(False, description="ranks under Nsight Systems; no epoch gives a throughput")
+    loader_workers: int = Field(
+        8,
+        ge=0,
+        le=10**4,
+        description="loader processes of each rank; threads with DALI and outside torch",
+    )
+    loader_prefetch: PositiveInt = Field(
+        2,
+        le=10**4,
+        description="batches prepared ahead by each loader process; in all with DALI and "
+        "outside torch",
+    )
+    pin_memory: bool = Field(True, description="copies to a GPU from page-locked memory")
+    persistent_workers: bool = Field(
+        True, description="loader processes that live from epoch to epoch"
+    )
+    # The defaults of a framework's settings are its own: a run without them shows what a user gets.
+    ddp_bucket_mb: float = Field(
+        25, gt=0, le=10**6, description="DDP: size of a gradient bucket (MiB)"
+    )
+    ddp_bucket_view: bool = Field(False, description="DDP: gradients as views of the buckets")
+    ddp_static_graph: bool = Field(False, description="DDP: promise that the graph never changes")
+    ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
+        "none", description="DDP: compression of gradients"
+    )
+    ddp_powersgd_rank: PositiveInt = Field(
+        1, le=10**4, description="DDP with powersgd: rank of the approximation"
+    )
+    ddp_powersgd_start: int = Field(
+        1000, ge=2, le=10**10, description="DDP with powersgd: first steps without compression"
+    )
+    horovod_fusion_mb: float = Field(
+        128, ge=0, le=10**6, description="Horovod: size of the tensor fusion buffer (MiB)"
+    )
+    horovod_cycle_ms: float = Field(
+        1, gt=0, le=10**6, description="Horovod: time between reductions (ms)"
+    )
+    horovod_compression: Literal["none", "fp16"] = Field(
+        "none", description="Horovod: compression of gradients"
+    )
+    deepspeed_zero_stage: Literal[0, 1, 2, 3] = Field(
+        0,
+        description="DeepSpeed: ZeRO stage; 1 shards optimiser states, 2 also gradients, 3 "
+        "also weights",
+    )
+    deepspeed_overlap_comm: bool = Field(
+        False, description="DeepSpeed: reduction of gradients during backward"
+    )
+    deepspeed_bucket_elements: int = Field(
+        500_000_000,
+        ge=10,
+        le=10**10,
+        description="DeepSpeed, stages 1 to 3: numbers in a bucket",
+    )
+    emulated: bool = Field(
+        False, description="emulated cluster: nodes are made on this machine, and compute sleeps"
+    )
+    box_link_mbit: float = Field(
+        100, ge=0.1, le=10**5, description="emulation: rate of each node's link, each way (Mbit/s)"
+    )
+    box_uplink_mbit: float = Field(
+        0,
+        ge=0,
+        le=10**5,
+        description="emulation: rate of the link between two halves of the nodes (Mbit/s; "
+        "0: one switch)",
+    )
+    box_step_ms: float = Field(
+        1000, ge=1, le=10**6, description="emulation: compute time of a rank in each step (ms)"
+    )
+    box_shrink: float = Field(
+        64, ge=1, le=10**4, description="emulation: factor by which gradients are smaller"
+    )
+    box_straggler: float = Field(
+        1, ge=1, le=100, description="emulation: factor by which the last rank computes longer"
+    )
+    box_jitter: float = Field(
+        0, ge=0, le=1, description="emulation: relative standard deviation of the compute time"
+    )
+    box_draws: PositiveInt = Field(
+        1,
+        le=10**4,
+        description="emulation: GPUs that a rank stands for, as the slowest of so many draws",
+    )
+    second_start: bool = Field(
+        False,
+        description="second start of the same run: the ratio to the first shows the effect "
+        "of a start",
+    )
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and augmentation")
+    repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def machines(self) -> int:
+        """Number of computers that its ranks need: emulated nodes are made on one."""
+        return 1 if self.emulated else self.nodes
+
+    @property
+    def virtual_workers(self) -> int:
+        """Workers the optimiser sees: ranks times accumulation."""
+        return self.world_size * self.accumulation
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images per optimiser step."""
+        return self.virtual_workers * self.local_batch_size
+
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether a rank's backward pass waits for other ranks before its last gradient is there.
+
+        Such communication cannot be told from computing, so the time of a step is not broken down.
+        ZeRO's stages 2 and 3 reduce a bucket when it is full, with `deepspeed_overlap_comm` stage 1
+        as well, and Gloo waits for it; FSDP gathers weights, and PowerSGD waits in each bucket.
+        """
+        return (
+            self.strategy == "fsdp"
+            or self.deepspeed_zero_stage >= 2
+            or self.deepspeed_overlap_comm
+            or self.ddp_compression == "powersgd"
+        )
+
+    def passes(self, images: int) -> int:
+        """Return how often an epoch takes each of `images` training images."""
+        return max(1, -(-self.window_steps * self.global_batch_size // images))
+
+    def cold_epochs(self, steps: int) -> int:
+        """Return how many epochs of so many steps may not count after a start: at least one."""
+        return max(1, -(-self.warmup_steps // steps))
+
+    def due(self, every: int, epoch: int) -> bool:
+        """Say whether what is done `every` so many epochs, and after the last, is due now."""
+        return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == self.epochs)
+
+    @property
+    def known_images(self) -> int | None:
+        """Training images, where that is known before a loader has looked."""
+        whole = self.loader == "synthetic" or self.dataset == "imagenet"
+        return self.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
+
+    @property
+    def run_id(self) -> str:
+        """Readable part, then 8 hexadecimal digits over the fields that differ from the defaults.
+
+        Only those, so that a field added later with a default keeps the names of older runs.
+        """
+        changed = self.model_dump(mode="json", exclude_defaults=True)
+        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
+        size = f"{self.nodes}x{self.gpus_per_node}"
+        library = "" if self.library == "torch" else f"{self.library}-"
+        model = re.sub(r"[/:]", "-", self.model)  # it becomes a folder
+        name = f"{library}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
+        return f"{name}-{digest}"
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "RunSpec":
+        """Validate `fields`.
+
+        Raises
+        ------
+        SpecError
+            Naming each wrong field, its value and what is allowed.
+        """
+        try:
+            run = cls.model_validate(fields)
+        except ValidationError as error:
+            raise SpecError(describe(error, cls)) from None
+        combinations.check(run, run.device)
+        return run

@@ -1,0 +1,1 @@
+"""Which images a rank reads, in which order, and which part of each."""

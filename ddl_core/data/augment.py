@@ -1,0 +1,120 @@
+"""Which part of an image is seen, and how its file becomes pixels: the same for every loader.
+
+So loaders differ in how they decode and resize, never in what they show to the network.
+"""
+
+import io
+import math
+from random import Random
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+from ddl_core.config import RunSpec
+from ddl_core.data.image import MAX_PIXELS, to_rgb, why
+
+# Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+RATIO = (3 / 4, 4 / 3)  # width / height
+LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
+TRIES = 10
+FLIP_PROBABILITY = 0.5
+# The field's habit in evaluation: 256 pixels for a crop of 224, in proportion for other sizes.
+RESIZE, CROP = 256, 224
+
+# What Pillow raises for files that are damaged, empty or no images.
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class View(NamedTuple):
+    """A part of an image, pixels, and whether it is mirrored."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip: bool
+
+
+class Training:
+    """Draws the views of a run: a pure function of run, epoch and image.
+
+    Neither the rank, nor the loader process, nor the history matters.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._run = f"augment {spec.seed} {spec.repeat}"
+        self._area = (spec.crop_min_area, 1.0)  # share of the image
+
+    def view(self, epoch: int, index: int, height: int, width: int) -> View:
+        """Return the view of image `index` in `epoch`, for an image of `height` x `width`.
+
+        The distribution is that of torchvision's RandomResizedCrop and RandomHorizontalFlip (the
+        "inception" crop, Szegedy et al. 2015, section 6).
+        """
+        # A torch.Generator would take ten times as long: a tenth of what DALI needs for an image.
+        random = Random(f"{self._run} {epoch} {index}")
+        box = self._box(random, height, width)
+        return View(*box, random.random() < FLIP_PROBABILITY)
+
+    def _box(self, random: Random, height: int, width: int) -> tuple[int, int, int, int]:
+        for _ in range(TRIES):
+            area = height * width * random.uniform(*self._area)
+            ratio = math.exp(random.uniform(*LOG_RATIO))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return random.randint(0, height - h), random.randint(0, width - w), h, w
+        return _central(height, width)
+
+
+def _central(height: int, width: int) -> tuple[int, int, int, int]:
+    """Return the largest part in the middle whose ratio is allowed."""
+    w, h = width, height
+    if width / height < RATIO[0]:
+        h = round(width / RATIO[0])
+    elif width / height > RATIO[1]:
+        w = round(height * RATIO[1])
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def evaluation_size(size: int, height: int, width: int) -> tuple[int, int]:
+    """Return to what height and width an image is resized before its middle is cut out."""
+    short = size * RESIZE // CROP
+    if width <= height:
+        return int(short * height / width), short
+    return short, int(short * width / height)
+
+
+def evaluation_corner(size: int, height: int, width: int) -> tuple[int, int]:
+    """Return top and left of the middle `size` x `size` of a resized image."""
+    return round((height - size) / 2), round((width - size) / 2)
+
+
+def check_pixels(height: int, width: int) -> None:
+    """Refuse an image that would take gigabytes.
+
+    Raises
+    ------
+    ValueError
+        If it has more than `MAX_PIXELS`.
+    """
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"{width} x {height} pixels, more than the {MAX_PIXELS:,} of the limit")
+
+
+def open_rgb(content: bytes) -> Image.Image:
+    """Return a decoded image as RGB; what another one becomes is the rule of `plain`.
+
+    Raises
+    ------
+    OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError
+        If it is unreadable (`UNREADABLE`).
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            check_pixels(image.height, image.width)
+            return to_rgb(image)
+    except UnidentifiedImageError as error:
+        raise OSError(why(error)) from None

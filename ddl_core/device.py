@@ -1,0 +1,211 @@
+"""The device of a rank: torch's switches, facts for the record, peak memory, torch.compile."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ddl_core import gpus
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_core.system import compiled
+from ddl_core.timing import WINDOW
+
+if TYPE_CHECKING:
+    from ddl_core.strategies.base import Strategy
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET_THE_PEAK = "5"  # proc(5)
+_NEEDED = {"VmHWM", "RssFile", "RssShmem"}
+
+
+def configure(spec: RunSpec) -> None:
+    """Set threads and arithmetic of this process.
+
+    ``fp32`` means full single precision: torch would otherwise let cuDNN use TF32.
+    """
+    torch.set_num_threads(spec.cpu_threads)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = spec.precision == "tf32"
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """Return this rank's device for ``"auto"``, ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    LaunchError
+        If CUDA is asked for and not there; or if torch sees no GPU where the driver lists one.
+    """
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        # What a newer driver or another torch would train on a GPU is not trained on the CPU.
+        cuda = torch.version.cuda
+        if why := gpus.unseen(cuda):
+            raise LaunchError(f"{why}; {gpus.remedy(cuda)}; or choose device 'cpu'")
+        if wanted == "auto":
+            return torch.device("cpu")
+        raise LaunchError(
+            "device 'cuda' was asked for, but torch sees no CUDA device; "
+            "use device 'cpu' or 'auto', or a CUDA build of torch on a machine with a GPU"
+        )
+    # Some sites show every rank all GPUs of the node, some only its own.
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return ``device``, and on a GPU its name, memory and the CUDA, cuDNN and NCCL versions."""
+    if device.type != "cuda":
+        return {"device": "cpu", "accelerator": None, "architecture": platform.machine()}
+    properties = torch.cuda.get_device_properties(device)
+    nccl = torch.cuda.nccl.version()
+    return {
+        "device": "cuda",
+        "accelerator": properties.name,
+        "accelerator_memory_bytes": properties.total_memory,
+        "accelerators_visible": torch.cuda.device_count(),
+        "architecture": platform.machine(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
+    }
+
+
+def threads() -> dict[str, int]:
+    """Return the threads that torch computes with, in this process, and those between operators."""
+    return {"compute": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
+
+
+def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
+    """Return the switches of torch that are in effect in this process, by their names."""
+    return {
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "pin_memory": spec.pin_memory and device.type == "cuda",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available(),
+        "mkl": torch.backends.mkl.is_available(),
+    }
+
+
+def identity(device: torch.device) -> str | None:
+    """Return the UUID of a GPU, which two ranks must not share; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+@contextmanager
+def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
+    """Show what is inside to Nsight Systems, marks included; yield whether it is.
+
+    It is if wanted and on a GPU.
+    """
+    shown = wanted and device.type == "cuda"
+    if shown:
+        with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
+            yield True
+    else:
+        yield False
+
+
+class PeakMemory:
+    """Watches the memory of a rank.
+
+    On a GPU that is what torch's tensors take. On the CPU it is what the process has in its main
+    memory above what it had when this was made: before there was a network, and without files that
+    are only mapped, such as libraries.
+    """
+
+    def __init__(self, strategy: "Strategy") -> None:
+        self._strategy = strategy
+        self._before = _resident().get("RssAnon", 0)
+        self._forgets = False
+
+    def begin(self) -> None:
+        """Begin a measurement."""
+        if self._strategy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._strategy.device)
+            return
+        try:
+            CLEAR.write_text(FORGET_THE_PEAK)
+        except OSError:  # not Linux, or one that does not let a process ask for it
+            self._forgets = False
+        else:
+            self._forgets = True
+
+    def peak(self) -> int | None:
+        """Return bytes, the most of any rank since `begin`; None where none can tell.
+
+        A collective.
+        """
+        own = torch.tensor(float(self._own()), dtype=torch.float64, device=self._strategy.device)
+        return int(self._strategy.all_reduce(own, "max").item()) or None
+
+    def _own(self) -> int:
+        if self._strategy.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._strategy.device)
+        if not self._forgets:
+            return 0
+        now = _resident()
+        if not now.keys() >= _NEEDED:  # a Linux before 4.5, or what only looks like one
+            return 0
+        mapped = now["RssFile"] + now["RssShmem"]
+        return max(0, now["VmHWM"] - mapped - self._before)
+
+
+def _resident() -> dict[str, int]:
+    """Return what Linux says of this process's main memory, bytes."""
+    if not STATUS.exists():  # not Linux
+        return {}
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return {
+        words[0].rstrip(":"): 1024 * int(words[1])
+        for words in lines
+        if words and words[0].startswith(("VmHWM", "Rss"))
+    }
+
+
+def compile_network(network: nn.Module) -> None:
+    """Have `network` compiled in place when it is first called.
+
+    What torch would otherwise run uncompiled with a warning, because it gave up, ends the run. So
+    does a folder for what it makes that is not this user's alone.
+    """
+    os.environ.update(compiled())
+    import torch._dynamo  # takes a second, which runs without it need not spend
+
+    torch._dynamo.config.suppress_errors = False
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    network.compile()
+
+
+def check_compiled() -> None:
+    """Check, after a first epoch, that this process has compiled something.
+
+    Raises
+    ------
+    LaunchError
+        If it has not: torch leaves some networks, and all of them if told by the environment, as
+        they are without a word.
+    """
+    from torch._dynamo.utils import counters
+
+    if not counters["stats"]["unique_graphs"]:
+        raise LaunchError(
+            "compile = true, but torch.compile has compiled nothing; unset TORCHDYNAMO_DISABLE and "
+            "TORCH_COMPILE_DISABLE if the shell has them, or set compile to false"
+        )

@@ -1,0 +1,175 @@
+"""Rules that need no tensor: every image that an epoch should have, none twice, over all ranks.
+
+They hold whatever a rank computes with; `ddl_core/monitor.py` has those of torch.
+"""
+
+import hashlib
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import epoch_order, steps_per_epoch
+from ddl_core.errors import DataError, broken
+from ddl_core.group import Group
+
+# A run goes on with a few unreadable images, but not with a broken data set.
+MAX_CORRUPT_SHARE = 0.01
+# Nor is it one of DALI any more if something else does its work.
+MAX_RESCUED_SHARE = 0.01
+
+
+class Source(Protocol):
+    """One rank's share of one split, as the rules see it."""
+
+    images: int
+    """Images in the split, all ranks, before a last batch is dropped."""
+    classes: int
+    fingerprint: str | None
+    """SHA-256 that identifies the data; None if it is made up."""
+    corrupt_images: int
+    """Unreadable images replaced on this rank since `set_epoch`."""
+    rescued_images: int | None
+    """Images that Pillow decoded since `set_epoch` because DALI failed; None without DALI."""
+    seen: list[npt.NDArray[np.int64]] | None
+    """Numbers of the images yielded since `set_epoch`, 0 to ``images - 1``; None if made up."""
+    own_order: bool
+    """Whether training takes other images than `data/sampling.py` says: as many, each at most once.
+
+    Its views are then its own too. Evaluation is the same for all.
+    """
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch; equal on all ranks when training."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation."""
+        ...
+
+
+def check_agreement(group: Group, digest: str, rule: str) -> None:
+    """Check that all ranks hold the same `digest`, a hexadecimal hash. A collective.
+
+    Raises
+    ------
+    FairnessError
+        Naming `rule`.
+    """
+    own = int(digest[:12], 16)
+    high, minus_low = group.reduce(np.array([own, -own], np.int64), "max").tolist()
+    if high != -minus_low:
+        raise broken(rule, f"the ranks hold different values (rank {group.rank}: {digest[:12]})")
+
+
+def check_epoch(spec: RunSpec, group: Group, source: Source, epoch: int) -> str | None:
+    """Return the SHA-256 of the numbers of an epoch's images; None if made up. A collective.
+
+    Raises
+    ------
+    FairnessError
+        If they are not those of the epoch's order, each once, without its incomplete last step; of
+        a loader with an order of its own, if they are not as many, each once.
+    """
+    if source.seen is None:
+        return None
+    wanted = steps_per_epoch(spec, source.images) * spec.global_batch_size
+    used = _used_once(group, source, source.seen)
+    if not source.own_order:
+        _check_same(used, np.sort(epoch_order(spec, source.images, epoch)[:wanted]))
+    elif used.size != wanted:
+        raise broken("each image once", f"{used.size} images were used, {wanted} should have been")
+    return _digest(used)
+
+
+def check_evaluation(group: Group, source: Source) -> str | None:
+    """Do the same for an evaluation, which uses every image once. A collective."""
+    if source.seen is None:
+        return None
+    used = _used_once(group, source, source.seen)
+    _check_same(used, np.arange(source.images))
+    return _digest(used)
+
+
+def _used_once(
+    group: Group, source: Source, seen: list[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of the images that all ranks used, in ascending order. A collective."""
+    own = np.concatenate([np.empty(0, np.int64), *seen])
+    times = group.reduce(np.bincount(own, minlength=source.images).astype(np.int32))
+    twice = np.flatnonzero(times > 1)
+    if twice.size:
+        raise broken(
+            "each image once",
+            f"{twice.size} images were used more than once, the first is number {twice[0]}",
+        )
+    return np.flatnonzero(times)
+
+
+def _check_same(used: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
+    if not np.array_equal(used, expected):
+        raise broken(
+            "same images",
+            f"{used.size} images were used, {expected.size} should have been, "
+            f"and {np.setxor1d(used, expected).size} are in one set only",
+        )
+
+
+def _digest(used: npt.NDArray[np.int64]) -> str:
+    return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
+
+
+def count_corrupt(group: Group, source: Source) -> int:
+    """Return the unreadable images of all ranks since `set_epoch`. A collective."""
+    return int(group.reduce([source.corrupt_images])[0])
+
+
+def refuse_broken_data(corrupt: int, samples: int) -> None:
+    """Check that few enough of an epoch's images were unreadable.
+
+    Raises
+    ------
+    DataError
+        If more than 1 % were, and more than one.
+    """
+    allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
+    if corrupt > allowed:
+        raise DataError(
+            f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
+            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names "
+            "them; check the data with `ddl data verify DIR`"
+        )
+
+
+def count_rescued(group: Group, source: Source, samples: int) -> int | None:
+    """Return how many of `samples` images Pillow decoded for DALI; None without. A collective.
+
+    Raises
+    ------
+    DataError
+        If more than 1 % were: what was measured is then Pillow.
+    """
+    if source.rescued_images is None:
+        return None
+    rescued = int(group.reduce([source.rescued_images])[0])
+    allowed = int(MAX_RESCUED_SHARE * samples)
+    if rescued > allowed:
+        raise DataError(
+            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
+            f"than the {allowed} that a run tolerates; DALI's error is in stderr.log of "
+            "the rank, in logs/ of the run's folder; use another loader, or another version of DALI"
+        )
+    return rescued
+
+
+def state_sha256(values: dict[str, npt.NDArray[np.float32]]) -> str:
+    """Return a hash over all parameters and statistics, by name and bytes.
+
+    The same for the same values in every library, in whatever order they come.
+    """
+    digest = hashlib.sha256()
+    for name, array in sorted(values.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
+    return digest.hexdigest()

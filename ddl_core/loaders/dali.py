@@ -1,0 +1,354 @@
+"""NVIDIA DALI: decoding and resizing in a pipeline of its own threads, or on the GPU.
+
+DALI's own readers shuffle in a buffer and give the last batch to some ranks only. Here threads read
+the files ahead and feed them, each with the crop of its epoch: so DALI takes the same images in the
+same order as every other loader, and one that it could not decode is found before it ends the
+pipeline.
+"""
+
+import io
+import logging
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import torch
+from nvidia import dali
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.pytorch import feed_ndarray
+from PIL import Image
+from torch import Tensor
+
+from ddl_core.config import RunSpec
+from ddl_core.data.augment import (
+    MEAN,
+    STD,
+    UNREADABLE,
+    Training,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
+from ddl_core.data.images import Batches, Images, NamedOnce
+from ddl_core.data.sampling import Indices
+from ddl_core.errors import DataError, SpecError
+from ddl_core.loaders.base import FileLoader
+
+log = logging.getLogger(__name__)
+
+DECODED: dict[str, Any] = {"output_type": types.RGB}
+if int(dali.__version__.split(".")[0]) >= 2:  # turns images by their EXIF data, as no other loader
+    DECODED["adjust_orientation"] = False
+PIXELS: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+# With the filter against aliasing, as Pillow resizes.
+LINEAR: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": True}
+
+END_OF_JPEG = b"\xff\xd9"  # inside the compressed data, ff is never followed by d9
+TRAILER_BYTES = 4096  # some cameras write a little behind the end
+
+Array = npt.NDArray[np.generic]
+
+
+class Item(NamedTuple):
+    """One image: what the pipeline gets, and what is kept back.
+
+    `rescued`: Pillow decoded it because DALI had failed, not because DALI is known to be unable to.
+    """
+
+    content: Array
+    geometry: tuple[tuple[int, ...], ...]
+    label: int
+    number: int
+    corrupt: bool = False
+    rescued: bool = False
+
+
+class Feed:
+    """Each call returns the inputs of the next batch of the epoch that `begin` began.
+
+    It raises StopIteration at the epoch's end, as DALI expects. `taken` holds the batches that were
+    returned and not yet confirmed by `delivered`.
+    """
+
+    def __init__(self, spec: RunSpec, files: Images, plan: Batches, training: bool) -> None:
+        self._spec, self._files, self._plan = spec, files, plan
+        self._views = Training(spec) if training else None
+        self._name = NamedOnce()
+        self._threads = spec.loader_workers
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
+        self._batches: Iterator[list[tuple[int, int]]] = iter(())
+        self._ahead: deque[list[Future[list[Item]]]] = deque()
+        self.taken: deque[list[Item]] = deque()
+
+    def begin(self) -> None:
+        """Begin the plan's epoch."""
+        self._forget()
+        self._batches = iter(self._plan)
+
+    def __call__(self) -> list[list[Array] | Array]:
+        """Return the inputs of the pipeline: the files, then each geometry as one array."""
+        while len(self._ahead) <= self._spec.loader_prefetch and self._submit():
+            pass
+        if not self._ahead:
+            raise StopIteration
+        items = [item for part in self._ahead.popleft() for item in part.result()]
+        self.taken.append(items)
+        geometry = zip(*(item.geometry for item in items), strict=True)
+        return [[item.content for item in items], *(np.array(one, np.int32) for one in geometry)]
+
+    def delivered(self) -> list[Item]:
+        """Return the oldest batch that the pipeline has finished."""
+        return self.taken.popleft()
+
+    def go_back(self) -> None:
+        """Have the batches that the pipeline lost decoded by Pillow and fed again, first of all."""
+        epoch = self._plan.epoch
+        while self.taken:
+            lost = [(epoch, item.number) for item in self.taken.pop()]
+            self._ahead.appendleft(self._submitted(lost, careful=True))
+
+    def _forget(self) -> None:
+        for parts in self._ahead:
+            for part in parts:
+                part.cancel()
+        self._ahead.clear()
+        self.taken.clear()
+
+    def _submit(self) -> bool:
+        """Start reading the next batch, if there is one."""
+        batch = next(self._batches, None)
+        if batch is None:
+            return False
+        self._ahead.append(self._submitted(batch, careful=False))
+        return True
+
+    def _submitted(self, batch: list[tuple[int, int]], careful: bool) -> list[Future[list[Item]]]:
+        """Start reading a batch, in as many parts as there are threads."""
+        size = -(-len(batch) // self._threads)
+        return [
+            self._pool.submit(self._read, batch[start : start + size], careful)
+            for start in range(0, len(batch), size)
+        ]
+
+    def _read(self, places: list[tuple[int, int]], careful: bool) -> list[Item]:
+        return [self._item(epoch, number, careful) for epoch, number in places]
+
+    def _item(self, epoch: int, number: int, careful: bool) -> Item:
+        content, label = self._files.read(number)
+        try:
+            given, height, width = _decodable(content)
+            rescued = careful and given is content
+            if rescued:
+                given, height, width = _raw(content)
+        except UNREADABLE as error:
+            self._name(self._files.name(number), error)
+            blank = self._geometry(epoch, number, 1, 1)
+            return Item(_bytes(BLANK), blank, label, number, corrupt=True)
+        geometry = self._geometry(epoch, number, height, width)
+        return Item(_bytes(given), geometry, label, number, rescued=rescued)
+
+    def _geometry(
+        self, epoch: int, number: int, height: int, width: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return top-left, height-width and mirror, or resized height-width and top-left."""
+        if self._views:
+            view = self._views.view(epoch, number, height, width)
+            return (view.top, view.left), (view.height, view.width), (int(view.flip),)
+        size = self._spec.image_size
+        resized = evaluation_size(size, height, width)
+        return resized, evaluation_corner(size, *resized)
+
+
+def _bytes(content: bytes) -> Array:
+    return np.frombuffer(content, np.uint8)
+
+
+def _decodable(content: bytes) -> tuple[bytes, int, int]:
+    """Return what DALI can decode to RGB, and its height and width."""
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+    except ValueError:
+        return _raw(content)
+    if colours not in ("YCbCr", "Gray") or END_OF_JPEG not in content[-TRAILER_BYTES:]:
+        return _raw(content)
+    check_pixels(height, width)
+    return content, height, width
+
+
+def _raw(content: bytes) -> tuple[bytes, int, int]:
+    """Return the image uncompressed, as Pillow decodes it: slow, and the last word on damage."""
+    image = open_rgb(content)
+    return _uncompressed(image), image.height, image.width
+
+
+def _uncompressed(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PPM")
+    return buffer.getvalue()
+
+
+BLANK = _uncompressed(Image.new("RGB", (1, 1), tuple(round(255 * value) for value in MEAN)))
+
+
+class Dali(FileLoader):
+    """Both DALI loaders; they differ in where images are decoded and resized.
+
+    On a GPU, `dali_cpu` hands over 8-bit pixels and normalises there, as NVIDIA's examples do.
+    """
+
+    decoder: ClassVar[str]
+    rescued_images: int = 0
+    seed = 0  # nothing is drawn in the pipeline: views come with the images
+
+    def _prepare(self) -> None:
+        spec = self._spec
+        if self.decoder == "mixed" and self._device.type != "cuda":
+            instead = spec.loader.replace("gpu", "cpu")
+            raise SpecError(
+                f"loader {spec.loader!r} needs a GPU, and this rank has none; use {instead!r}"
+            )
+        self._feed = Feed(spec, self._files, self._plan, self._split == "train")
+        self._pipeline: Pipeline | None = None
+        self._batch = torch.empty(0)
+        self._failed = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation; building the pipeline reads no image yet."""
+        super().set_epoch(epoch)
+        self.rescued_images = 0
+        self._pipeline = self._pipeline or self._build()
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+        self._feed.begin()
+        pipeline, self._pipeline = self._pipeline, None  # one that is left half-way is not reused
+        if pipeline is None:
+            pipeline = self._build()
+        else:
+            pipeline.reset()
+        done = failed_at = 0
+        while done < len(self):
+            try:
+                images = self._fetch(pipeline)
+            except RuntimeError as error:
+                if done + 1 == failed_at:
+                    raise DataError(f"DALI fails on images that Pillow can read: {error}") from None
+                failed_at = done + 1
+                self._tell(error)
+                self._feed.go_back()
+                pipeline = self._build()
+                continue
+            done += 1
+            items = self._feed.delivered()
+            self.rescued_images += sum(item.rescued for item in items)
+            if done == len(self) and self._spec.persistent_workers:
+                self._pipeline = pipeline
+            yield (
+                images,
+                torch.tensor([item.label for item in items]).to(self._device, non_blocking=True),
+                np.array([item.number for item in items], np.int64),
+                sum(item.corrupt for item in items),
+            )
+
+    def _tell(self, error: RuntimeError) -> None:
+        """Log the first failure: a decoder that always fails says the same of every batch."""
+        if not self._failed:
+            self._failed = True
+            log.warning("DALI failed on images, which Pillow decodes instead: %s", error)
+
+    def _fetch(self, pipeline: Pipeline) -> Tensor:
+        return self._pixels(pipeline.run()[0])
+
+    def _pixels(self, decoded: Any) -> Tensor:
+        """Return a batch of DALI's as a tensor on the device."""
+        output = decoded.as_tensor()
+        shape = torch.Size(output.shape())
+        if self._device.type == "cuda":
+            images = torch.empty(shape, dtype=torch.float32, device=self._device)
+            feed_ndarray(output, images, torch.cuda.current_stream())
+            return images
+        # The same memory again: fresh pages for a batch can cost as much as decoding it.
+        if self._batch.shape != shape:
+            self._batch = torch.empty(shape, dtype=torch.float32)
+        feed_ndarray(output, self._batch)
+        return self._batch
+
+    def _build(self) -> Pipeline:
+        spec = self._spec
+        pipeline = Pipeline(
+            batch_size=spec.local_batch_size,
+            num_threads=spec.loader_workers,
+            device_id=self._device.index or 0 if self._device.type == "cuda" else None,
+            prefetch_queue_depth=spec.loader_prefetch,
+            seed=self.seed,
+        )
+        with pipeline:
+            outputs = self._training() if self._split == "train" else self._evaluation()
+            pipeline.set_outputs(*outputs)
+        pipeline.build()
+        return pipeline
+
+    def _training(self) -> tuple[Any, ...]:
+        size = self._spec.image_size
+        files, corner, extent, mirror = fn.external_source(
+            source=self._feed,
+            num_outputs=4,
+            dtype=[types.UINT8, types.INT32, types.INT32, types.INT32],
+            ndim=[1, 1, 1, 1],
+        )
+        images = self._decoded_part(files, corner, extent)
+        images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
+        return (self._normalised(images, mirror=fn.squeeze(mirror, axes=[0])),)
+
+    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
+        """Return a part of each image; what lies below it need not be decoded."""
+        return fn.decoders.image_slice(
+            files, corner, extent, device=self.decoder, **DECODED, **PIXELS
+        )
+
+    def _evaluation(self) -> tuple[Any, ...]:
+        size = self._spec.image_size
+        files, resized, corner = fn.external_source(
+            source=self._feed,
+            num_outputs=3,
+            dtype=[types.UINT8, types.INT32, types.INT32],
+            ndim=[1, 1, 1],
+        )
+        images = fn.decoders.image(files, device=self.decoder, **DECODED)
+        images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
+        # By name: a constant among the inputs would lie on the GPU, to be waited for in each batch.
+        images = fn.slice(images, start=corner, shape=[size, size], axis_names="HW")
+        return (self._normalised(images),)
+
+    def _normalised(self, images: Any, **mirror: Any) -> Any:
+        return fn.crop_mirror_normalize(
+            images.gpu() if self._device.type == "cuda" else images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * value for value in MEAN],
+            std=[255 * value for value in STD],
+            **mirror,
+        )
+
+
+class DaliCPU(Dali):
+    """Decode and resize on the CPU."""
+
+    decoder = "cpu"
+
+
+class DaliGPU(Dali):
+    """Decode (partly) and resize on the GPU."""
+
+    decoder = "mixed"
+
+    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
+        # Not decoded as a part: nvImageCodec 0.9.0 crashes or fails there (its issue 55), and the
+        # JPEG units of a GPU decode whole images only.
+        images = fn.decoders.image(files, device=self.decoder, **DECODED)
+        return fn.slice(images, start=corner, shape=extent, axis_names="HW")

@@ -1,0 +1,234 @@
+"""DALI as NVIDIA ships it, and as the paper ran it: its own readers, shuffling and random crops.
+
+Beside the fed one in `dali.py`, it shows what that one's promises cost. It keeps a weaker contract,
+see docs/loaders.md: images and views are not those of other loaders, an epoch has as many of them
+on every rank and each at most once, and the first file that DALI cannot decode ends the run.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from nvidia.dali import fn, tfrecord
+from torch import Tensor
+
+from ddl_core.data.augment import FLIP_PROBABILITY, RATIO, TRIES
+from ddl_core.data.folder import ImageList
+from ddl_core.data.images import Images
+from ddl_core.data.sampling import Indices
+from ddl_core.data.shards import RecordList, index_path
+from ddl_core.data.tfrecord import ENCODED, LABEL
+from ddl_core.errors import DataError
+from ddl_core.loaders.dali import DECODED, LINEAR, Dali
+from ddl_core.seeds import derive_seed
+from ddl_core.system import Passing
+
+MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
+OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"
+
+
+class Read(NamedTuple):
+    """What a reader gives: encoded images, and what tells label and number of each."""
+
+    encoded: Any
+    names: tuple[Any, ...]
+
+
+class Files:
+    """The chosen images of a class folder, read by DALI."""
+
+    def __init__(self, images: Images) -> None:
+        listing, chosen = images.chosen()
+        assert isinstance(listing, ImageList)
+        chosen = np.tile(chosen, images.passes)
+        self._root = str(listing.root)
+        self._names = [listing.name(index) for index in chosen.tolist()]
+        self._labels = listing.labels[chosen].astype(np.int64)
+
+    def read(self, **shard: Any) -> Read:
+        """Put the reader into the pipeline that is being defined."""
+        # Without labels of ours, DALI's are places in the list: the numbers of the images.
+        encoded, numbers = fn.readers.file(file_root=self._root, files=self._names, **shard)
+        return Read(encoded, (numbers,))
+
+    def named(self, numbers: Any) -> tuple[Indices, Indices]:
+        """Return the labels and numbers of a batch."""
+        found = _numbers(numbers)
+        return self._labels[found], found
+
+
+class Records:
+    """The chosen records of a TFRecord set, read by DALI."""
+
+    def __init__(self, images: Images, classes: int) -> None:
+        listing, chosen = images.chosen()
+        assert isinstance(listing, RecordList)
+        self._classes = classes
+        self._paths = [str(listing.folder / name) for name in listing.shards]
+        self._indices = [str(index_path(Path(path))) for path in self._paths]
+        places = [listing.places(shard) for shard in range(len(self._paths))]
+        if len(chosen) < len(listing):
+            places = self._write_indices(places, chosen)
+        self._take_again(images.passes)
+        places *= images.passes
+        sizes = [int(own[-1].sum()) if len(own) else 0 for own in places]
+        starts = np.concatenate(([0], np.cumsum(sizes)))[:-1].tolist()
+        # Where each file begins, and each record, in all files behind one another.
+        self._starts = dict(zip(self._paths, starts, strict=True))
+        self._offsets = np.concatenate(
+            [start + own[:, 0] for start, own in zip(starts, places, strict=True)]
+        )
+
+    def _take_again(self, passes: int) -> None:
+        """Name each file as often as an epoch takes it, so that DALI says which time it was."""
+        named = [Path(path) for path in self._paths]
+        self._paths = [
+            f"{path.parent}{'/.' * again}/{path.name}" for again in range(passes) for path in named
+        ]
+        self._indices *= passes
+
+    def _write_indices(
+        self, places: list[npt.NDArray[np.int64]], chosen: Indices
+    ) -> list[npt.NDArray[np.int64]]:
+        """Write indices of the chosen records alone: DALI reads what its index names."""
+        self._holder = Passing()  # as long as these records are read
+        folder = self._holder.name
+        ends = np.cumsum([len(own) for own in places])[:-1]
+        wanted = np.zeros(sum(map(len, places)), bool)
+        wanted[chosen] = True
+        kept = [own[mask] for own, mask in zip(places, np.split(wanted, ends), strict=True)]
+        self._paths = [path for path, own in zip(self._paths, kept, strict=True) if len(own)]
+        kept = [own for own in kept if len(own)]
+        self._indices = [f"{folder}/{number}.idx" for number in range(len(kept))]
+        for path, own in zip(self._indices, kept, strict=True):
+            np.savetxt(path, own, "%d")
+        return kept
+
+    def read(self, **shard: Any) -> Read:
+        """Put the reader into the pipeline that is being defined."""
+        features = {
+            ENCODED: tfrecord.FixedLenFeature([], tfrecord.string, ""),
+            LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+        }
+        record: Any = fn.readers.tfrecord(
+            path=self._paths, index_path=self._indices, features=features, **shard
+        )
+        place = fn.get_property(record[LABEL], key="source_info")
+        return Read(record[ENCODED], (record[LABEL], place))
+
+    def named(self, labels: Any, places: Any) -> tuple[Indices, Indices]:
+        """Return the labels and numbers of a batch.
+
+        Raises
+        ------
+        DataError
+            If a label is not one of the run's classes.
+        """
+        found = _numbers(labels) - 1  # from 1 in the published ImageNet
+        if found.min() < 0 or found.max() >= self._classes:
+            raise DataError(
+                f"the records have labels from {found.min()} to {found.max()} (from 0), but the "
+                f"run has classes = {self._classes}; set classes to at least {found.max() + 1}"
+            )
+        offsets = [self._offset(bytes(places.at(one)).decode()) for one in range(len(found))]
+        return found, np.searchsorted(self._offsets, offsets)
+
+    def _offset(self, name: str) -> int:
+        path, _, offset = name.rpartition(OF_RECORD)
+        return int(self._starts[path]) + int(offset)
+
+
+def _numbers(batch: Any) -> Indices:
+    return np.array(batch.as_tensor()).ravel().astype(np.int64)
+
+
+class DaliReader(Dali):
+    """Both loaders with DALI's own readers; evaluation is that of the fed ones.
+
+    A pipeline serves one epoch. So an epoch depends on the run, its number and the rank alone, a
+    resumed run repeats an undisturbed one, and no batch is made before the clock starts.
+    """
+
+    own_order = True
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._split == "train":
+            records = self._spec.data_format == "tfrecord"
+            self._source = (
+                Records(self._files, self._spec.classes) if records else Files(self._files)
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation: in training by a new pipeline."""
+        if self._split == "train":
+            place = (self._spec.seed, self._spec.repeat, epoch, self._rank)
+            self.seed = derive_seed("dali reader", *place) % MOST_SEED
+            self._pipeline = None
+        super().set_epoch(epoch)
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+        if self._split == "eval":
+            yield from super()._batches()
+            return
+        pipeline, self._pipeline = self._pipeline or self._build(), None
+        for _ in range(len(self)):
+            try:
+                pixels, *names = pipeline.run()
+            except RuntimeError as error:
+                raise DataError(
+                    "DALI's own reader cannot go on; `ddl data verify DIR` names damaged files, "
+                    f"which loader {self._spec.loader.replace('_reader', '')!r} survives; DALI "
+                    f"says: {error}"
+                ) from None
+            images = self._pixels(pixels)
+            labels, numbers = self._source.named(*names)
+            yield images, torch.from_numpy(labels).to(self._device, non_blocking=True), numbers, 0
+
+    def _training(self) -> tuple[Any, ...]:
+        read = self._source.read(
+            name="reader",
+            random_shuffle=True,
+            num_shards=self._world_size,
+            # The next part in each epoch, as DALI does in a pipeline that goes on.
+            shard_id=(self._rank + self._plan.epoch) % self._world_size,
+        )
+        images = self._cropped(read.encoded)
+        mirror = fn.random.coin_flip(probability=FLIP_PROBABILITY)
+        return self._normalised(images, mirror=mirror), *read.names
+
+    def _cropped(self, encoded: Any) -> Any:
+        """Return a random crop of each image; what lies outside need not be decoded."""
+        size = self._spec.image_size
+        images = fn.decoders.image_random_crop(
+            encoded, device=self.decoder, **DECODED, **self._crop()
+        )
+        return fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
+
+    def _crop(self) -> dict[str, Any]:
+        """Return torchvision's distribution of crops."""
+        return {
+            "random_area": [self._spec.crop_min_area, 1.0],
+            "random_aspect_ratio": list(RATIO),
+            "num_attempts": TRIES,
+        }
+
+
+class DaliReaderCPU(DaliReader):
+    """Decode and crop on the CPU."""
+
+    decoder = "cpu"
+
+
+class DaliReaderGPU(DaliReader):
+    """Decode (partly) and crop on the GPU: whole images, see `DaliGPU`."""
+
+    decoder = "mixed"
+
+    def _cropped(self, encoded: Any) -> Any:
+        images = fn.decoders.image(encoded, device=self.decoder, **DECODED)
+        size = [self._spec.image_size, self._spec.image_size]
+        return fn.random_resized_crop(images, size=size, **LINEAR, **self._crop())

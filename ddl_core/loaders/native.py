@@ -1,0 +1,236 @@
+"""Loaders in processes of torch's DataLoader; `native` decodes with Pillow, as the paper does."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from multiprocessing.context import BaseContext
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ddl_core.config import RunSpec
+from ddl_core.data.augment import (
+    MEAN,
+    STD,
+    UNREADABLE,
+    Training,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
+from ddl_core.data.images import Images, NamedOnce
+from ddl_core.data.sampling import Indices, Split
+from ddl_core.loaders.base import FileLoader
+from ddl_core.system import die_with_parent
+from ddl_core.vision import transforms
+
+functional = transforms.functional
+
+Sent = TypeVar("Sent")
+
+Sample = tuple[Tensor, int, int, bool]
+"""Image, label, number, and whether it was unreadable."""
+
+Batch = tuple[Tensor, Tensor, Indices, int]
+"""Images and labels on the device, the images' numbers, and how many were unreadable."""
+
+
+class Samples(Dataset[Sample]):
+    """Makes finished images in a loader process; subclasses say how.
+
+    Attributes
+    ----------
+    files : Images
+    size : int
+        Side of the finished image.
+    views : Training or None
+        Draws the crops; None in evaluation.
+    """
+
+    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+        self.size = spec.image_size
+        self.views = Training(spec) if split == "train" else None
+        self.files = files
+        self._name = NamedOnce()
+
+    def blank(self) -> Tensor:
+        """Return what replaces an unreadable image."""
+        raise NotImplementedError
+
+    def decode(self, content: bytes) -> Any:
+        """Return the pixels of a file; raise one of `UNREADABLE` if it is damaged."""
+        raise NotImplementedError
+
+    def view(self, image: Any, epoch: int, number: int) -> Tensor:
+        """Return what `epoch` shows of image `number`, (3, size, size)."""
+        raise NotImplementedError
+
+    def __getitem__(self, place: tuple[int, int]) -> Sample:
+        """Return the image at (epoch, number)."""
+        epoch, number = place
+        content, label = self.files.read(number)
+        image = self.decoded(content, number)
+        if image is None:
+            return self.blank(), label, number, True
+        return self.view(image, epoch, number), label, number, False
+
+    def decoded(self, content: bytes, number: int) -> Any | None:
+        """Return the pixels; None, with a line in the log, if the file is unreadable."""
+        try:
+            return self.decode(content)
+        except UNREADABLE as error:
+            self._name(self.files.name(number), error)
+            return None
+
+
+# Evaluation more seldom than this, in epochs, need not keep its processes in memory meanwhile.
+SELDOM = 5
+RANK = "ddl_core.trainer"
+
+
+class ProcessLoader(FileLoader):
+    """A loader whose subclass names its `Samples`.
+
+    On a GPU the loader's processes come from a fork server: a forked copy of a process that talks
+    to InfiniBand may corrupt its memory. It imports torch once for all of them. On the CPU they are
+    forked, which starts faster.
+    """
+
+    samples: ClassVar[type[Samples]]
+
+    def _prepare(self) -> None:
+        spec, split, device = self._spec, self._split, self._device
+        self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
+        workers = spec.loader_workers
+        method = start_method(spec, device)
+        often = split == "train" or 0 < spec.eval_every < SELDOM
+        self._loader = DataLoader(
+            self.make_samples(),
+            batch_sampler=self._plan,
+            num_workers=workers,
+            prefetch_factor=spec.loader_prefetch if workers else None,
+            pin_memory=spec.pin_memory and device.type == "cuda",
+            persistent_workers=spec.persistent_workers and often and workers > 0,
+            multiprocessing_context=_context(method, type(self).__module__),
+            # Of a fork server's children this process is not the parent.
+            worker_init_fn=partial(_leave_with, os.getpid() if method == "fork" else None),
+        )
+
+    def make_samples(self) -> Samples:
+        """Return the work on one image, as a loader process gets it."""
+        return self.samples(self._spec, self._files, self._split)
+
+    def to_device(self, images: Tensor) -> Tensor:
+        """Return a batch on the device, as float; from pinned memory the host does not wait."""
+        return images.to(self._device, non_blocking=True)
+
+    def _batches(self) -> Iterator[Batch]:
+        if self._copying is None:
+            return map(self._send, self._loader)
+        # No batch beyond the last is asked for: ending the loader's processes takes time.
+        return copied_ahead(islice(self._loader, len(self)), self._send, self._copying)
+
+    def _send(self, batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Batch:
+        images, labels, numbers, corrupt = batch
+        return (
+            self.to_device(images),
+            labels.to(self._device, non_blocking=True),
+            numbers.numpy().copy(),  # pinned memory is not for keeping
+            int(corrupt.sum()),
+        )
+
+
+def start_method(spec: RunSpec, device: torch.device) -> str | None:
+    """Return how a run starts its loader processes; None if it has none."""
+    if spec.loader_workers == 0:
+        return None
+    return "forkserver" if device.type == "cuda" else "fork"
+
+
+def _context(method: str | None, module: str) -> BaseContext | None:
+    """Return what starts processes; a fork server has imported `module`, and torch with it."""
+    if method is None:
+        return None
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([module, RANK])  # each child runs the rank's module anew
+    return context
+
+
+def _leave_with(rank: int | None, _worker: int) -> None:
+    # torch's own watch does not end a process that is writing into a full pipe.
+    die_with_parent(rank)
+
+
+def copied_ahead(
+    batches: Iterator[Any], send: Callable[[Any], Sent], copying: torch.cuda.Stream
+) -> Iterator[Sent]:
+    """Yield what `send` makes of each batch, begun while the batch ahead of it is computed with.
+
+    A copy on the stream that computes would be asynchronous for the host only: the GPU does one
+    after the other. One batch more is on the device than without. The host waits for `batches`,
+    never for the device.
+
+    Parameters
+    ----------
+    batches
+        In the memory of the host, pinned if the copies shall overlap.
+    send
+        Puts a batch on the device without waiting.
+    copying
+        The stream for it, always the same one: memory that one stream has freed is not for others.
+    """
+
+    def begin() -> Sent | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        # Memory of older batches is taken again: all that computes with them comes first. That
+        # keeps it at three batches, which `record_stream` would not where the host runs ahead.
+        copying.wait_stream(torch.cuda.current_stream(copying.device))
+        with torch.cuda.stream(copying):
+            return send(batch)
+
+    coming = begin()
+    while coming is not None:
+        # For this batch alone: the copy of the next one is not begun yet.
+        torch.cuda.current_stream(copying.device).wait_stream(copying)
+        ready, coming = coming, begin()
+        yield ready
+
+
+class PillowSamples(Samples):
+    """Decodes and resizes with Pillow, normalises in floating point on the CPU."""
+
+    def blank(self) -> Tensor:
+        """Return the mean colour, which is zero after normalising."""
+        return torch.zeros(3, self.size, self.size)
+
+    def decode(self, content: bytes) -> Image.Image:
+        """Return the image in RGB."""
+        return open_rgb(content)
+
+    def view(self, image: Image.Image, epoch: int, number: int) -> Tensor:
+        """Return the normalised view, float32."""
+        cut = self._cut(image, epoch, number)
+        return functional.normalize(functional.to_tensor(cut), MEAN, STD, inplace=True)
+
+    def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
+        if self.views:
+            view = self.views.view(epoch, number, image.height, image.width)
+            part = functional.resized_crop(image, *view[:4], [self.size, self.size])
+            return functional.hflip(part) if view.flip else part
+        resized = functional.resize(image, evaluation_size(self.size, image.height, image.width))
+        corner = evaluation_corner(self.size, resized.height, resized.width)
+        return functional.crop(resized, *corner, self.size, self.size)
+
+
+class Native(ProcessLoader):
+    """What torchvision's own ImageNet example does, on class folders or on TFRecord."""
+
+    samples = PillowSamples

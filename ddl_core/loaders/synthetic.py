@@ -1,0 +1,94 @@
+"""Random batches that are already on the device: what training costs when data are free."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import Split, made_up
+from ddl_core.seeds import derive_seed
+
+# Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
+POOL = 4
+
+MOST_BYTES = 2_000_000_000  # of the pools of a rank: 12, of batches of 64 images of 224 pixels
+
+Pool = list[tuple[Tensor, Tensor]]
+
+
+def most_pools(spec: RunSpec) -> int:
+    """Return how many pools a rank may keep."""
+    batch = 4 * 3 * spec.image_size**2 * spec.local_batch_size
+    return max(1, MOST_BYTES // (POOL * batch))
+
+
+class Synthetic:
+    """Pools of normal-distributed images with random labels, made once per epoch.
+
+    Each (virtual) worker has one of its own, wherever it is, as long as so many fit into
+    `MOST_BYTES`; then worker v shares that of worker v modulo their number.
+    """
+
+    fingerprint = None
+    corrupt_images = 0
+    rescued_images = None
+    seen = None
+    own_order = False
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> None:
+        self.classes = spec.classes
+        self._spec, self._split, self._device = spec, split, device
+        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
+        accumulation = spec.accumulation if split == "train" else 1
+        first = rank * accumulation
+        # Of the worker's number and the size of a batch alone: the same for any spread of workers.
+        self._workers = [worker % most_pools(spec) for worker in range(first, first + accumulation)]
+        self._pools: dict[int, Pool] = {}
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make fresh pools for the virtual workers of this rank; the old ones are gone before."""
+        self._pools = {}
+        self._pools = {worker: self._make_pool(epoch, worker) for worker in set(self._workers)}
+
+    def _make_pool(self, epoch: int, worker: int) -> Pool:
+        spec = self._spec
+        place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, worker)
+        generator = torch.Generator(self._device)
+        generator.manual_seed(derive_seed(f"synthetic {self._split}", *place))
+        shape = (spec.local_batch_size, 3, spec.image_size, spec.image_size)
+        on_device: dict[str, Any] = {"generator": generator, "device": self._device}
+        return [
+            (
+                torch.randn(shape, **on_device),
+                torch.randint(spec.classes, (spec.local_batch_size,), **on_device),
+            )
+            for _ in range(min(POOL, self._batches))
+        ]
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Walk round the pools; a last evaluation batch is cut to the images that are left."""
+        left = self._own
+        for number in range(self._batches):
+            step, micro = divmod(number, len(self._workers))
+            pool = self._pools[self._workers[micro]]
+            images, labels = pool[step % len(pool)]
+            if self._split == "eval":
+                images, labels = images[:left], labels[:left]
+                left -= len(labels)
+            yield images, labels

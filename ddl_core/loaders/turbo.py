@@ -1,0 +1,136 @@
+"""What the native path could be: libjpeg-turbo, torch's 8-bit resize, normalising on the device.
+
+The same images as `native` to within rounding (tests/core/loaders/test_agreement.py), for less
+work: libjpeg-turbo without Pillow's copies, a resize that torch has in vector instructions for
+8-bit pixels, a quarter of the bytes between processes and to the device. `Memory` decodes a small
+set once and keeps it: for studies of accuracy, not of loading.
+"""
+
+import numpy as np
+import simplejpeg
+import torch
+from torch import Tensor
+
+from ddl_core.config import RunSpec
+from ddl_core.data.augment import (
+    MEAN,
+    STD,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
+from ddl_core.data.images import Images
+from ddl_core.data.sampling import Split
+from ddl_core.errors import SpecError
+from ddl_core.loaders.native import ProcessLoader, Sample, Samples
+
+DIRECT = ("YCbCr", "Gray", "RGB")  # what libjpeg-turbo turns into RGB by itself
+
+MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
+
+
+class TurboSamples(Samples):
+    """Decodes with libjpeg-turbo, and with Pillow what that cannot."""
+
+    def blank(self) -> Tensor:
+        """Return the mean colour, uint8."""
+        mean = torch.tensor([255 * value for value in MEAN]).round().to(torch.uint8)
+        return mean[:, None, None].expand(3, self.size, self.size).contiguous()
+
+    def decode(self, content: bytes) -> Tensor:
+        """Return the pixels, (height, width, 3) uint8."""
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+        except ValueError:  # a PNG by the name of JPEG, or no image
+            colours = ""
+        if colours not in DIRECT:
+            return torch.from_numpy(np.array(open_rgb(content)))
+        check_pixels(height, width)
+        return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
+
+    def view(self, image: Tensor, epoch: int, number: int) -> Tensor:
+        """Return the view, uint8."""
+        image = image.permute(2, 0, 1)[None]
+        height, width = image.shape[2:]
+        if self.views:
+            view = self.views.view(epoch, number, height, width)
+            part = image.narrow(2, view.top, view.height).narrow(3, view.left, view.width)
+            cut = _resize(part, (self.size, self.size))
+            cut = cut.flip(3) if view.flip else cut
+        else:
+            resized = _resize(image, evaluation_size(self.size, height, width))
+            top, left = evaluation_corner(self.size, *resized.shape[2:])
+            cut = resized.narrow(2, top, self.size).narrow(3, left, self.size)
+        return cut[0].contiguous()
+
+
+def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize bilinearly; `antialias` is what Pillow always does."""
+    return torch.nn.functional.interpolate(
+        image, size=size, mode="bilinear", antialias=True, align_corners=False
+    )
+
+
+class Turbo(ProcessLoader):
+    """The fast native path."""
+
+    samples = TurboSamples
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        # Made once: making a tensor on a GPU waits for all that it has to do.
+        scale = [1 / (255 * value) for value in STD]
+        shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+        self._scale = torch.tensor(scale, device=self._device)[:, None, None]
+        self._shift = torch.tensor(shift, device=self._device)[:, None, None]
+
+    def to_device(self, images: Tensor) -> Tensor:
+        """Copy 8-bit pixels, and normalise them there."""
+        pixels = images.to(self._device, non_blocking=True).float()
+        return pixels.mul_(self._scale).add_(self._shift)
+
+
+class KeptSamples(TurboSamples):
+    """Decodes an image when it is first asked for, and then keeps it.
+
+    With loader processes each keeps what it has seen; `persistent_workers` lets them live.
+    """
+
+    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+        super().__init__(spec, files, split)
+        self._kept: dict[int, tuple[Tensor, int]] = {}
+
+    def __getitem__(self, place: tuple[int, int]) -> Sample:
+        """Return the image at (epoch, number).
+
+        Raises
+        ------
+        SpecError
+            If the set is too large to be kept.
+        """
+        epoch, number = place
+        if number not in self._kept:
+            content, label = self.files.read(number)
+            image = self.decoded(content, number)
+            if image is None:
+                return self.blank(), label, number, True
+            _check_size(image.nbytes, len(self.files))
+            self._kept[number] = image, label
+        image, label = self._kept[number]
+        return self.view(image, epoch, number), label, number, False
+
+
+def _check_size(image_bytes: int, images: int) -> None:
+    if image_bytes * images > MOST_BYTES:
+        raise SpecError(
+            f"loader 'memory' would keep {image_bytes * images / 1e9:.1f} GB ({images:,} images "
+            f"of {image_bytes:,} bytes), more than its limit of {MOST_BYTES / 1e9:.0f} GB; "
+            "use 'native' or 'turbo', or a smaller train_images"
+        )
+
+
+class Memory(Turbo):
+    """Images from memory after the first epoch."""
+
+    samples = KeptSamples

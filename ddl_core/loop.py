@@ -1,0 +1,275 @@
+"""One epoch of training, evaluation or loading: the frame that all frameworks share.
+
+What must not differ between strategies and frameworks is here, so it cannot: the order of images,
+the learning rate, the timed window, the averages and the checks. A `Trainable` does the steps:
+`ddl_core/step.py` with PyTorch, `ddl_tools/frameworks/loop.py` with others.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core.config import RunSpec
+from ddl_core.fairness import (
+    Source,
+    check_epoch,
+    check_evaluation,
+    count_corrupt,
+    count_rescued,
+    refuse_broken_data,
+)
+from ddl_core.group import Group
+from ddl_core.schedules import learning_rate
+from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
+
+OnStep = Callable[[int, int], None]
+"""Called after each step with the steps done and the steps of the epoch."""
+
+
+def ignore(done: int, steps: int) -> None:
+    """Do nothing after a step."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """One epoch of training or one evaluation, over all ranks.
+
+    `loss` is the mean over samples, None if nothing was trained; `top1` and `top5` are shares of
+    the images, from 0 to 1, and None for training. `lr` is that of the last update, None for
+    evaluation. `ids_sha256` is a hash of the set of images used, None if they are made up.
+    `device_waits` counts the strategy's own device synchronisations on this rank, None for
+    evaluation and for a compiled network.
+    """
+
+    timing: EpochTiming
+    steps: int
+    samples: int
+    corrupt_images: int
+    rescued_images: int | None = None
+    loss: float | None = None
+    top1: float | None = None
+    top5: float | None = None
+    lr: float | None = None
+    ids_sha256: str | None = None
+    device_waits: int | None = None
+
+
+class BatchLoader(Source, Protocol):
+    """One rank's share of one split, in batches of the framework's own arrays."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield images and labels."""
+        ...
+
+
+class Trainable(Protocol):
+    """Network, optimiser and loss of a framework on one rank."""
+
+    spec: RunSpec
+
+    @property
+    def device_waits(self) -> int | None:
+        """The strategy's own device synchronisations in the last epoch."""
+        ...
+
+    @property
+    def group(self) -> Group:
+        """The ranks that train together."""
+        ...
+
+    @property
+    def timestamps(self) -> HostTimestamps:
+        """Timestamps of the device."""
+        ...
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepare to train, before the timed window."""
+        ...
+
+    def training(
+        self, epoch: int, steps: int, images: int, clock: Clock
+    ) -> AbstractContextManager[None]:
+        """Return a context for the steps of an epoch over a training set of `images` images."""
+        ...
+
+    def step(self, batches: Iterator[tuple[Any, Any]], rate: float, clock: Clock) -> None:
+        """Do one update with the next batches; wait for nothing."""
+        ...
+
+    def end_epoch(self, timing: EpochTiming) -> None:
+        """Average the running statistics over ranks; check the epoch. A collective."""
+        ...
+
+    def loss(self) -> float:
+        """Return the sum of this rank's mean losses of all micro-batches of the epoch."""
+        ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is trained."""
+        ...
+
+    def evaluate(self, images: Any, labels: Any) -> None:
+        """Add one batch to the scores; wait for nothing."""
+        ...
+
+    def evaluate_nothing(self, steps: int) -> None:
+        """Take part in the forward passes of ranks that have so many batches more."""
+        ...
+
+    def scores(self) -> npt.NDArray[np.float64]:
+        """Return this rank's sums: loss, first labels, labels among the first five."""
+        ...
+
+
+class EpochLoop:
+    """Trains and evaluates a `Trainable` epoch by epoch.
+
+    Parameters
+    ----------
+    model : Trainable
+    meter : EnergyMeter or None
+        Measures energy.
+    """
+
+    def __init__(self, model: Trainable, meter: EnergyMeter | None = None) -> None:
+        self.model, self.spec, self.group = model, model.spec, model.group
+        self._meter = meter
+
+    def train(
+        self, loader: BatchLoader, epoch: int, on_step: OnStep = ignore, annotate: bool = False
+    ) -> EpochResult:
+        """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
+
+        Raises
+        ------
+        DataError
+            If more than 1 % of the epoch's images are unreadable.
+        FairnessError
+            If the epoch was not done as every strategy must do it.
+        """
+        spec, model = self.spec, self.model
+        steps = len(loader) // spec.accumulation
+        images_per_epoch = steps * spec.global_batch_size
+        rate = math.nan
+
+        model.begin_epoch(epoch)
+        loader.set_epoch(epoch)
+        clock = self._clock(annotate)
+        clock.start()
+        batches = clock.batches(iter(loader))
+        with model.training(epoch, steps, loader.images, clock):
+            for step in range(steps):
+                seen = epoch * images_per_epoch + step * spec.global_batch_size
+                rate = learning_rate(spec, seen, images_per_epoch)
+                model.step(batches, rate, clock)
+                clock.step_done()
+                on_step(step + 1, steps)
+        timing = clock.stop()
+
+        model.end_epoch(timing)
+        (loss_sum,) = self.group.reduce([model.loss()]).tolist()
+        return _trained(
+            spec,
+            self.group,
+            loader,
+            epoch,
+            timing,
+            loss=loss_sum / (steps * spec.virtual_workers),
+            lr=rate,
+            device_waits=model.device_waits,
+        )
+
+    def evaluate(self, loader: BatchLoader, on_step: OnStep = ignore) -> EpochResult:
+        """Evaluate on every image of `loader` exactly once, whatever the number of ranks.
+
+        Ranks may have different numbers of batches, since no collective runs between them; where
+        the weights are sharded, each forward pass is one, and ranks with fewer batches take part.
+        """
+        model, group = self.model, self.group
+        busiest = int(group.reduce(len(loader), "max"))
+        own = 0  # counted on the host: a number made on a GPU waits for all that it has to do
+        with model.evaluating():
+            loader.set_epoch(0)
+            clock = self._clock()
+            clock.start()
+            for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):
+                model.evaluate(images, labels)
+                own += len(labels)
+                clock.step_done()
+                on_step(step, len(loader))
+            model.evaluate_nothing(busiest - len(loader))
+            timing = clock.stop()
+
+        corrupt = count_corrupt(group, loader)
+        loss, top1, top5, samples = group.reduce(np.append(model.scores(), own)).tolist()
+        return EpochResult(
+            timing=timing,
+            steps=busiest,
+            samples=int(samples),
+            corrupt_images=corrupt,
+            rescued_images=count_rescued(group, loader, int(samples)),
+            loss=loss / samples,
+            top1=top1 / samples,
+            top5=top5 / samples,
+            ids_sha256=check_evaluation(group, loader),
+        )
+
+    def _clock(self, annotate: bool = False) -> Clock:
+        self.model.timestamps.annotate = annotate
+        return Clock(self.group, self.model.timestamps, self._meter)
+
+
+def load_epoch(
+    spec: RunSpec, loader: BatchLoader, epoch: int, clock: Clock, on_step: OnStep = ignore
+) -> EpochResult:
+    """Fetch every batch of `loader` once and do nothing with it: how fast data could come.
+
+    Raises
+    ------
+    DataError, FairnessError
+        As in training.
+    """
+    steps = len(loader) // spec.accumulation
+    loader.set_epoch(epoch)
+    clock.start()
+    batches = clock.batches(iter(loader))
+    for step in range(steps):
+        for _ in range(spec.accumulation):
+            next(batches)
+        clock.step_done()
+        on_step(step + 1, steps)
+    return _trained(spec, clock.group, loader, epoch, clock.stop())
+
+
+def _trained(
+    spec: RunSpec, group: Group, loader: BatchLoader, epoch: int, timing: EpochTiming, **facts: Any
+) -> EpochResult:
+    """Return the result of an epoch over the training set, once its images are checked."""
+    steps = len(loader) // spec.accumulation
+    samples = steps * spec.global_batch_size
+    corrupt = count_corrupt(group, loader)
+    refuse_broken_data(corrupt, samples)
+    return EpochResult(
+        timing=timing,
+        steps=steps,
+        samples=samples,
+        corrupt_images=corrupt,
+        rescued_images=count_rescued(group, loader, samples),
+        ids_sha256=check_epoch(spec, group, loader, epoch),
+        **facts,
+    )
+
+
+def mean_over_ranks(group: Group, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the mean of each value over ranks. A collective.
+
+    A value that is equal on all ranks stays as it is: rounding would let a constant drift.
+    """
+    low, high = group.reduce(values, "min"), group.reduce(values, "max")
+    mean: npt.NDArray[Any] = group.reduce(values) / values.dtype.type(group.world_size)
+    return np.where(low == high, low, mean)

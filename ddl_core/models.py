@@ -1,0 +1,246 @@
+"""Networks with fresh weights: those of the registry, of torchvision and of timm; their checks.
+
+The loop has one loss, on logits of shape (N, classes) from images of shape (N, 3, side, side).
+"""
+
+import copy
+import difflib
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parameter import is_lazy
+from torch.utils.flop_counter import FlopCounterMode
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+from ddl_core.registry import known, resolve
+from ddl_core.seeds import derive_seed
+from ddl_core.vision import models
+
+IMAGES = 2  # of what is tried: some normalisations need more than one
+# One loss, without what they add to it in training; and the weights of their papers.
+_INCEPTION = {"aux_logits": False, "init_weights": True}
+
+
+def _torchvision(name: str, **options: Any) -> Callable[[int], nn.Module]:
+    def make(classes: int) -> nn.Module:
+        return models.get_model(name, weights=None, num_classes=classes, **options)
+
+    return make
+
+
+resnet18 = _torchvision("resnet18")  # He et al. 2016; for 224-pixel images, as all of these
+resnet50 = _torchvision("resnet50")  # with the stride in the 3x3 convolution
+resnet101 = _torchvision("resnet101")
+resnet152 = _torchvision("resnet152")
+alexnet = _torchvision("alexnet")  # Krizhevsky 2014, the one-tower form
+googlenet = _torchvision("googlenet", **_INCEPTION)  # Szegedy et al. 2015
+
+
+def resnet8(classes: int) -> nn.Module:
+    """ResNet8, the smallest of that family (n = 1): for studies on a CPU."""
+    return SmallResNet(blocks_per_stage=1, classes=classes)
+
+
+def resnet44(classes: int) -> nn.Module:
+    """ResNet44 for 32-pixel images (He et al. 2016, section 4.2 with n = 7)."""
+    return SmallResNet(blocks_per_stage=7, classes=classes)
+
+
+class SmallResNet(nn.Module):
+    """The ResNet of He et al. 2016, section 4.2, for 32-pixel images: depth 6n + 2.
+
+    One 3x3 convolution, then three stages of n basic blocks with 16, 32 and 64 channels on 32, 16
+    and 8 pixels, global average pooling and one linear layer. Shortcuts have no parameters
+    (option A of the paper).
+
+    Parameters
+    ----------
+    blocks_per_stage : int
+        n of the paper.
+    classes : int
+        Outputs.
+    """
+
+    def __init__(self, blocks_per_stage: int, classes: int) -> None:
+        super().__init__()
+        stages = []
+        channels = 16
+        for width in (16, 32, 64):
+            for _ in range(blocks_per_stage):
+                stages.append(_BasicBlock(channels, width))
+                channels = width
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
+        )
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (N, 3, 32, 32) to logits (N, classes)."""
+        features = self.stages(self.stem(images))
+        logits: Tensor = self.head(features.mean(dim=(2, 3)))
+        return logits
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.stride = 1 if channels == width else 2
+        self.conv1 = nn.Conv2d(channels, width, 3, stride=self.stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(y)) + self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.stride == 1:
+            return x
+        x = x[:, :, ::2, ::2]  # option A: subsample, and zeros for the new channels
+        return functional.pad(x, (0, 0, 0, 0, 0, x.shape[1]))
+
+
+def of_torchvision(spec: RunSpec) -> nn.Module:
+    """Return a classifier of torchvision.
+
+    Raises
+    ------
+    SpecError
+        If it has none of that name.
+    """
+    name = _checked(spec, models.list_models(module=models))
+    network: nn.Module = models.get_model(
+        name,
+        weights=None,
+        num_classes=spec.classes,
+        **(_INCEPTION if name in ("googlenet", "inception_v3") else {}),
+        **({"image_size": spec.image_size} if name.startswith("vit_") else {}),
+    )
+    return network
+
+
+def of_timm(spec: RunSpec) -> nn.Module:
+    """Return a classifier of timm.
+
+    Raises
+    ------
+    SpecError
+        If it has none of that name.
+    ModuleNotFoundError
+        If timm is not installed.
+    """
+    import timm
+
+    name = _checked(spec, timm.list_models())
+    fixed = timm.get_pretrained_cfg_value(name, "fixed_input_size")
+    size: dict[str, Any] = {"img_size": spec.image_size} if fixed else {}
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=spec.classes, **size)
+    return network
+
+
+def _checked(spec: RunSpec, known: Sequence[str]) -> str:
+    zoo, _, name = spec.model.partition("/")
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=5)
+        like = f"; like it are: {', '.join(near)}" if near else ""
+        raise SpecError(f"model = {spec.model!r}: {zoo} has no classifier of that name{like}")
+    return name
+
+
+def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
+    """Try a network on two images; return parameters, FLOP of forward for one image, its input.
+
+    A copy of it is tried, and no random number of the run's is drawn.
+
+    Parameters
+    ----------
+    network
+        On the CPU, with its initial weights.
+    spec
+        Its run.
+
+    Returns
+    -------
+    dict
+        ``parameters`` (numbers), ``forward_flop`` (a multiply-add is two), ``input`` (channels,
+        height, width), ``source_sha256`` of the file of a network of one's own, else None.
+
+    Raises
+    ------
+    SpecError
+        If it has no parameters to train, fails on such images, or returns anything but logits.
+    """
+    if any(map(is_lazy, network.parameters())):
+        raise SpecError(
+            f"model = {spec.model!r} has parameters whose sizes are open until it sees images, so "
+            "that no initial weights can be compared; give its layers their sizes"
+        )
+    parameters = sum(one.numel() for one in network.parameters())
+    if not parameters:
+        raise SpecError(f"model = {spec.model!r} has no parameters: there is nothing to train")
+    if not any(one.requires_grad for one in network.parameters()):
+        raise SpecError(
+            f"model = {spec.model!r} has no trainable parameters: all {parameters} are frozen. "
+            "Set requires_grad of those that the run is to train"
+        )
+    shape = (3, spec.image_size, spec.image_size)
+    facts = {"parameters": parameters, "input": list(shape), "source_sha256": _source(spec)}
+    if spec.emulated:
+        return facts | {"forward_flop": 0}  # it sleeps
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
+        _check_logits(_tried(copy.deepcopy(network).train(), shape, spec), spec)
+    return facts | {"forward_flop": counter.get_total_flops() // IMAGES}
+
+
+def _tried(network: nn.Module, shape: tuple[int, ...], spec: RunSpec) -> Any:
+    try:
+        return network(torch.zeros(IMAGES, *shape))
+    except Exception as error:  # whatever a network of others raises
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise SpecError(
+            f"model = {spec.model!r} fails on images of shape {shape} (image_size = "
+            f"{spec.image_size}): {said}"
+        ) from error
+
+
+def _check_logits(found: Any, spec: RunSpec) -> None:
+    wanted = (IMAGES, spec.classes)
+    if not isinstance(found, Tensor):
+        raise SpecError(
+            f"model = {spec.model!r} returns {type(found).__name__} in training, not a tensor: the "
+            "loop has one loss, on logits; write a function that leaves the other outputs out"
+        )
+    if found.shape != wanted:
+        raise SpecError(
+            f"model = {spec.model!r} returns shape {tuple(found.shape)} of {IMAGES} images, but "
+            f"classes = {spec.classes} asks for logits of shape {wanted}"
+        )
+
+
+def _source(spec: RunSpec) -> str | None:
+    """Return the digest of the file that a network of one's own is from."""
+    if ":" not in spec.model:
+        return None
+    file = inspect.getsourcefile(resolve("model", spec.model))
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+
+
+def drawn(spec: RunSpec) -> nn.Module:
+    """Return the run's network with its initial weights, on the CPU: the same everywhere."""
+    torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
+    entry, make = known("model", spec.model), resolve("model", spec.model)
+    network: nn.Module = make(spec) if entry and entry.of_run else make(spec.classes)
+    return network

@@ -1,0 +1,206 @@
+"""The fairness contract, checked in every run: a broken rule ends the run and names itself.
+
+Same setup, same gradients; `fairness.py` checks that the images are the same. What costs more
+than a counter is done outside the timed window, or only in the first steps after a start,
+which lie in a cold epoch. What can only be seen by comparing with another run (a gradient that is
+summed where it should be averaged) is proved by tests/test_equality.py instead.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import broken
+from ddl_core.fairness import check_agreement
+from ddl_core.optim import group_settings
+from ddl_core.schedules import learning_rate
+from ddl_core.strategies.base import Strategy
+
+CLOSELY_WATCHED_STEPS = 3
+
+
+def check_setup(before: str, after: str) -> None:
+    """Check that a strategy's `setup` left the weights as they were (two hashes).
+
+    Raises
+    ------
+    FairnessError
+        If it did not: all ranks of all strategies start from the weights of the run's seed.
+    """
+    if before != after:
+        raise broken("same initial weights", "setup() of the strategy changed weights or buffers")
+
+
+def statistics(network: nn.Module) -> Tensor:
+    """Return a copy of all buffers of `network` as one vector of float64, without NaN.
+
+    A training that diverges is a result, and NaN would differ from itself.
+    """
+    parts = [buffer.detach().double().nan_to_num().flatten() for buffer in network.buffers()]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+class FairnessMonitor:
+    """Watches how one rank trains.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        What the run should do.
+    strategy : Strategy
+        The rank's group, for comparisons after the timed window.
+    network, optimizer
+        What is trained, and what `loop.py` calls `zero_grad` of.
+    """
+
+    def __init__(
+        self, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
+    ) -> None:
+        self._spec, self._group = spec, strategy
+        self._network, self._optimizer = network, optimizer
+        self._close_steps = CLOSELY_WATCHED_STEPS
+        self._images_seen = self._images_per_epoch = 0
+        self._waiting = False  # gradients were added that no update has used
+        self._depth = 0
+        self._statistics = torch.empty(0)
+        self.device_waits: int | None = None
+        """Calls of torch's ``synchronize`` (device, stream or event) in the steps of the epoch, on
+        this rank; None under `compile`, where nobody counts."""
+
+    @contextmanager
+    def watching(self, epoch: int, steps: int, images: int) -> Iterator[None]:
+        """Watch the `steps` steps of `epoch` on a training set of `images` images.
+
+        Inside, `FairnessError` is raised by the call that breaks a rule.
+        """
+        batch = self._spec.global_batch_size
+        full_batches = images // batch
+        if steps != full_batches:
+            raise broken(
+                "only an incomplete last batch is dropped",
+                f"{steps} steps are planned, but {images} images give {full_batches}",
+            )
+        self._images_per_epoch = steps * batch
+        self._images_seen = epoch * self._images_per_epoch
+        with ExitStack() as stack:
+            # Hooks of all optimisers: what a framework really steps need not be what it returned.
+            stack.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_update).remove)
+            for owner in (self._optimizer, self._network):
+                stack.enter_context(_guarded(owner, "zero_grad", self._gradients_may_go))
+            if not self._spec.compile:  # the compiler times its own choices
+                self.device_waits = 0
+                for waiting in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
+                    stack.enter_context(_guarded(waiting, "synchronize", self._count_wait))
+                if self._close_steps:
+                    self._statistics = statistics(self._network)
+                    hook = self._network.register_forward_pre_hook(self._before_forward)
+                    stack.callback(hook.remove)
+            yield
+
+    def gradients_added(self) -> None:
+        """Note that a backward pass is done."""
+        self._waiting = True
+        if self._close_steps:
+            self._statistics = statistics(self._network)
+
+    def step_done(self, may_be_skipped: bool) -> None:
+        """Note that the loop's step is done; fp16 may skip an update whose gradients overflowed."""
+        if self._waiting and not may_be_skipped:
+            raise broken("one update per step", "no optimiser stepped")
+        self._waiting = False
+        self._images_seen += self._spec.global_batch_size
+        self._close_steps = max(0, self._close_steps - 1)
+
+    def check_training(self) -> None:
+        """Check the network after an epoch. A collective."""
+        vector = statistics(self._network).cpu().numpy()
+        digest = hashlib.sha256(vector.tobytes()).hexdigest()
+        check_agreement(self._group, digest, "batch statistics averaged over ranks")
+
+    def _before_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth += 1
+        self._check_settings(optimizer)
+        if self._depth > 1:  # an optimiser made by subclassing calls its parent's step
+            return
+        if not self._waiting:
+            raise broken("one update per step", "an optimiser stepped again without new gradients")
+        if self._close_steps and not _has_gradient(optimizer):
+            raise broken(
+                "gradients zeroed once, before backward", "all gradients were zero in the update"
+            )
+        self._waiting = False
+
+    def _after_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth -= 1
+
+    def _check_settings(self, optimizer: Optimizer) -> None:
+        rate = learning_rate(self._spec, self._images_seen, self._images_per_epoch)
+        expected = group_settings(self._spec)
+        if len(optimizer.param_groups) != len(expected):
+            raise broken(
+                "same learning rate and update rule",
+                f"the optimiser has {len(optimizer.param_groups)} groups, not {len(expected)}",
+            )
+        for group, settings in zip(optimizer.param_groups, expected, strict=True):
+            for name, value in {"lr": rate, **settings}.items():
+                if float(group[name]) != value:
+                    raise broken(
+                        "same learning rate and update rule",
+                        f"the optimiser stepped with {name} = {group[name]}, not {value}",
+                    )
+
+    def _gradients_may_go(self) -> None:
+        if self._waiting:
+            raise broken(
+                "gradients zeroed once, before backward",
+                "zero_grad() was called between backward and update",
+            )
+
+    def _count_wait(self) -> None:
+        # Not refused: some of a framework's own waits belong to how it overlaps communication.
+        self.device_waits = (self.device_waits or 0) + 1
+
+    def _before_forward(self, _network: nn.Module, _inputs: Any) -> None:
+        if self._close_steps and not torch.equal(statistics(self._network), self._statistics):
+            raise broken(
+                "batch statistics local within an epoch",
+                "buffers changed between backward and the next forward",
+            )
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    return any(
+        parameter.grad is not None and bool(parameter.grad.any())
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+@contextmanager
+def _guarded(owner: Any, name: str, guard: Callable[[], None]) -> Iterator[None]:
+    """Call `guard` before every call of ``owner.name`` inside the block."""
+    original, own = getattr(owner, name), name in vars(owner)
+
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        guard()
+        return original(*arguments, **named)
+
+    setattr(owner, name, guarded)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)

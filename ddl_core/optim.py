@@ -1,0 +1,94 @@
+"""The optimiser of a run, and the rate that `loop.py` gives it before every update.
+
+No framework steps a schedule: the rate is that of `schedules.py`, so it cannot differ between
+strategies.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+from torch import nn
+from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import NotInstalledError
+from ddl_core.schedules import peak_learning_rate
+
+
+def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
+    """Return the optimiser of `spec` over all parameters of `model`.
+
+    Raises
+    ------
+    NotInstalledError
+        For LARS and LAMB without timm.
+    """
+    settings = group_settings(spec)
+    groups = [
+        {"params": members, **own}
+        for members, own in zip(_groups(spec, model), settings, strict=True)
+    ]
+    rate = peak_learning_rate(spec)
+    if spec.optimizer == "sgd":
+        return SGD(groups, lr=rate)
+    return _timm_optimizer(spec.optimizer)(groups, lr=rate)
+
+
+def implementation(optimizer: Optimizer) -> dict[str, bool]:
+    """Return which of torch's implementations makes the update: ``foreach``, ``fused``, or neither.
+
+    Neither is asked for, so torch decides by the parameters, as it does in the step itself. timm's
+    optimisers have but one, a loop over the parameters.
+    """
+    if not isinstance(optimizer, SGD):
+        return {"foreach": False, "fused": False}
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    fused, foreach = _default_to_fused_or_foreach(parameters, differentiable=False)
+    return {"foreach": foreach, "fused": fused}
+
+
+def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
+    """Return what each parameter group of the optimiser is set to, but for the rate.
+
+    One group; two where normalisation and biases do not decay: the weights, then the rest. LARS
+    and LAMB adapt the rate of those parameters only that decay (timm; You et al. 2017, 2020).
+    """
+    settings: dict[str, float | bool] = {"weight_decay": spec.weight_decay}
+    if spec.optimizer != "lamb":
+        settings |= {"momentum": spec.momentum, "nesterov": spec.nesterov}
+    if spec.decay_norm_bias:
+        return [settings]
+    return [settings, settings | {"weight_decay": 0.0}]
+
+
+def _groups(spec: RunSpec, model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    if spec.decay_norm_bias:
+        yield list(model.parameters())
+        return
+    # Scales, shifts and biases are vectors; weights of layers have two dimensions or four.
+    yield [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    yield [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+
+
+def _timm_optimizer(name: str) -> Callable[..., Optimizer]:
+    import torch._dynamo  # timm imports it as well
+
+    import ddl_core.vision  # noqa: F401 (timm imports torchvision, which may need this)
+
+    try:
+        # timm sets a limit of a million; with it a network would be compiled again without end.
+        with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):
+            module = import_module("timm.optim")
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(
+            f"optimizer {name!r} needs the package {error.name!r}, which is not installed; "
+            "run `make env`, or use optimizer 'sgd'"
+        ) from error
+    return getattr(module, name.capitalize())
+
+
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
+    """Give every parameter group the same rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = value

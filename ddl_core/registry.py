@@ -1,0 +1,345 @@
+"""Names a study may use, and all that is known of each.
+
+Code is named by ``"module:attribute"``, so that reading this table imports nothing: a study is
+planned without torch, and a missing framework disables its own name only. Records, figures,
+`ddl doctor` and the launchers take from here what they need to know of a name.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module, metadata
+from typing import Any, NamedTuple
+
+from ddl_core.errors import NotInstalledError, SpecError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a library, a strategy, a loader or a model.
+
+    Attributes
+    ----------
+    code
+        ``"module:attribute"``, imported by the ranks of a run that asks for it.
+    title
+        What figures and lists call it, and nothing else; empty: its name.
+    packages
+        Distributions of which it needs one: records hold their versions, the doctor looks for them.
+    also
+        Distributions that it needs besides, all of them.
+    variables
+        Beginnings of the environment variables that are read for it alone.
+    install
+        The command that installs them.
+    libraries
+        With which the name may be asked for.
+    paced
+        Whether a model sleeps instead of computing, for emulated runs alone.
+    of_run
+        Whether a model's function gets the whole run, instead of its number of classes.
+    one_run_per_process
+        Whether a second run in the same process fails, so that engines end after each.
+    """
+
+    code: str
+    title: str = ""
+    packages: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    install: str = "make env"
+    libraries: tuple[str, ...] = ("torch",)
+    paced: bool = False
+    of_run: bool = False
+    one_run_per_process: bool = False
+
+
+# What computes: each in an environment of its own, but for torch.
+LIBRARIES = {
+    "torch": Entry("ddl_core.trainer:Trainer", "PyTorch"),
+    "tensorflow": Entry(
+        "ddl_tools.frameworks.tensorflow:TensorFlow",
+        "TensorFlow",
+        packages=("tensorflow", "tensorflow-cpu"),
+        variables=("TF_",),
+        install="make tensorflow",
+    ),
+    "keras": Entry(
+        "ddl_tools.frameworks.keras:Keras",
+        "Keras on JAX",
+        packages=("keras",),
+        also=("jax", "jaxlib", "optax"),
+        variables=("KERAS_", "JAX_", "XLA_"),
+        install="make keras",
+    ),
+    "mxnet": Entry(
+        "ddl_tools.frameworks.mxnet:MXNet",
+        "MXNet",
+        packages=("mxnet",),
+        variables=("MXNET_", "DMLC_", "PS_"),
+        install="make mxnet",
+    ),
+}
+_ALL = tuple(LIBRARIES)
+
+# The code is torch's; the other libraries have their own of the same name.
+STRATEGIES = {
+    "single": Entry("ddl_core.strategies.base:Single", "single process", libraries=_ALL),
+    "ddp": Entry("ddl_core.strategies.ddp:DDP", "PyTorch-DDP"),
+    "horovod": Entry(
+        "ddl_core.strategies.horovod:Horovod",
+        "Horovod",
+        packages=("horovod",),
+        variables=("HOROVOD_",),
+        install="make horovod",
+        libraries=("torch", "tensorflow", "mxnet"),
+        one_run_per_process=True,  # a second start ends with SIGSEGV
+    ),
+    "deepspeed": Entry(
+        "ddl_core.strategies.deepspeed:DeepSpeed",
+        "DeepSpeed",
+        packages=("deepspeed",),
+        variables=("DEEPSPEED_", "DS_"),
+        one_run_per_process=True,  # a second start looks for the group of the first
+    ),
+    "fsdp": Entry("ddl_core.strategies.fsdp:FSDP", "PyTorch-FSDP", one_run_per_process=True),
+    "multiworker": Entry(
+        "ddl_tools.frameworks.tensorflow:TensorFlow",
+        "MultiWorkerMirrored",
+        libraries=("tensorflow",),
+    ),
+    "spmd": Entry("ddl_tools.frameworks.keras:Keras", "shard_map", libraries=("keras",)),
+    "kvstore": Entry("ddl_tools.frameworks.mxnet:MXNet", "KVStore", libraries=("mxnet",)),
+}
+
+_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
+LOADERS = {
+    "native": Entry("ddl_core.loaders.native:Native", libraries=_ALL),
+    "turbo": Entry("ddl_core.loaders.turbo:Turbo"),
+    "memory": Entry("ddl_core.loaders.turbo:Memory"),
+    "dali_cpu": Entry("ddl_core.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, variables=("DALI_",)),
+    "dali_gpu": Entry("ddl_core.loaders.dali:DaliGPU", "DALI (GPU)", _DALI, variables=("DALI_",)),
+    "dali_reader_cpu": Entry(
+        "ddl_core.loaders.dali_reader:DaliReaderCPU",
+        "DALI reader (CPU)",
+        _DALI,
+        variables=("DALI_",),
+    ),
+    "dali_reader_gpu": Entry(
+        "ddl_core.loaders.dali_reader:DaliReaderGPU",
+        "DALI reader (GPU)",
+        _DALI,
+        variables=("DALI_",),
+    ),
+    "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", libraries=_ALL),
+}
+
+MODELS = {
+    "resnet18": Entry("ddl_core.models:resnet18", "ResNet18", libraries=_ALL),
+    "resnet50": Entry("ddl_core.models:resnet50", "ResNet50", libraries=_ALL),
+    "resnet101": Entry("ddl_core.models:resnet101", "ResNet101", libraries=_ALL),
+    "resnet152": Entry("ddl_core.models:resnet152", "ResNet152", libraries=_ALL),
+    "resnet8": Entry("ddl_core.models:resnet8", "ResNet8", libraries=_ALL),
+    "resnet44": Entry("ddl_core.models:resnet44", "ResNet44", libraries=_ALL),
+    "alexnet": Entry("ddl_core.models:alexnet", "AlexNet", libraries=_ALL),
+    "googlenet": Entry("ddl_core.models:googlenet", "GoogLeNet", libraries=_ALL),
+    "paced_resnet50": Entry(
+        "ddl_tools.emulation.network:paced_resnet50", "paced ResNet50", paced=True, of_run=True
+    ),
+}
+# Whose networks are asked for as "timm/convnext_tiny".
+ZOOS = {
+    "torchvision": Entry("ddl_core.models:of_torchvision", packages=("torchvision",), of_run=True),
+    "timm": Entry("ddl_core.models:of_timm", packages=("timm",), of_run=True),
+}
+_IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
+# "package.module:function": a network of one's own, of its number of classes.
+_OF_ONES_OWN = re.compile(r"([A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+REGISTRIES: dict[str, dict[str, Entry]] = {
+    "library": LIBRARIES,
+    "strategy": STRATEGIES,
+    "loader": LOADERS,
+    "model": MODELS,
+}
+
+
+class PlugIn(NamedTuple):
+    """A name, where what it stands for is (``"module:attribute"``), and the package it is from."""
+
+    name: str
+    code: str
+    package: str
+
+
+def plug_ins(kind: str, taken: Collection[str]) -> tuple[dict[str, PlugIn], list[str]]:
+    """Return what installed packages announce as entry points of the group ``ddl_core.<kind>``.
+
+    None of the packages is imported; ``docs/plug_ins.md`` has a whole example.
+
+    Parameters
+    ----------
+    kind
+        ``"strategy"``, ``"loader"``, ``"model"`` or ``"site"``.
+    taken
+        Names that the project has: no package replaces one.
+
+    Returns
+    -------
+    plug_ins
+        By name.
+    left_out
+        A sentence on each that cannot be had.
+    """
+    found: dict[str, set[PlugIn]] = {}  # a package may be on the path twice
+    for point in _entry_points(f"ddl_core.{kind}"):
+        package = point.dist.name if point.dist else "?"
+        found.setdefault(point.name, set()).add(PlugIn(point.name, point.value.strip(), package))
+    chosen, left_out = {}, []
+    for name, several in found.items():
+        packages = " and ".join(sorted({one.package for one in several}))
+        announced = f"{kind} {name!r} of package {packages}"
+        if not re.fullmatch("[a-z0-9_]+", name):  # it becomes part of a folder's name
+            left_out.append(f"{announced}: a name is made of a-z, 0-9 and _")
+        elif name in taken:
+            left_out.append(f"{announced}: the project has one of that name; give it another")
+        elif len(several) > 1:
+            left_out.append(f"{announced}: one name stands for one thing; uninstall all but one")
+        else:
+            chosen[name] = several.pop()
+    return chosen, left_out
+
+
+@cache
+def _entry_points(group: str) -> metadata.EntryPoints:
+    """Return the entry points of all installed packages, which takes 10 ms to find."""
+    return metadata.entry_points(group=group)
+
+
+_BROUGHT: set[str] = set()  # by packages, none of which brings fields of a run
+LEFT_OUT: list[str] = []  # a sentence on each name of a package that cannot be had
+
+for _kind in ("strategy", "loader", "model"):  # a library has an environment of its own
+    _found, _left_out = plug_ins(_kind, REGISTRIES[_kind])
+    LEFT_OUT.extend(_left_out)
+    _BROUGHT.update(_found)
+    REGISTRIES[_kind] |= {
+        _one.name: Entry(
+            _one.code,
+            packages=(_one.package,),
+            install=f"pip install {_one.package}",
+            one_run_per_process=True,  # whether a second would fail is not known
+        )
+        for _one in _found.values()
+    }
+
+
+def known(kind: str, name: str) -> Entry | None:
+    """Return what is known of a name, of a network also one that is not in the table; or None."""
+    entry = REGISTRIES[kind].get(name)
+    if entry or kind != "model":
+        return entry
+    if found := _IN_A_ZOO.fullmatch(name):
+        return replace(ZOOS[found[1]], title=f"{found[2]} ({found[1]})")
+    if found := _OF_ONES_OWN.fullmatch(name):
+        return Entry(
+            name,
+            install=f"export PYTHONPATH=FOLDER_WITH_{found[1]}",
+            one_run_per_process=True,  # whether a second would fail is not known
+        )
+    return None
+
+
+def title(kind: str, name: str) -> str:
+    """Return what people call a name; one that is not registered is called by itself."""
+    entry = known(kind, name)
+    return entry.title if entry and entry.title else name
+
+
+def owner(field: str) -> str | None:
+    """Return the strategy whose setting a field of a run is: the one that its name begins with."""
+    name, more, _ = field.partition("_")
+    return name if more and name in STRATEGIES and name not in _BROUGHT else None
+
+
+_OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if `kind` (``"strategy"``, ``"loader"``, ``"model"``) knows it.
+
+    Raises
+    ------
+    SpecError
+        With the names that exist.
+    """
+    if known(kind, name) is None:
+        left_out = [f" ({why})" for why in LEFT_OUT if why.startswith(f"{kind} {name!r} ")]
+        raise SpecError(
+            f"unknown {kind} {name!r}{''.join(left_out)}; choose one of: "
+            f"{', '.join(sorted(REGISTRIES[kind]))}{_OTHERS.get(kind, '')}"
+        )
+    return name
+
+
+def resolve(kind: str, name: str) -> Any:
+    """Import and return the object registered as `name`.
+
+    Raises
+    ------
+    SpecError
+        If the name is unknown, or its package has not what it announces.
+    NotInstalledError
+        If a package that this name needs is not installed.
+    """
+    entry = known(kind, check_name(kind, name))
+    assert entry is not None
+    code = entry.code
+    module, _, attribute = code.partition(":")
+    try:
+        imported = import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "ddl_core":
+            raise
+        raise _not_installed(kind, name, error.name or "") from error
+    if not hasattr(imported, attribute):
+        raise SpecError(f"{kind} {name!r} is announced as {code}, but there is no such thing")
+    return getattr(imported, attribute)
+
+
+def require(kind: str, name: str) -> None:
+    """Refuse a name of whose packages none is installed, before anything starts.
+
+    Raises
+    ------
+    NotInstalledError
+        With what installs them.
+    """
+    entry = known(kind, name)
+    needed = entry.packages if entry else ()
+    if needed and not any(map(_is_installed, needed)):
+        raise _not_installed(kind, name, needed[0])
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
+    entry = known(kind, name)
+    remedy = entry.install if entry else ""
+    return NotInstalledError(
+        f"{kind} {name!r} needs the package {package!r}, which is not installed; "
+        f"run `{remedy}`, or choose another {kind}"
+    )
+
+
+def packages(kind: str) -> list[str]:
+    """Return the distributions that names of a kind need, each once."""
+    entries = [*REGISTRIES[kind].values(), *(ZOOS.values() if kind == "model" else ())]
+    needed = (name for entry in entries for name in entry.packages + entry.also)
+    return list(dict.fromkeys(needed))

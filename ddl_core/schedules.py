@@ -1,0 +1,54 @@
+"""The learning rate, a pure function of the images seen.
+
+Without torch, so that figures can draw what training uses.
+"""
+
+import math
+
+from ddl_core.config import RunSpec
+
+# Aach et al. 2023, "Learning rate scheduling": divided by ten at epochs 30, 60 and 80 of 90.
+STEP_MILESTONES = (30 / 90, 60 / 90, 80 / 90)
+STEP_FACTOR = 0.1
+EXPONENTIAL_GAMMA = 0.95  # Aach et al. 2023, eq. 2: per epoch, of 90
+PAPER_EPOCHS = 90
+
+
+def peak_learning_rate(spec: RunSpec) -> float:
+    """Return the base rate times the number of (virtual) workers: linear scaling.
+
+    Goyal et al. 2017, section 2.1; Aach et al. 2023 use 0.025 per worker of 64 images.
+    """
+    return spec.base_lr * spec.virtual_workers
+
+
+def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:
+    """Return the rate of the update that comes after `images_seen` images.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        Gives schedule, peak, epochs and warm-up.
+    images_seen : int
+        Images consumed by all workers before this update.
+    images_per_epoch : int
+        Images that one epoch really consumes.
+    """
+    peak = peak_learning_rate(spec)
+    warmup_images = spec.warmup_epochs * images_per_epoch
+    after_update = images_seen + spec.global_batch_size
+    if after_update <= warmup_images:
+        return peak * after_update / warmup_images
+    return peak * _decay(spec, images_seen // images_per_epoch)
+
+
+def _decay(spec: RunSpec, epoch: int) -> float:
+    if spec.schedule == "step":
+        passed = sum(epoch >= round(at * spec.epochs) for at in STEP_MILESTONES)
+        return STEP_FACTOR**passed
+    if spec.schedule == "cosine":  # Aach et al. 2023, eq. 1 with LR_min = 0
+        return 0.5 * (1 + math.cos(math.pi * epoch / spec.epochs))
+    if spec.schedule == "exponential":
+        # A shorter training keeps the curve's shape, as with the other two.
+        return EXPONENTIAL_GAMMA ** (PAPER_EPOCHS * epoch / spec.epochs)
+    return 1.0

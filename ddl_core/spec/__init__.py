@@ -1,1 +1,0 @@
-"""What is asked for: values, and nothing that acts."""

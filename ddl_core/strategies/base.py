@@ -1,0 +1,144 @@
+"""`Strategy`: how ranks work together. One process alone, and a torch.distributed group.
+
+A new strategy is one file in this folder, with one entry in `registry.py`. It is derived from
+`Strategy` or `ProcessGroup` and overrides only what it does differently. The loop, the learning
+rate, the batch statistics and the timing belong to `loop.py`, `optim.py` and `timing.py`.
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddl_core.config import RunSpec
+from ddl_core.device import choose_device
+from ddl_core.group import RankInfo, Reduction
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+
+# A collective that waits longer than this ends the run. Generous, because the first one waits for
+# the slowest rank to list its images, which takes minutes on a busy parallel file system.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+class Strategy:
+    """One rank of a run, and what it does together with the others; here, nothing.
+
+    The constructor joins the group.
+
+    Attributes
+    ----------
+    is_sharded : bool
+        Whether a rank keeps a part of the weights only. Then forward is a collective, and so are
+        `state_dict` of network and optimiser, of which rank 0 alone gets the whole.
+    """
+
+    is_sharded = False
+    model: Any = None
+    optimizer: Any = None
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        info = RankInfo.from_environment(spec)
+        self.rank, self.local_rank, self.world_size = info.rank, info.local_rank, info.world_size
+        self.device = choose_device(spec.device, info.local_rank)
+
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether `backward` waits for communication before the last gradient is there.
+
+        The clock then gives no breakdown of a step.
+        """
+        return self.spec.waits_in_backward
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Give all ranks rank 0's weights; return what to call and what to step."""
+        self.model, self.optimizer = model, optimizer
+        return model, optimizer
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context in which backward keeps gradients local (accumulation)."""
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; outside `no_sync`, end with their mean over ranks."""
+        loss.backward()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update, through `scaler` (which does nothing unless fp16)."""
+        scaler.step(self.optimizer)
+        scaler.update()
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
+        """Reduce `tensor` over ranks in place, and return it."""
+        return tensor
+
+    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
+        """Return numbers reduced over ranks, in their own type. A collective."""
+        return (
+            self.all_reduce(torch.tensor(np.asarray(values), device=self.device), op).cpu().numpy()
+        )
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what communicates and how, as it is in effect after `setup`; for the record.
+
+        Runs that differ in it are never pooled, so it tells nothing of ranks and places.
+        """
+        return {}
+
+    def teardown(self) -> None:
+        """Leave the group."""
+        self.model = self.optimizer = None
+
+
+class Single(Strategy):
+    """One process, no communication: the reference that every other strategy must equal."""
+
+
+class ProcessGroup(Strategy):
+    """A torch.distributed group: NCCL on GPUs, Gloo on the CPU."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
+        if spec.nodes == 1:
+            # A laptop's host name often resolves to an address that is not there at the moment.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        on_gpu = self.device.type == "cuda"
+        # DeepSpeed clones the group, and of one rank alone NCCL fails to split a bound one.
+        bound = on_gpu and self.world_size > 1
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            timeout=COLLECTIVE_TIMEOUT,
+            device_id=self.device if bound else None,
+        )
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
+        """Reduce `tensor` over ranks in place."""
+        dist.all_reduce(tensor, OPERATIONS[op])
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        dist.barrier()
+
+    def describe(self) -> dict[str, Any]:
+        """Return ``library``, and NCCL's version where it is that; Gloo comes with torch."""
+        if self.device.type != "cuda":
+            return {"library": "gloo"}
+        return {"library": "nccl", "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+
+    def teardown(self) -> None:
+        """Leave the group."""
+        super().teardown()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,101 @@
+"""PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
+
+from contextlib import AbstractContextManager
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ddl_core.config import RunSpec
+from ddl_core.strategies.base import ProcessGroup
+
+COMPRESSION = {
+    "fp16": default_hooks.fp16_compress_hook,
+    "bf16": default_hooks.bf16_compress_hook,
+}
+
+DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
+
+# Renamed in torch 2.13.
+BUFFER_SYNC = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+
+
+def _one_bucket_at_a_time(
+    state: powerSGD_hook.PowerSGDState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # missing in torch's own type hints
+) -> torch.futures.Future[Tensor]:
+    """Compress a bucket and wait: PowerSGD sends a bucket in several messages.
+
+    Gloo would begin those of two buckets in another order on each rank, and end the process.
+    """
+    sent = powerSGD_hook.powerSGD_hook(state, bucket)
+    sent.wait()
+    return sent
+
+
+class DDP(ProcessGroup):
+    """A torch.distributed process group and a model wrapped in DistributedDataParallel.
+
+    The wrapper goes before the group does: its reducer's threads, alive at interpreter exit,
+    sometimes abort the process after a correct training.
+    """
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap `model`; the constructor sends rank 0's weights to all.
+
+        Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
+        policy for all strategies, which `loop.py` owns.
+        """
+        spec = self.spec
+        self.optimizer = optimizer
+        devices = [self.device] if self.device.type == "cuda" else None
+        options: dict[str, Any] = {BUFFER_SYNC: False}
+        self.model = DistributedDataParallel(
+            model,
+            device_ids=devices,
+            # Told its own default, DDP would leave out the small first bucket that it has then.
+            bucket_cap_mb=None if spec.ddp_bucket_mb == DEFAULT_BUCKET_MB else spec.ddp_bucket_mb,
+            gradient_as_bucket_view=spec.ddp_bucket_view,
+            static_graph=spec.ddp_static_graph,
+            **options,
+        )
+        self._compress()
+        return self.model, optimizer
+
+    def _compress(self) -> None:
+        spec = self.spec
+        if spec.ddp_compression == "powersgd":
+            state = powerSGD_hook.PowerSGDState(
+                None, spec.ddp_powersgd_rank, start_powerSGD_iter=spec.ddp_powersgd_start
+            )
+            on_gpu = self.device.type == "cuda"
+            hook = powerSGD_hook.powerSGD_hook if on_gpu else _one_bucket_at_a_time
+            self.model.register_comm_hook(state, hook)
+        elif spec.ddp_compression != "none":
+            self.model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return DDP's own context."""
+        return self.model.no_sync()
+
+    def describe(self) -> dict[str, Any]:
+        """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
+
+        The first one may be smaller, so that communication begins early. PowerSGD waits in each
+        bucket: on the CPU as above, on a GPU in torch's own hook.
+        """
+        size = self.model.bucket_bytes_cap
+        first = _DEFAULT_FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
+        overlap = not self.waits_in_backward
+        buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": overlap}
+        return {**super().describe(), **buckets}

@@ -1,0 +1,303 @@
+"""DeepSpeed, ZeRO stages 0 to 3, over NCCL (GPU; written, not yet run) or Gloo (CPU)."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddl_core.config import RunSpec
+from ddl_core.strategies.base import ProcessGroup
+
+# The package itself is imported once the device is known, because it fixes its own at import.
+if find_spec("deepspeed") is None:
+    raise ModuleNotFoundError("No module named 'deepspeed'", name="deepspeed")
+
+# Stage 3 updates sub-groups of parameters one by one; in one group, a step is one update.
+ONE_GROUP = 10**12
+
+AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def configuration(spec: RunSpec) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
+
+    Loss, learning rate, clipping and timing belong to `loop.py` and `timing.py`, for all
+    strategies. Two defaults would wait for the device in every step and are switched off: the
+    throughput timer and the norm of the gradients (stage 3: `_without_norm`).
+    """
+    stage = spec.deepspeed_zero_stage
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": spec.local_batch_size,
+        "gradient_accumulation_steps": spec.accumulation,
+        "gradient_clipping": 0.0,
+        "wall_clock_breakdown": False,
+        "timers": {"throughput": {"enabled": False}},
+        "zero_optimization": zero,
+    }
+    if stage in (1, 2):
+        zero["compute_grad_norm"] = False
+    if stage > 0:
+        zero |= _buckets(stage, spec.deepspeed_bucket_elements)
+        settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
+    if spec.precision in AUTOCAST:
+        # The engine has its own context around the forward pass, inside that of `loop.py`. No
+        # module is named, so gradients travel in fp32, as under the other strategies.
+        settings["torch_autocast"] = {
+            "enabled": True,
+            "dtype": AUTOCAST[spec.precision],
+            "lower_precision_safe_modules": [],
+        }
+    return settings
+
+
+def _buckets(stage: int, elements: int) -> dict[str, int]:
+    """Return all sizes of what a rank holds for a while, in the proportions of the defaults."""
+    if stage < 3:
+        return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
+    return {
+        "reduce_bucket_size": elements,
+        "stage3_prefetch_bucket_size": elements // 10,
+        "stage3_max_live_parameters": 2 * elements,
+        "stage3_max_reuse_distance": 2 * elements,
+        "stage3_param_persistence_threshold": elements // 5000,
+        "sub_group_size": ONE_GROUP,
+    }
+
+
+class DeepSpeed(ProcessGroup):
+    """A torch.distributed group and DeepSpeed's engine around the model."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._configuration = configuration(spec)
+        super().__init__(spec)
+        self.is_sharded = spec.deepspeed_zero_stage == 3
+        self._deepspeed = _import_deepspeed(self.device)
+        self._engine: Any = None
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap both in an engine, which sends rank 0's weights to all.
+
+        It steps no schedule, since none is given to it, and leaves buffers to `loop.py`.
+        """
+        spec = self.spec
+        if spec.channels_last:  # the engine sends weights as bytes, which needs them contiguous
+            _lay_out(model, torch.contiguous_format)
+        # Not the local rank: on some sites every rank sees one GPU only, its own number 0.
+        place = SimpleNamespace(device_rank=self.device.index or 0)
+        self._engine, *_ = self._deepspeed.initialize(
+            args=place, model=model, optimizer=optimizer, config=self._configuration
+        )
+        if spec.channels_last:
+            _lay_out(model, torch.channels_last)
+        # With fp16 the loss comes scaled already; the engine would scale it once more.
+        self._engine.torch_autocast_z0_gradscaler = None
+        if self.is_sharded:
+            _keep_whole_states(model)
+            _without_norm(self._engine.optimizer)
+        self.optimizer = EngineOptimizer(self._engine)
+        return self._engine, cast(Optimizer, self.optimizer)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Tell the engine that more micro-batches follow.
+
+        Stage 2 reduces gradients all the same, since it keeps only the rank's own share of them.
+        """
+        self._engine.set_gradient_accumulation_boundary(False)
+        try:
+            yield
+        finally:
+            self._engine.set_gradient_accumulation_boundary(True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`, which `loop.py` has divided by `accumulation` already."""
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def describe(self) -> dict[str, Any]:
+        """Add the buckets of the engine: of so many elements, not bytes.
+
+        ``kept_elements``: at stage 3, a weight of no more stays on every rank between steps.
+        Stage 0 reduces all gradients once backward is over, in buckets of a size that is written in
+        the engine's code, whatever its configuration says.
+        """
+        if self._engine.zero_optimization_stage() == 0:
+            from deepspeed.runtime.engine import MEMORY_OPT_ALLREDUCE_SIZE
+
+            buckets = {"bucket_elements": MEMORY_OPT_ALLREDUCE_SIZE, "overlap": False}
+        else:
+            zero = self._engine.optimizer
+            overlap = bool(self._engine.zero_overlap_comm())
+            buckets = {"bucket_elements": zero.reduce_bucket_size, "overlap": overlap}
+            if self.is_sharded:
+                kept = zero.parameter_offload.param_numel_persistence_threshold
+                buckets |= {"prefetch_elements": zero.prefetch_elements, "kept_elements": kept}
+            else:
+                buckets["allgather_bucket_elements"] = zero.allgather_bucket_size
+        dtype = str(self._engine.communication_data_type).removeprefix("torch.")
+        return {**super().describe(), **buckets, "dtype": dtype}
+
+    def teardown(self) -> None:
+        """Leave the group; the engine goes first, because it holds groups of its own."""
+        if self._engine is not None:
+            self._engine.destroy()
+        self._engine = None
+        super().teardown()
+
+
+class EngineOptimizer:
+    """What a loop and a checkpoint need of an optimiser, for an engine that shards it or not.
+
+    `state_dict` is that of the unwrapped optimiser: whole, in order of the model's parameters.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._sharded = engine.zero_optimization_stage() > 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups of the optimiser that makes the update; under ZeRO of this rank's share."""
+        return self._engine.optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self._engine.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """Make the update; under ZeRO collect the weights of the other ranks."""
+        self._engine.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state. Under ZeRO a collective, of which rank 0 keeps the result."""
+        if not self._sharded:
+            return self._engine.optimizer.state_dict()
+        from deepspeed.utils import safe_get_full_optimizer_state as whole
+
+        state = {
+            index: {key: _kept(whole(parameter, key)) for key in self._state_names()}
+            for index, parameter in enumerate(self._parameters())
+        }
+        options = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.param_groups
+        ]
+        return {"state": state if self._state_names() else {}, "param_groups": options}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from `saved`, and from the weights that the model has been given."""
+        if not self._sharded:
+            self._engine.optimizer.load_state_dict(saved)
+            return
+        for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
+            group.update(options)
+        zero = self._engine.optimizer
+        zero.refresh_fp32_params()  # what is updated is a copy of this rank's share of the weights
+        if not saved["state"]:
+            return
+        for share in self._shares():
+            for name in saved["state"][0]:
+                zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
+        put: Callable[[nn.Parameter, Tensor, str], None] = _put_part
+        if self._engine.zero_optimization_stage() < 3:
+            from deepspeed.utils import safe_set_full_optimizer_state
+
+            put = safe_set_full_optimizer_state
+            zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
+        for parameter, values in zip(self._parameters(), saved["state"].values(), strict=True):
+            for name, value in values.items():
+                put(parameter, value, name)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [one for one in self._engine.module.parameters() if one.requires_grad]
+
+    def _state_names(self) -> list[str]:
+        first = self._engine.optimizer.optimizer.state[self._shares()[0]]
+        return sorted(name for name, value in first.items() if isinstance(value, Tensor))
+
+    def _shares(self) -> list[Tensor]:
+        """Return this rank's share of the weights, which is what the update changes."""
+        zero = self._engine.optimizer
+        if self._engine.zero_optimization_stage() == 3:
+            return list(zero.fp32_partitioned_groups_flat)
+        return list(zero.single_partition_of_fp32_groups)
+
+
+def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
+    """Set this rank's part of a state at stage 3; DeepSpeed's own fails where sizes are odd."""
+    from deepspeed.utils import safe_set_local_optimizer_state
+
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]  # DeepSpeed's, padded
+    whole = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
+    part = whole.narrow(0, size * dist.get_rank(), size)
+    safe_set_local_optimizer_state(parameter, part, name)
+
+
+def _kept(value: Tensor) -> Tensor:
+    """Return a gathered tensor in rank 0's main memory; an empty one elsewhere."""
+    return value.cpu() if dist.get_rank() == 0 else value.new_empty(0, device="cpu")
+
+
+def _without_norm(zero: Any) -> None:
+    """Say that the norm of the gradients is 0; at stage 3 no setting switches it off.
+
+    Nobody clips. Reading it would wait for the device in every step, and one that is not finite
+    would skip the update, where under the other strategies training goes on and has diverged.
+    """
+    zero._get_norm_groups = lambda: [0.0]
+
+
+def _keep_whole_states(model: nn.Module) -> None:
+    """Let rank 0 save what a single process would, weight by weight, and all ranks load it."""
+    from deepspeed import zero
+
+    def gather(module: nn.Module, state: dict[str, Any], prefix: str, _about: Any) -> None:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            with zero.GatheredParameters([parameter]):
+                state[prefix + name] = _kept(parameter.detach()).clone()
+
+    def share_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            # Rank 0 sends it to the others; what is left for torch to copy is the empty rest.
+            with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+                parameter.copy_(state[prefix + name])
+            state[prefix + name] = torch.empty_like(parameter)
+
+    model.register_state_dict_post_hook(gather)
+    model.register_load_state_dict_pre_hook(share_out)
+
+
+def _lay_out(model: Any, memory_format: torch.memory_format) -> None:
+    model.to(memory_format=memory_format)  # missing in torch's own type hints
+
+
+def _import_deepspeed(device: torch.device) -> ModuleType:
+    """Import the package for `device`, quiet, and without compiling anything.
+
+    On CPUs it would spend a minute at start-up to build its own all-reduce through shared memory,
+    for which the other strategies have no counterpart: all of them use plain Gloo.
+    """
+    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ.setdefault(
+        "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "cache", "torch_extensions"))
+    )
+    import deepspeed
+
+    if device.type == "cpu":  # that operation's home; on a GPU to look for any probes them all
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Calls inside DeepSpeed that torch 2.13 has renamed.
+    renamed = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+    warnings.filterwarnings("ignore", message=renamed, category=FutureWarning)
+    return deepspeed

@@ -1,0 +1,194 @@
+"""torch's `fully_shard` (FSDP2): each rank keeps its part of weights, gradients and momenta."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.utils import _sync_module_states
+from torch.optim import Optimizer
+
+from ddl_core.errors import SpecError
+from ddl_core.strategies.base import ProcessGroup
+
+UNIT = 1_000_000
+"""Weights that are gathered together, at least; torch leaves the cut to its user."""
+
+BF16 = MixedPrecisionPolicy(
+    param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+)
+"""Weights are gathered in the type that autocast computes in. Of weights gathered in single
+precision, autocast would make a copy that lives until backward."""
+
+_AT_ONCE = 250 * 2**20
+_MATRICES = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+class FSDP(ProcessGroup):
+    """A torch.distributed group; the network's weights are gathered unit by unit when needed.
+
+    `state_dict` of network and optimiser is a collective: rank 0 gets that of a single process, in
+    main memory, the others empty tensors. All load the whole state.
+    """
+
+    is_sharded = True
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Send rank 0's weights to all, then keep a part; `optimizer` updates that part."""
+        _refuse_tied(model)
+        assert dist.group.WORLD is not None
+        _sync_module_states(model, dist.group.WORLD, _AT_ONCE, 0, ())  # as DDP does
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        self._units = units(model)
+        half = self.spec.precision == "bf16"
+        cast = cast_by_autocast(model)
+        if half and (kept := normalisations(model)):
+            fully_shard(kept, mesh=mesh, reshard_after_forward=False)
+        for module in self._units:
+            rest = {one for one in module.parameters() if not isinstance(one, DTensor)}
+            policy = BF16 if half and rest <= cast else MixedPrecisionPolicy()
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        own = dict(model.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [own[names[parameter]] for parameter in group["params"]]
+        model.register_state_dict_post_hook(_gather)
+        model.register_load_state_dict_pre_hook(_share_out)
+        optimizer.register_state_dict_post_hook(_gathered)
+        optimizer.register_load_state_dict_pre_hook(_shared_out)
+        self.model, self.optimizer = model, optimizer
+        return model, optimizer
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of whole tensors add up on each rank, as they do under DDP."""
+        model = self.model
+        assert isinstance(model, FSDPModule)
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def describe(self) -> dict[str, Any]:
+        """Add the units that are gathered together; Gloo's collectives are waited for."""
+        overlap = self.device.type == "cuda"
+        own = {"units": len(self._units), "unit_elements": UNIT, "overlap": overlap}
+        return {**super().describe(), **own}
+
+    def teardown(self) -> None:
+        """Leave the group."""
+        self._units = []
+        super().teardown()
+
+
+def units(model: nn.Module) -> list[nn.Module]:
+    """Return the modules whose own weights are gathered together, the innermost first.
+
+    The smallest ones that hold `UNIT` weights which no unit inside them has; `model` is the last.
+    Only parts of lists are taken, such as the blocks of a network: weights are gathered when a
+    module is called, and what has a name of its own may be read and never called, as the
+    projection inside torch's attention is.
+    """
+    found: list[nn.Module] = []
+    taken: set[nn.Parameter] = set()
+    parts = {part for one in model.modules() if isinstance(one, _LISTS) for part in one.children()}
+    for module in [*model.modules()][:0:-1]:  # parts come before what they are part of
+        own = set(module.parameters()) - taken
+        is_called = module in parts and not isinstance(module, nn.ModuleList | nn.ModuleDict)
+        if is_called and sum(one.numel() for one in own) >= UNIT:
+            found.append(module)
+            taken |= own
+    return [*found, model]
+
+
+def normalisations(model: nn.Module) -> list[nn.Module]:
+    """Return the layers whose weights are vectors only: autocast takes them in single precision."""
+    return [
+        one
+        for one in model.modules()
+        if [*one.parameters(recurse=False)] and all(own.ndim < 2 for own in one.parameters())
+    ]
+
+
+def cast_by_autocast(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights that autocast computes with in bf16, whatever type they come in.
+
+    Others, such as position embeddings or the scale of a layer, decide in which type a network goes
+    on: a unit that has one is gathered in single precision.
+    """
+    layers = [one for one in model.modules() if isinstance(one, _MATRICES)]
+    return {own for one in layers for own in one.parameters()}
+
+
+def _refuse_tied(model: nn.Module) -> None:
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    once = {name for name, _ in model.named_parameters()}
+    if tied := [name for name in names if name not in once]:
+        raise SpecError(
+            f"strategy 'fsdp' cannot share out weights that two layers have in common, as "
+            f"{tied[0]} is; use another strategy"
+        )
+
+
+def _whole(value: Any) -> Any:
+    """Return a tensor that ranks share, in rank 0's main memory; an empty one elsewhere.
+
+    Not by `full_tensor`. Gloo's threads in torch 2.13 write the name of the last collective without
+    a lock. A name of more than 15 characters, as that of `full_tensor`'s collective, is then on the
+    heap and may be freed twice.
+    """
+    if not isinstance(value, DTensor):
+        return value
+    own, rows = value.to_local(), value.shape[0]
+    most = -(-rows // dist.get_world_size())  # of rows on a rank; the last ranks may have fewer
+    padded = own.new_zeros(most, *value.shape[1:])
+    padded[: len(own)] = own
+    whole = own.new_empty(most * dist.get_world_size(), *value.shape[1:])
+    dist.all_gather_into_tensor(whole, padded)
+    return whole[:rows].cpu() if dist.get_rank() == 0 else whole.new_empty(0, device="cpu")
+
+
+def _part(value: Tensor, like: Tensor) -> Tensor:
+    """Return this rank's part of what all ranks have read from the same file."""
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    on_device = value.to(like.device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _gather(_model: nn.Module, state: dict[str, Any], _prefix: str, _about: Any) -> None:
+    for name, value in state.items():
+        state[name] = _whole(value)
+
+
+def _share_out(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if prefix + name in state:
+            state[prefix + name] = _part(state[prefix + name], parameter)
+
+
+def _gathered(_optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    state = {
+        index: {name: _whole(value) for name, value in values.items()}
+        for index, values in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _shared_out(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    state = {
+        index: {
+            name: _part(value, parameters[index]) if isinstance(value, Tensor) else value
+            for name, value in values.items()
+        }
+        for index, values in saved["state"].items()
+    }
+    return {**saved, "state": state}

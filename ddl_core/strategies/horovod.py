@@ -1,0 +1,265 @@
+"""Horovod's DistributedOptimizer over Gloo or MPI (CPU) or NCCL (GPU)."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from horovod.runner.http.http_server import RendezvousHTTPServer
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+from torch.optim import Optimizer
+
+from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
+from ddl_core.errors import LaunchError
+from ddl_core.group import Reduction
+from ddl_core.strategies import horovod_setup as horovod
+from ddl_core.strategies.base import Strategy
+
+OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
+COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+
+class Horovod(Strategy):
+    """A Horovod group; its optimiser averages gradients while backward goes on."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
+        self._last_pass = True
+        if self.device.type == "cuda":
+            _check_gpu_build()
+        _check_controller(spec.nodes)
+        horovod.configure(spec)
+        server, _store = _meet(spec, self)  # both are needed until all ranks are here
+        hvd.init()
+        # All ranks have to be connected before the place where they met may close.
+        hvd.barrier()
+        horovod.close(server)
+        if (hvd.rank(), hvd.size()) != (self.rank, self.world_size):
+            raise LaunchError(
+                f"Horovod made this process rank {hvd.rank()} of {hvd.size()}, its launcher rank "
+                f"{self.rank} of {self.world_size}; start all ranks by one launcher"
+            )
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Send rank 0's weights and buffers to all; wrap `optimizer`.
+
+        Horovod sums the gradients of `accumulation` backward passes, then averages them over ranks.
+        The loop has divided each loss by `accumulation`, so the result is the mean over both.
+        """
+        spec = self.spec
+        _broadcast(model.state_dict())
+        self.model = model
+        compression = COMPRESSION[spec.horovod_compression]
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=InMemoryOrder(compression) if spec.channels_last else compression,
+            backward_passes_per_step=spec.accumulation,
+            op=hvd.Average,
+        )
+        # Horovod's own takes no arguments, and torch's default is the only value used.
+        plain_zero_grad = self.optimizer.zero_grad
+        self.optimizer.zero_grad = lambda set_to_none=True: plain_zero_grad()
+        self.optimizer.register_load_state_dict_post_hook(self._share_resumed_state)
+        return model, self.optimizer
+
+    def _share_resumed_state(self, optimizer: Optimizer) -> None:
+        """Let all ranks continue from what rank 0 has read, weights and optimiser.
+
+        Only here: on a new optimiser, Horovod's broadcast takes a step to fill the state, which
+        changes the weights.
+        """
+        if optimizer.state:
+            _broadcast(self.model.state_dict())
+            _broadcast_state(optimizer)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Tell `backward` that more passes follow; the optimiser counts them by itself."""
+        self._last_pass = False
+        try:
+            yield
+        finally:
+            self._last_pass = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`; in the last pass of a step, hooks send them off."""
+        loss.backward()
+        if self._last_pass:
+            self.optimizer.synchronize()
+
+    def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
+        """Apply one update."""
+        optimizer: Any = self.optimizer
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
+        """Reduce `tensor` over ranks in place."""
+        # Horovod matches tensors by name; one that returns is found in its cache.
+        name = f"ddl.{op}.{tensor.dtype}.{tuple(tensor.shape)}"
+        hvd.allreduce_(tensor, op=OPERATIONS[op], name=name)
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        hvd.barrier()
+
+    def describe(self) -> dict[str, Any]:
+        """Return ``library``, with the version of Horovod's own NCCL, and how it is used."""
+        controller = "mpi" if hvd.mpi_enabled() else "gloo"
+        library = os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
+        known = {"library": library}
+        if self.device.type == "cuda":
+            known = {"library": "nccl", "nccl": _version(hvd.nccl_built())}
+        return {**known, "controller": controller, **horovod.settings()}
+
+    def teardown(self) -> None:
+        """Leave the group, unless an error is on its way.
+
+        Leaving makes the other ranks raise. A failing rank first has to leave its reason, then it
+        leaves the group as it exits; otherwise the others' complaint would come first.
+        """
+        super().teardown()
+        if sys.exc_info()[0] is None:
+            hvd.shutdown()
+
+
+class InMemoryOrder:
+    """A compression for gradients of any layout: another one, of their views in memory's order.
+
+    Horovod sends no tensor that is not contiguous, and gradients are laid out like their weights.
+    """
+
+    def __init__(self, compressor: Any) -> None:
+        self._compressor = compressor
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        """Return what to send, and what `decompress` needs to know."""
+        order = _memory_order(tensor)
+        sent, context = self._compressor.compress(tensor.permute(order))
+        return sent, (order, context)
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        """Return what has arrived as the gradient was laid out."""
+        order, inner = context
+        back = [order.index(dimension) for dimension in range(len(order))]
+        arrived: Tensor = self._compressor.decompress(tensor, inner)
+        return arrived.permute(back)
+
+
+def _memory_order(tensor: Tensor) -> list[int]:
+    """Return the dimensions from that of the largest stride to that of the smallest."""
+    dimensions = list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return dimensions  # whatever the strides of dimensions of size 1
+    strides = tensor.stride()
+    return sorted(dimensions, key=lambda one: -strides[one])
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """Return a view of the same memory that is contiguous, if the tensor has no gaps."""
+    return tensor.permute(_memory_order(tensor))
+
+
+def _broadcast(tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite tensors with rank 0's."""
+    views = {name: _in_memory_order(tensor) for name, tensor in tensors.items()}
+    hvd.broadcast_parameters(views, root_rank=0)
+
+
+def _broadcast_state(optimizer: Optimizer) -> None:
+    """Overwrite an optimiser's state with rank 0's: Horovod meets views of it in memory's order."""
+    own = [
+        (values, name, value)
+        for values in optimizer.state.values()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    ]
+    for values, name, value in own:
+        values[name] = _in_memory_order(value)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for values, name, value in own:
+        values[name] = value
+
+
+def _check_gpu_build() -> None:
+    """Refuse what would end this process inside Horovod's own thread, without a message.
+
+    Raises
+    ------
+    LaunchError
+        If it was built without NCCL, or does not find the driver's library under the only name
+        that it asks for.
+    """
+    if not hvd.nccl_built():
+        raise LaunchError(
+            "this Horovod was built without NCCL and can send no tensor of a GPU; build it with "
+            "`make horovod HOROVOD_GPU_OPERATIONS=NCCL` (docs/installing_horovod.md), or use "
+            "device 'cpu'"
+        )
+    if torch.version.cuda is None:  # ROCm
+        return
+    try:
+        ctypes.CDLL("libcuda.so")
+    except OSError as error:
+        raise LaunchError(
+            f"Horovod loads the driver as libcuda.so, and here that fails ({error}); torch needs "
+            "libcuda.so.1 only. Make a link of that name to libcuda.so.1 (`ldconfig -p | grep "
+            "libcuda` says where it is), beside it or in a folder of LD_LIBRARY_PATH"
+        ) from None
+
+
+def _check_controller(nodes: int) -> None:
+    """Check by what Horovod's ranks find each other.
+
+    Raises
+    ------
+    LaunchError
+        If that is MPI and Horovod has none, or Gloo and there are too many nodes for it.
+    """
+    remedy = "`make horovod HOROVOD_WITH_MPI=1` builds it with MPI (docs/installing_horovod.md)"
+    if os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        if not hvd.mpi_built():
+            raise LaunchError(
+                f"HOROVOD_CONTROLLER=mpi, but this Horovod was built without MPI; {remedy}, or "
+                f"leave the variable out on up to {MOST_NODES_OVER_GLOO} nodes"
+            )
+    else:
+        use = 'use HOROVOD_CONTROLLER=mpi (horovod_controller = "mpi" of a site)'
+        horovod.check_nodes(nodes, f"{use}; {remedy}")
+
+
+def _version(code: int) -> str:
+    """Return e.g. ``"2.21.5"`` for NCCL's 22105; before 2.9, 2.8.4 was 2804 (nccl.h)."""
+    thousand = 10_000 if code >= 10_000 else 1000
+    return f"{code // thousand}.{code % thousand // 100}.{code % 100}"
+
+
+def _meet(spec: RunSpec, info: Strategy) -> tuple[RendezvousHTTPServer | None, Any]:
+    """Tell Horovod where its ranks meet, unless their launcher has done so.
+
+    horovodrun and MPI have. `ddl` and srun have not: then rank 0 opens Horovod's own meeting
+    place, and tells its port to the others through torch's store at ``MASTER_ADDR:MASTER_PORT``.
+    Under srun that store is in rank 0 as well, and ends with what is returned.
+    """
+    if "HOROVOD_RANK" in os.environ or os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        return None, None
+    one_machine = spec.nodes == 1
+    address = "127.0.0.1" if one_machine else os.environ["MASTER_ADDR"]
+    server, store, port = None, None, b""
+    if info.world_size > 1:
+        store, _, _ = next(rendezvous("env://", info.rank, info.world_size))
+        if info.rank == 0:
+            server = horovod.open_meeting_place(spec, "127.0.0.1" if one_machine else "")
+            store.set("horovod_port", str(server.server_port))
+        port = store.get("horovod_port")
+        horovod.meet_at(address, port.decode())
+    horovod.take_place(spec, info)
+    return server, store

@@ -1,0 +1,282 @@
+"""Time of an epoch and its breakdown, for every framework, strategy and loader.
+
+The timed window runs from (barrier, device idle) to (device idle, barrier); its wall time is the
+maximum over ranks. Inside it nothing waits for the device.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from ddl_core.group import Group, Reduction
+
+Phase = Literal["data", "compute", "communication", "update"]
+"""What a mark ends; an update also ends its step."""
+
+PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
+
+OURS = "ddl_core."
+"""Before all names that this project gives in a profile."""
+
+MARK = OURS + "mark."
+"""Before the name of a phase: what a mark is called in a profile."""
+WINDOW = OURS + "window"
+"""What the range of the epoch that is looked at is called in a profile."""
+
+Item = TypeVar("Item")
+Seconds = npt.NDArray[np.float64]
+
+
+class Spent(BaseModel):
+    """Seconds of an epoch by what they were spent on, mean over ranks; the sum is its wall time.
+
+    On a GPU they are times of the device: it computes while the host is already elsewhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    start_s: float = Field(description="until the first batch is there: the loader starts")
+    data_s: float = Field(description="waiting for the other batches")
+    compute_s: float = Field(description="forward and backward, up to the last gradient")
+    transfer_s: float = Field(
+        description="exposed communication of the rank that came last in each step: no waiting"
+    )
+    waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
+    update_s: float = Field(description="of the weights")
+    end_s: float = Field(description="from the last update until all ranks are there")
+
+
+class EnergyMeter(Protocol):
+    """Measures the energy of a window over all ranks."""
+
+    def start(self) -> None:
+        """Open a window."""
+        ...
+
+    def stop(self) -> float | None:
+        """Close the window; return joules of all ranks, None if any could not be read."""
+        ...
+
+
+def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the seconds of each phase in each step.
+
+    Parameters
+    ----------
+    phases
+        What each interval was, in order of time; ``"update"`` closes a step.
+    seconds : (n,)
+        How long each interval took.
+
+    Returns
+    -------
+    (steps, 4)
+        In the order of `PHASES`.
+    """
+    kinds = np.array([PHASES.index(phase) for phase in phases], dtype=np.int64)
+    closed = kinds == PHASES.index("update")
+    step = np.cumsum(closed) - closed
+    table = np.zeros((int(closed.sum()), len(PHASES)))
+    within = step < len(table)
+    np.add.at(table, (step[within], kinds[within]), seconds[within])
+    return table
+
+
+@dataclass(frozen=True)
+class EpochTiming:
+    """What one epoch took; seconds.
+
+    `wall_s` is from barrier to barrier, `rank_wall_s_*` are the ranks' own times before the closing
+    barrier, `cpu_s` is summed over ranks and their loader processes, and `data_s`, `step_s_median`
+    and `step_s_p95` are maxima over ranks. `data_s` is by the marks, so on a GPU it is the time in
+    which the device has no batch: not that in which the host waits for the device. `energy_j` is
+    joules of all ranks, None if not measured.
+    `spent` is None unless gradients were computed.
+    """
+
+    wall_s: float
+    cpu_s: float
+    data_s: float
+    rank_wall_s_min: float
+    rank_wall_s_max: float
+    step_s_median: float | None
+    step_s_p95: float | None
+    energy_j: float | None
+    spent: Spent | None = None
+
+
+class HostTimestamps:
+    """Timestamps of the host, for a device whose work is done when a call returns.
+
+    A device that runs behind the host overrides what it does differently.
+
+    Attributes
+    ----------
+    has_step_times : bool
+        Whether the time between two timestamps is that of the device's work. Otherwise steps are
+        not timed one by one.
+    """
+
+    has_step_times = True
+    annotate = False  # whether to show phases to a profiler
+
+    def now(self) -> Any:
+        """Return the moment at which the device has done all it was given; wait for nothing."""
+        return time.perf_counter()
+
+    def seconds(self, moments: list[Any]) -> Seconds:
+        """Return the seconds from each moment to the next, once the device is idle."""
+        return np.diff(moments)
+
+    def wait(self) -> None:
+        """Wait until the device is idle."""
+
+    def show(self, phase: Phase) -> None:
+        """Show a profiler, if there is one, which phase has just ended."""
+
+
+class Clock:
+    """Times one window on all ranks together.
+
+    Every rank creates it, calls `start`, iterates its loader through `batches`, calls `step_done`
+    after each optimiser step, and calls `stop`. Marks in between say where the time of a step went.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks that share the window.
+    timestamps : HostTimestamps
+        Of the rank's device.
+    meter : EnergyMeter or None
+        Measures energy; it is read outside the timed part.
+    """
+
+    def __init__(
+        self, group: Group, timestamps: HostTimestamps, meter: EnergyMeter | None = None
+    ) -> None:
+        self.group = group
+        self._timestamps = timestamps
+        self._meter = meter
+        self._moments: list[Any] = []
+        self._phases: list[Phase] = []
+        self._has_gradients = False
+
+    def start(self) -> None:
+        """Open the window."""
+        self._timestamps.wait()
+        self.group.barrier()
+        if self._meter:  # after a barrier, to count nobody's waiting; before one, to delay nobody
+            self._meter.start()
+            self.group.barrier()
+        self._timestamps.wait()  # a barrier of NCCL is itself work on the device
+        self._cpu_start = cpu_seconds()
+        self._start = time.perf_counter()
+        self._moments.append(self._timestamps.now())
+
+    def batches(self, loader: Iterator[Item]) -> Iterator[Item]:
+        """Pass on the batches of `loader`, and mark when each is asked for and when it is there."""
+        while True:
+            self._mark("compute")
+            try:
+                batch = next(loader)
+            except StopIteration:
+                return
+            self._mark("data")
+            self._has_gradients = False
+            yield batch
+
+    def backward_done(self) -> None:
+        """Mark that a backward pass has come to its last gradient."""
+        self._has_gradients = True
+        self._mark("compute")
+
+    def gradients_averaged(self) -> None:
+        """Mark that the mean of the gradients over ranks is there, without waiting for it."""
+        self._mark("communication" if self._has_gradients else "compute")
+
+    def step_done(self) -> None:
+        """Mark the end of a step, without waiting for the device."""
+        self._mark("update")
+
+    def _mark(self, phase: Phase) -> None:
+        self._moments.append(self._timestamps.now())
+        self._phases.append(phase)
+        self._timestamps.show(phase)
+
+    def stop(self) -> EpochTiming:
+        """Close the window and compare the ranks."""
+        self._timestamps.wait()
+        own_s = time.perf_counter() - self._start
+        self.group.barrier()
+        self._timestamps.wait()
+        wall_s = time.perf_counter() - self._start
+        cpu_s = cpu_seconds() - self._cpu_start
+        energy_j = self._meter.stop() if self._meter else None
+        return self._over_ranks(wall_s, own_s, cpu_s, energy_j)
+
+    def _over_ranks(
+        self, wall_s: float, own_s: float, cpu_s: float, energy_j: float | None
+    ) -> EpochTiming:
+        seconds = self._timestamps.seconds(self._moments)
+        table = by_step(self._phases, seconds)
+        steps = table.sum(axis=1) if self._timestamps.has_step_times else np.empty(0)
+        median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
+        data_s = float(seconds[np.array(self._phases) == "data"].sum())
+        high = self._reduced([wall_s, own_s, data_s, median, p95], "max")
+        low = self._reduced([own_s], "min")
+        total = self._reduced([cpu_s], "sum")
+        return EpochTiming(
+            wall_s=high[0],
+            cpu_s=total[0],
+            data_s=high[2],
+            rank_wall_s_min=low[0],
+            rank_wall_s_max=high[1],
+            step_s_median=high[3] if len(steps) else None,
+            step_s_p95=high[4] if len(steps) else None,
+            energy_j=energy_j,
+            spent=self._spent(seconds, table, high[0]) if "communication" in self._phases else None,
+        )
+
+    def _spent(self, seconds: Seconds, table: Seconds, wall_s: float) -> Spent:
+        """Return the mean over ranks of what `table` says of this one; see `by_step`."""
+        first_batch = seconds[self._phases.index("data")]
+        transfer = sum(self._reduced(table[:, PHASES.index("communication")].tolist(), "min"))
+        own = [first_batch, *table.sum(axis=0)]
+        start, *mean = (one / self.group.world_size for one in self._reduced(own, "sum"))
+        spent = dict(zip(PHASES, mean, strict=True))
+        return Spent(
+            start_s=start,
+            data_s=spent["data"] - start,
+            compute_s=spent["compute"],
+            transfer_s=transfer,
+            waiting_s=spent["communication"] - transfer,
+            update_s=spent["update"],
+            end_s=wall_s - sum(mean),
+        )
+
+    def _reduced(self, values: list[float], op: Reduction) -> list[float]:
+        result: list[float] = self.group.reduce(np.array(values), op).tolist()
+        return result
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its living children so far, user and system.
+
+    It leaves out the time in which other programs had the core, and nothing else: where the core is
+    slower for a while, a CPU second does less.
+    """
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total

@@ -1,0 +1,198 @@
+"""`Trainer`: training with PyTorch on one rank, from a `RunSpec` to results epoch by epoch."""
+
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import torch
+from torch import nn
+
+from ddl_core import checkpoint, combinations, device
+from ddl_core.checkpoint import values, weights_sha256
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import Split
+from ddl_core.device import PeakMemory, check_compiled, compile_network
+from ddl_core.errors import SpecError
+from ddl_core.fairness import check_agreement, state_sha256
+from ddl_core.loaders.base import Loader
+from ddl_core.loop import EpochLoop, EpochResult, OnStep, ignore, load_epoch
+from ddl_core.models import drawn, inspect_network
+from ddl_core.monitor import check_setup
+from ddl_core.optim import implementation, make_optimizer
+from ddl_core.registry import resolve
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Strategy
+from ddl_core.timestamps import make_clock
+from ddl_core.timing import EnergyMeter
+
+CHECKPOINT = "checkpoint.pt"
+
+
+class StepProfiler(Protocol):
+    """A profiler of the last epoch: a context to train in."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self) -> None:
+        """Note the end of a step."""
+        ...
+
+
+class Trainer:
+    """Trains, evaluates and loads on this rank; one process alone needs nothing else.
+
+    Loaders and network are made when they are first needed.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        The run; its strategy joins the group of ranks.
+    data_dir : Path or None
+        Folder of the images; None for the loader ``"synthetic"``.
+
+    Attributes
+    ----------
+    meter : EnergyMeter or None
+        Measures the energy of each epoch.
+    profile : StepProfiler or None
+        Watches the last epoch.
+    """
+
+    def __init__(
+        self, spec: RunSpec, data_dir: Path | str | None = None, _rendezvous: Path | None = None
+    ) -> None:
+        device.configure(spec)
+        self.spec, self._data_dir = spec, Path(data_dir) if data_dir else None
+        self.strategy: Strategy = resolve("strategy", spec.strategy)(spec)
+        self.group = self.strategy
+        combinations.check(spec, self.strategy.device.type)
+        self.meter: EnergyMeter | None = None
+        self.profile: StepProfiler | None = None
+        self._loaders: dict[Split, Loader] = {}
+        self._state: TrainState | None = None
+        self._facts: dict[str, Any] = {}  # of network and optimiser
+        self._memory = PeakMemory(self.strategy)
+
+    def train_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
+        """Train on every image of the training set once; `epoch` counts from 0."""
+        loader, loop = self.loader("train"), self._loop()
+        last = epoch + 1 == self.spec.epochs
+        self._memory.begin()
+        if self.profile and last:
+            result = self._profiled(self.profile, loop, epoch, on_step)
+        else:
+            with device.shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
+                result = loop.train(loader, epoch, on_step, annotate=shown)
+        if self.spec.compile:
+            check_compiled()
+        return result
+
+    def evaluate(self, on_step: OnStep = ignore) -> EpochResult:
+        """Evaluate on every image of the validation set once."""
+        loader, loop = self.loader("eval"), self._loop()
+        self._memory.begin()
+        return loop.evaluate(loader, on_step)
+
+    def load_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
+        """Fetch every image of the training set once, and train nothing."""
+        loader, clock = self.loader("train"), make_clock(self.strategy, meter=self.meter)
+        self._memory.begin()
+        return load_epoch(self.spec, loader, epoch, clock, on_step)
+
+    def loader(self, split: Split) -> Loader:
+        """Return this rank's share of a split; later calls return the same."""
+        if split not in self._loaders:
+            make, group = resolve("loader", self.spec.loader), self.strategy
+            self._loaders[split] = make(
+                self.spec, self._data_dir, split, group.rank, group.world_size, group.device
+            )
+        return self._loaders[split]
+
+    def build(self, _directory: Path | None = None) -> str:
+        """Make the network with the weights of the run's seed; return their hash. A collective."""
+        spec = self.spec
+        steps = len(self.loader("train")) // spec.accumulation
+        if spec.ddp_compression == "powersgd" and spec.ddp_powersgd_start >= spec.epochs * steps:
+            raise SpecError(
+                f"ddp_powersgd_start = {spec.ddp_powersgd_start}, but the run has "
+                f"{spec.epochs * steps} steps, so that nothing would be compressed; use less, or "
+                "ddp_compression = 'none'"
+            )
+        self._memory = PeakMemory(self.strategy)
+        self._state = self._make_state(drawn(spec))
+        return state_sha256(values(self.state.network))
+
+    def _make_state(self, network: nn.Module) -> TrainState:
+        spec = self.spec
+        self._facts = {"network": inspect_network(network, spec)}
+        network = network.to(self.strategy.device)
+        if spec.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = make_optimizer(spec, network)
+        self._facts["update"] = implementation(optimizer)
+        if spec.compile:
+            compile_network(network)
+        seeded = weights_sha256(network)
+        state = TrainState(spec, self.strategy, network, optimizer)
+        check_setup(seeded, weights_sha256(network, self.strategy))
+        return state
+
+    @property
+    def state(self) -> TrainState:
+        """Model, optimiser and loss."""
+        if self._state is None:
+            self.build()
+        assert self._state is not None
+        return self._state
+
+    def _loop(self) -> EpochLoop:
+        return EpochLoop(self.state, self.meter)
+
+    def _profiled(
+        self, profile: StepProfiler, loop: EpochLoop, epoch: int, on_step: OnStep
+    ) -> EpochResult:
+        def step(done: int, steps: int) -> None:
+            on_step(done, steps)
+            profile.step()
+
+        with profile:
+            return loop.train(self.loader("train"), epoch, step, annotate=True)
+
+    def resume(self, directory: Path) -> int:
+        """Continue from the checkpoint in a folder if there is one; return the epochs done."""
+        epochs_done = checkpoint.load(directory / CHECKPOINT, self.state)
+        check_agreement(self.strategy, self.weights_sha256(), "same initial weights")
+        return epochs_done
+
+    def save(self, directory: Path, epochs_done: int) -> None:
+        """Write a checkpoint into a folder. A collective."""
+        checkpoint.save(directory / CHECKPOINT, self.state, epochs_done)
+
+    def weights_sha256(self) -> str:
+        """Return a hash over all parameters and statistics. A collective."""
+        return weights_sha256(self.state.network, self.strategy)
+
+    def peak_memory(self) -> int | None:
+        """Return the most memory of any rank in the last epoch, bytes. A collective."""
+        return self._memory.peak()
+
+    def energy(self) -> tuple[str | None, str | None]:
+        """Return the UUID of this rank's GPU, None on the CPU; energy can be read of both."""
+        return device.identity(self.strategy.device), None
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts of device, settings, network and communication, for the record."""
+        where = self.strategy.device
+        return {
+            **device.describe(where),
+            "threads": device.threads(),
+            "settings": device.settings(self.spec, where) | self._facts.get("update", {}),
+            "network": self._facts.get("network"),
+            "communication": self.strategy.describe() if self._state else None,
+        }
+
+    def close(self) -> None:
+        """Leave the group; the network goes first."""
+        self._state = self.profile = None
+        self._loaders.clear()
+        self.strategy.teardown()

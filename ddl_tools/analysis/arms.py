@@ -1,0 +1,429 @@
+"""What every arm has reached at every number of workers: throughput, intervals, efficiency.
+
+An arm is library x strategy x loader x format of the data x model. The format is the arm's: the
+paper's loaders read different ones and stand in one panel. A setting is everything that an arm does
+not name and speed depends on: runs of two settings never share a median or a line.
+
+In one file, because what divides settings and what pools runs must never part.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ddl_core.config import RunSpec
+from ddl_core.registry import owner, title
+from ddl_tools.analysis import estimates, turns
+from ddl_tools.analysis.configuration import ALONE, UNKNOWN, differing
+from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.analysis.tables import is_emulated, not_emulated
+from ddl_tools.analysis.turns import Turns, Windows
+from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
+
+ARM = ["library", "strategy", "loader", "data_format", "model"]
+# Columns of many figures' points: what ran, and where it comes from.
+ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
+VALUE_TYPES = {
+    **dict.fromkeys(["n", "windows", "failed"], "Int64"),
+    **dict.fromkeys(["value", "low", "high"], "float64"),
+}
+ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
+
+
+def with_model(table: pd.DataFrame) -> pd.Series:
+    """Return the setting of each arm with the name of its network."""
+    models = [title("model", name) for name in table["model"]]
+    return table["setting"].astype("string") + ", " + pd.array(models, dtype="string")
+
+
+def stack(
+    parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
+    table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
+    order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
+    return table.sort_values(
+        "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
+    )
+
+
+# All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
+# oversight, and nothing because somebody was sure that speed does not depend on it.
+_APART = {*ARM, "nodes", "gpus_per_node", "second_start", *REPEATS}
+_WORK = [name for name in RunSpec.model_fields if name not in _APART]
+# What a library brings with it: another library has another, which divides nothing.
+_OF_LIBRARY = ["software", "environment", "threads", "switches"]
+_MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", *_OF_LIBRARY]
+_KEY = ["study", *_WORK, *_MACHINE, "method_version"]
+# What one strategy or one loader of a library has of its own; see `_variants`.
+_OWN = {"strategy": "communication", "loader": "loader_software"}
+# How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
+_SPREAD = ["ranks_per_node", "cores_shared"]
+_SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
+# What a setting's name tells only where its study has several.
+_NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
+_NAMED += ["memory_gib", "ranks_per_node"]
+_HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
+_TEXTS = [*_OF_LIBRARY, "cores_shared"]
+
+# The same again for the two halves of a training: everything divides them but what is listed here.
+# A loader does not know what is done with its batches. How many images an epoch has may differ:
+# loading is faster than training, and needs more images for a window as long.
+_OF_STRATEGY = {name for name in _WORK if owner(name)}
+# Neither half depends on how well is learnt, nor on what is done beside the steps that count.
+_NOT_OF_SPEED = {
+    "device",
+    "eval_images",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "base_lr",
+    "warmup_epochs",
+    "label_smoothing",
+    "eval_every",
+    "checkpoint_every",
+    "warmup_steps",
+}
+_NOT_OF_LOADING = {
+    *_NOT_OF_SPEED,
+    *_OF_STRATEGY,
+    "work",
+    "train_images",
+    "classes",
+    "accumulation",
+    "precision",
+    "channels_last",
+    "compile",
+    "optimizer",
+    "switches",
+}
+# Training on data that are free does not depend on how data would be read.
+_NOT_OF_TRAINING = {
+    *_NOT_OF_SPEED,
+    "dataset",
+    "train_images",
+    "loader_workers",
+    "loader_prefetch",
+    "pin_memory",
+    "persistent_workers",
+}
+_PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
+LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
+LOADING += ["library", "loader", "loader_software", "data_format", *_PLACE]
+TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
+TRAINING += ["library", "strategy", "communication", "model", *_PLACE]
+# What an arm has in common with the same work done by `single`.
+_SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
+_SINGLE += ["library", "loader", "data_format", "model", "hardware"]
+
+VALUE = turns.WALL
+
+# One row of the arm table has these in common; every change of one of them is another row.
+KEYS = ["setting", "hardware", *ARM, "world_size"]
+_SHARED = [*KEYS, "study", "local_batch_size", "on_cpu"]
+COLUMNS = [
+    *_SHARED,
+    "base_world_size",
+    "n",
+    "windows",
+    "failed",
+    "value",
+    "low",
+    "high",
+    "efficiency",
+    "efficiency_low",
+    "efficiency_high",
+    "against_single",
+    "against_single_low",
+    "against_single_high",
+    "commit",
+]
+
+
+def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return `runs` with the columns setting (a short text), differs, hardware and on_cpu.
+
+    A setting ends with what differs in its machine and software from others of its study. Of what
+    a library brings with it, such as ``software``, only that is left in which runs of this library
+    differ: settings of two libraries are the same, if nothing else tells them apart.
+    A run that failed before it knew its machine gets that of its study, if the study has only one.
+
+    Raises
+    ------
+    ValueError
+        If measured and emulated runs are among them: nothing may show both.
+    """
+    if is_emulated(runs).nunique() > 1:
+        raise ValueError("measured and emulated runs are never shown together; choose one kind")
+    table = runs.copy()
+    _fill_machine(table)
+    _keep_differing(table)
+    table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
+    table["hardware"] = table["hardware"].astype("string")
+    table["on_cpu"] = table["accelerator"].isna()
+    placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
+    placed["variant"] = _variants(placed)
+    numbers = placed.groupby([*_KEY, *_SPREAD, "variant"], dropna=False, sort=False).ngroup()
+    works: dict[int, str] = {}
+    places: dict[int, str] = {}
+    for _, study in placed.groupby("study"):
+        settings = study.assign(number=numbers).drop_duplicates("number")
+        varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
+        varying += [name for name in _HIDDEN if _several(settings, name)]
+        asked = [name for name in varying if name in RunSpec.model_fields]
+        found = [name for name in varying if name not in asked]
+        texts = {name: differing(settings[name]) for name in _TEXTS}
+        for row in settings.to_dict("records"):
+            works[row["number"]] = _work(row, asked)
+            places[row["number"]] = _place(row, found, texts)
+    differs = numbers.map(places).astype("string")
+    return table.assign(setting=numbers.map(works).astype("string") + differs, differs=differs)
+
+
+def _several(settings: pd.DataFrame, name: str) -> bool:
+    """Say whether settings of one hardware differ in a column."""
+    return bool((settings.groupby("hardware")[name].nunique(dropna=False) > 1).any())
+
+
+def _full_nodes(table: pd.DataFrame) -> pd.Series:
+    """Return how many ranks a full node has, in the series of sizes that each run belongs to.
+
+    A series fills one node, then takes more of them: 1x1, 1x2, 2x2, 4x2 have two. Runs on several
+    nodes tell by themselves. Those on one node begin the series of the fullest nodes in their
+    study, or are apart if they have more ranks than these. So within a series, a number of ranks
+    always lies on the nodes in one way: 1x2 and 2x1 are not of the same.
+    """
+    own = table["gpus_per_node"]
+    most = own.where(table["nodes"] > 1).groupby(table["study"]).transform("max")
+    most = most.fillna(own.groupby(table["study"]).transform("max"))
+    return own.mask((table["nodes"] == 1) & (own <= most), most)
+
+
+def _bound(table: pd.DataFrame) -> pd.Series:
+    """Return whether ranks share cores; for one that is alone, what its study does elsewhere."""
+    known = table["cores_shared"].replace(ALONE, pd.NA)
+    values = known.groupby(table["study"])
+    single = (table["cores_shared"] == ALONE) & (values.transform("nunique") == 1)
+    return table["cores_shared"].mask(single.fillna(False), values.transform("first"))
+
+
+def _variants(table: pd.DataFrame) -> pd.Series:
+    """Return, of each run, what sets it apart from most runs of its strategy, loader and setting.
+
+    Empty for most. How strategies communicate differs between them and divides no setting, but runs
+    of one strategy that communicate in two ways must not meet. So it is with loaders.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for arm, column in _OWN.items():
+        alike = [*_KEY, *_SPREAD, "library", arm]
+        for _, runs in table.groupby(alike, dropna=False, sort=False):
+            values = runs[column].fillna(UNKNOWN)
+            counts = values.value_counts()
+            if len(counts) > 1:
+                usual = min(counts[counts == counts.max()].index)
+                names = {one: f", {runs[arm].iloc[0]}: {text or 'no more'}"
+                         for one, text in differing(counts.index).items()}  # fmt: skip
+                found.loc[runs.index] += values.map(names | {usual: ""})
+    return found
+
+
+def _fill_machine(table: pd.DataFrame) -> None:
+    unknown = table["machine"].isna()
+    for by, columns in ([], _MACHINE), *(([arm], [own]) for arm, own in _OWN.items()):
+        for _, runs in table.groupby(["study", "library", *by]):
+            lost = unknown[runs.index]
+            known = runs.loc[~lost, columns].drop_duplicates()
+            if len(known) == 1:
+                for column in columns:
+                    table.loc[runs.index[lost], column] = known[column].iloc[0]
+    known = (~unknown & table["cores_shared"].notna()).groupby(table["study"]).transform("any")
+    table.loc[unknown & known, "cores_shared"] = ALONE
+
+
+def _keep_differing(table: pd.DataFrame) -> None:
+    """Leave of what a library brings with it only that in which runs of this library differ."""
+    for _, runs in table.groupby(["study", "library"]):
+        for name in _OF_LIBRARY:
+            own = runs[name]
+            if own.notna().any():
+                table.loc[runs.index, name] = own.map(differing(own)).astype("string")
+            else:
+                table.loc[runs.index, name] = ""
+
+
+def _work(row: dict, varying: list[str]) -> str:
+    parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
+    parts += ["channels_last"] if row["channels_last"] else []
+    parts += ["compiled"] if row["compile"] else []
+    parts += [text for name in varying if (text := _told(name, row[name]))]
+    return f"{row['study']}: {', '.join(parts)}"
+
+
+def _place(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
+    parts = [_told(name, row[name]) for name in varying]
+    items = {name: told.get(row[name]) for name, told in texts.items() if not pd.isna(row[name])}
+    parts += [f"{name} {text}" for name, text in items.items() if text]
+    missing = [name for name, told in texts.items() if told and pd.isna(row[name])]
+    parts += [f"unknown {', '.join(missing)}"] if missing else []
+    return "".join(f", {part}" for part in parts) + row["variant"]
+
+
+def _told(name: str, value: Any) -> str:
+    """Return a column in words: "" for a setting of one strategy that is as it comes."""
+    field = RunSpec.model_fields.get(name)
+    value = None if pd.isna(value) else value
+    if field is None:
+        return f"unknown {name}" if value is None else phrase(name, value)
+    strategy = owner(name)
+    if strategy and value == field.default:
+        return ""
+    return (
+        f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
+    )
+
+
+def _hardware(row: dict) -> str:
+    if not pd.isna(row["accelerator"]):
+        return str(row["accelerator"])
+    if pd.isna(row["machine"]):
+        return "unknown machine"
+    model = str(row["machine"]).replace("(R)", "").replace("(TM)", "")
+    return f"{model}, {row['cpu_cores']} cores, no GPU"
+
+
+def made_runs(runs: pd.DataFrame, work: str = "train", second_starts: bool = False) -> pd.DataFrame:
+    """Return the runs that were made to their end, good or bad, with what pools and judges them.
+
+    Only those of one kind of `work`: the throughput of a loader by itself is no training's. None
+    of a study of accuracy, and none that was emulated. A second start of a run is there to be
+    compared with the first, and is left out unless `second_starts` asks for it.
+
+    Added columns: those of `with_settings`; ``lost`` (failed, or a loss that is not finite: no
+    throughput counts); ``value`` (throughput, missing if lost); ``commit`` (eight digits, ``+`` if
+    files were changed).
+    """
+    runs = not_emulated(runs)
+    runs = runs[(runs["work"] == work) & ~asks_for_accuracy(runs)]
+    runs = runs if second_starts else runs[~runs["second_start"].fillna(False).astype(bool)]
+    diverged = runs["diverged"].fillna(False).astype(bool)
+    lost = (runs["status"] == "failed") | diverged
+    measured = (runs["status"] == "completed") & runs[VALUE].notna()
+    table = with_settings(runs.assign(lost=lost, value=runs[VALUE].mask(lost))[measured | lost])
+    return table.assign(commit=commits(table)).astype({"lost": bool})
+
+
+def told_apart(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
+    """Return what sets each run apart in its study, `without` what is told elsewhere: `labels`."""
+    found = pd.Series("", index=runs.index, dtype="string")
+    for _, study in runs.groupby("study"):
+        fields = study[list(RunSpec.model_fields)].astype(object)
+        rows = fields.where(fields.notna(), None).to_dict("records")
+        found.loc[study.index] = labels(rows, without)
+    return found
+
+
+def commits(runs: pd.DataFrame) -> pd.Series:
+    """Return the code of each run: eight digits, ``+`` if files were changed."""
+    dirty = runs["git_dirty"].fillna(False).astype(bool).map({True: "+", False: ""})
+    return runs["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
+
+
+class _Arm(NamedTuple):
+    """What an arm reached at one number of workers, and its row."""
+
+    key: tuple[Any, ...]  # `KEYS`
+    work: int  # the same for `single` with this arm's loader, model and setting
+    runs: np.ndarray
+    windows: Windows
+    row: dict[str, Any]
+
+    @property
+    def workers(self) -> int:
+        """World size."""
+        return int(self.row["world_size"])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is what `against_single` is relative to."""
+        return bool(self.row["strategy"] == "single" and self.workers == 1)
+
+
+def arm_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return one row per setting, arm and world size: `COLUMNS`.
+
+    value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
+    over blocks of ``windows`` if its study took turns (their number), else over its n runs.
+    efficiency is relative to the smallest world size at hand of the same arm, base_world_size,
+    where it is 1 by definition and has no interval. against_single is the same relative to one
+    worker of strategy ``single`` with the same loader, model and setting: there E of a slow base
+    shows. Both are of paired windows where these are known, see `Turns.ratio`. A row whose runs
+    were all lost has n = 0 and no value.
+    """
+    taken = Turns(windows)
+    arms = _arms(made_runs(runs), taken)
+    singles = {arm.work: arm for arm in arms if arm.is_single and len(arm.runs)}
+    bases: dict[tuple[Any, ...], _Arm] = {}
+    for arm in arms:
+        if len(arm.runs):  # by world size last: the first of an arm is its base
+            base = bases.setdefault(arm.key[:-1], arm)
+            arm.row.update(_throughput(arm), base_world_size=base.workers)
+            arm.row.update(_interval("efficiency", _efficiency(taken, arm, base)))
+            if arm.work in singles:
+                against = _efficiency(taken, arm, singles[arm.work])
+                arm.row.update(_interval("against_single", against))
+    return pd.DataFrame([arm.row for arm in arms], columns=COLUMNS)
+
+
+def _arms(table: pd.DataFrame, taken: Turns) -> list[_Arm]:
+    # What counts of all runs as arrays: a study may have ten thousand.
+    values, lost, commits, ids = (
+        table[name].to_numpy() for name in ("value", "lost", "commit", "run_id")
+    )
+    work = table.groupby(_SINGLE, dropna=False, sort=False).ngroup().to_numpy()
+    shared = table[_SHARED].to_dict("records")
+    arms: list[_Arm] = []
+    groups = table.groupby(KEYS).indices
+    for key in sorted(groups):
+        members = groups[key]
+        known = members[~np.isnan(values[members])]
+        row = shared[members[0]] | {
+            "n": len(known),
+            "failed": int(lost[members].sum()),
+            "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
+        }
+        windows = taken.of(row["study"], ids[known])
+        arms.append(_Arm(key, work[members[0]], values[known], windows, row))
+    return arms
+
+
+def _throughput(arm: _Arm) -> dict[str, Any]:
+    mean = turns.middle(arm.windows, arm.runs)
+    count = sum(number != turns.WHOLE for _, number in arm.windows)
+    return {"windows": count, "value": mean.ratio, "low": mean.low, "high": mean.high}
+
+
+def _efficiency(taken: Turns, arm: _Arm, base: _Arm) -> Estimate | None:
+    """Return E, see `metrics.relative_efficiency`; None of the base itself."""
+    if arm is base:
+        return None
+    ratio = taken.ratio(arm.windows, base.windows)
+    ratio = ratio or estimates.unpaired_ratio(arm.runs, base.runs)
+    return estimates.scaled(ratio, base.workers / arm.workers)
+
+
+def _interval(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {name: 1.0}
+    return {name: estimate.ratio, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Say of each run whether its study varies how is learnt: schedule or optimiser.
+
+    What such a study shows is its accuracy. Its throughputs pool what nobody compares, and stand in
+    no figure of throughput.
+    """
+    ways = runs["optimizer"] + " " + runs["schedule"]
+    return ways.groupby(runs["study"]).transform("nunique") > 1

@@ -1,0 +1,114 @@
+"""What a record tells of all that changes how fast its run is: texts that are equal or are not.
+
+A text is a list of items, ``"; "`` between them. What an older record does not tell is missing, and
+never equal to what another one tells.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ddl_core.registry import LIBRARIES, LOADERS, STRATEGIES, Entry, known
+from ddl_tools.records.run import RunRecord
+
+# What every run computes or reads images with; a library and a network may need more.
+_COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
+_OWN = tuple(
+    beginning
+    for entry in (*LIBRARIES.values(), *STRATEGIES.values(), *LOADERS.values())
+    for beginning in entry.variables
+)
+UNKNOWN = "unknown"
+ALONE = "one rank"
+_BETWEEN = "; "
+_NONE = "none"  # a table's empty cell is a missing value
+
+
+def columns(record: RunRecord) -> dict[str, str | int | None]:
+    """Return the columns of `tables.COLUMNS` that are told here, by name; nothing before a start.
+
+    What is read for one strategy or loader alone stands with it in ``communication`` and
+    ``loader_software``: the others do not depend on it.
+    """
+    if record.system is None or record.provenance is None:
+        return {}
+    system, spec = record.system, record.spec
+    environment = system.get("environment")
+    if environment is not None:
+        environment = {
+            name: value for name, value in environment.items() if not name.startswith(_OWN)
+        }
+    messages = system.get("communication", {UNKNOWN: None}) or {}
+    memory = system.get("memory_bytes")
+    return {
+        "cores_shared": _sharing(system.get("affinity")),
+        "memory_gib": None if memory is None else round(memory / 2**30),
+        "software": _joined(_software(record)),
+        "environment": _text(environment),
+        "threads": _text(system.get("threads")),
+        "switches": _text(system.get("settings")),
+        "communication": _joined([*_own(record, STRATEGIES[spec.strategy]), *_items(messages)]),
+        "loader_software": _joined(_own(record, LOADERS[spec.loader])),
+    }
+
+
+def differing(values: Iterable[str | None]) -> dict[str, str]:
+    """Return of each text the items that not all have, or else all of them; missing ones are none.
+
+    As short as the values allow, and different for each of them.
+    """
+    told = [value for value in values if not pd.isna(value)]
+    known = {str(value): str(value).split(_BETWEEN) for value in told}
+    common = set.intersection(*map(set, known.values())) if known else set()
+    return {
+        value: ", ".join(item for item in items if item not in common)
+        for value, items in known.items()
+    }
+
+
+def _sharing(affinity: dict[str, Any] | None) -> str | None:
+    """Return whether ranks of a node share cores, which one rank alone does not tell."""
+    if affinity is None:
+        return None
+    if affinity["shared"] is None:
+        return ALONE
+    least, most = affinity["cores_least"], affinity["cores_most"]
+    uneven = "" if least == most else f", {least} to {most} each"
+    return ("yes" if affinity["shared"] else "no") + uneven
+
+
+def _software(record: RunRecord) -> list[str]:
+    system, provenance = record.system or {}, record.provenance or {}
+    versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
+    versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
+    network = known("model", record.spec.model)
+    more = [LIBRARIES[record.spec.library], *([network] if network else [])]
+    needed = dict.fromkeys((*_COMMON, *(name for one in more for name in one.packages + one.also)))
+    named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
+    own = _variables(record, LIBRARIES[record.spec.library])
+    return [*named, *own, *([system["os"]] if "os" in system else [])]
+
+
+def _own(record: RunRecord, entry: Entry) -> list[str]:
+    """Return what belongs to one strategy or loader: its packages and variables."""
+    packages = (record.provenance or {}).get("packages", {})
+    versions = [f"{name} {packages[name]}" for name in entry.packages if name in packages]
+    return [*versions, *_variables(record, entry)]
+
+
+def _variables(record: RunRecord, entry: Entry) -> list[str]:
+    told = (record.system or {}).get("environment", {}).items()
+    return _items({name: value for name, value in told if name.startswith(entry.variables)})
+
+
+def _items(values: Mapping[str, Any]) -> list[str]:
+    return [name if value is None else f"{name}={value}" for name, value in values.items()]
+
+
+def _text(values: Mapping[str, Any] | None) -> str | None:
+    return None if values is None else _joined(_items(values))
+
+
+def _joined(items: list[str]) -> str:
+    return _BETWEEN.join(items) or _NONE

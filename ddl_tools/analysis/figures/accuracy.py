@@ -1,0 +1,595 @@
+"""Accuracy over the batch, over epochs, and the time to it; and the learning rate of schedules."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from ddl_core.config import RunSpec
+from ddl_core.schedules import learning_rate
+from ddl_tools.analysis.arms import (
+    ARM_TYPES,
+    KEYS,
+    ORIGIN_TYPES,
+    asks_for_accuracy,
+    commits,
+    made_runs,
+    stack,
+    told_apart,
+    with_model,
+    with_settings,
+)
+from ddl_tools.analysis.figures import study_arms
+from ddl_tools.analysis.paper import SYSTEM, Paper
+from ddl_tools.analysis.plot import captions, curves, style
+from ddl_tools.analysis.plot.canvas import drawn_panels, frame, handles, styled
+from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.analysis.seed_papers import PAPERS, SeedPapers
+from ddl_tools.analysis.tables import not_emulated
+from ddl_tools.labels import REPEATS
+
+SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
+_CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
+                          "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
+# Share of a panel's best mean V that "to accuracy" means: the paper names no target.
+TARGET_SHARE = 0.9
+
+ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
+BATCHES = {
+    "panel": "string",
+    "source": "string",
+    "study": "string",
+    "dataset": "string",
+    "model": "string",
+    "epochs": "Int64",
+    "optimizer": "string",
+    "schedule": "string",
+    "base_lr": "float64",
+    "label": "string",
+    "global_batch_size": "Int64",
+    "updates": "Int64",
+    "n": "Int64",
+    "diverged": "Int64",
+    "failed": "Int64",
+    "value": "float64",
+    "sd": "float64",
+    "low": "float64",
+    "high": "float64",
+    "diverged_value": "float64",
+    "target": "float64",
+    "reached": "Int64",
+    "epochs_to_target": "float64",
+    "seconds_to_target": "float64",
+    "approx": "string",
+    "statement": "string",
+    "printed": "string",
+    "place": "string",
+    "note": "string",
+    **ORIGIN_TYPES,
+}
+_STATED_ONLY = "No run measured here: only what the paper and others state."
+_OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
+                           "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
+_STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 6}
+CURVES = {
+    "panel": "string",
+    "study": "string",
+    "optimizer": "string",
+    "schedule": "string",
+    "label": "string",
+    "global_batch_size": "Int64",
+    "repeat": "Int64",
+    "run_id": "string",
+    "diverged": "boolean",
+    "epochs": "Int64",
+    "epoch": "Int64",
+    "value": "float64",
+    "mean": "float64",
+    **ORIGIN_TYPES,
+}
+# Shares of the test images, absolute: a share of a study's best would be another in each study.
+# The papers name none. The second is for the part of the data that a laptop trains on.
+TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
+
+TIMES = {
+    "panel": "string",
+    **ARM_TYPES,
+    "dataset": "string",
+    "local_batch_size": "Int64",
+    "world_size": "Int64",
+    "target": "float64",
+    "n": "Int64",
+    "reached": "Int64",
+    "failed": "Int64",
+    "epochs": "float64",
+    "value": "float64",
+    "low": "float64",
+    "high": "float64",
+    "stated_workers": "Int64",
+    **ORIGIN_TYPES,
+}
+_DASHED: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": (0, (4, 2)), "linewidth": 1}
+
+
+def made(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of accuracy studies that were made to their end, good or bad.
+
+    Added: ``label`` (what the arm is called), ``commit``, and the columns of `with_settings`.
+    """
+    runs = not_emulated(runs)
+    ended = runs["status"].isin(["completed", "failed"])
+    table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
+    table["diverged"] = table["diverged"].fillna(False).astype(bool)
+    table["commit"] = commits(table)
+    return table.assign(label=pd.array(_labels(table), dtype="string"))
+
+
+def _labels(table: pd.DataFrame) -> list[str]:
+    """Return what each arm is called: how it learns, and what else sets it apart from those.
+
+    Arms of several batch sizes have one label, and are one line. Where a batch is made in several
+    ways, of more ranks or of more micro-batches, each way is told.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for _, runs in table.groupby(["study", "optimizer", "schedule"]):
+        apart = told_apart(runs, (*REPEATS, *SHAPE))
+        shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
+        if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
+            apart = told_apart(runs, REPEATS)
+        found.loc[runs.index] = apart
+    names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
+    return [
+        style.way_name(optimizer, schedule) + (f", {apart}" if apart else "") + differs
+        for optimizer, schedule, apart, differs in names
+    ]
+
+
+def numbers(cell: Any) -> np.ndarray:
+    """Return the numbers of a cell that lists them."""
+    return np.array([] if pd.isna(cell) else str(cell).split(";"), dtype=float)
+
+
+def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return final V over the global batch: ours, a panel per study, then ImageNet by others.
+
+    Columns: `BATCHES`. A row of ours is the runs that agree in every field but seed and repeat, and
+    in what their records tell of machine and software. value, sd, low and high are mean, standard
+    deviation and range over the n runs that neither failed nor diverged; V of those that diverged
+    is apart. epochs_to_target and seconds_to_target are medians over the runs that reached
+    `TARGET_SHARE` of the best mean V of the same network and data in the study (``reached`` of
+    them); seconds are of training alone, without evaluation.
+    """
+    arms = [arm for _, arm in made(runs).groupby(study_arms.KEY, dropna=False)]
+    rows = [_row(arm) for arm in arms]
+    best = pd.DataFrame(rows, columns=["panel", "value"]).groupby("panel")["value"].max()
+    for row, arm in zip(rows, arms, strict=True):
+        row |= _to_target(arm, TARGET_SHARE * best[row["panel"]])
+    measured = pd.DataFrame(rows, columns=list(BATCHES)).astype(BATCHES)
+    measured = measured.sort_values([*ARM, "label", "global_batch_size"])
+    return pd.concat([measured, _stated(paper), _published(paper)], ignore_index=True)
+
+
+def _row(arm: pd.DataFrame) -> dict[str, Any]:
+    first = arm.iloc[0]
+    failed = arm["status"] == "failed"
+    lost = arm["diverged"] & ~failed
+    good = arm.loc[~failed & ~lost, "top1"].dropna()
+    batch = int(first["global_batch_size"])
+    per_epoch = arm["images_per_epoch"].max()
+    return first[[*ARM, "label", "hardware"]].to_dict() | {
+        "panel": f"{style.dataset_name(first['dataset'])}, "
+        f"{style.model_name(first['model'])}: {first['study']}",
+        "source": "measured",
+        "global_batch_size": batch,
+        "updates": pd.NA if pd.isna(per_epoch) else int(per_epoch) // batch * first["epochs"],
+        "n": len(good),
+        "diverged": int(lost.sum()),
+        "failed": int(failed.sum()),
+        "value": good.mean(),
+        "sd": good.std(),
+        "low": good.min(),
+        "high": good.max(),
+        "diverged_value": arm.loc[lost, "top1"].mean(),
+        "on_cpu": bool(first["on_cpu"]),
+        "commit": ";".join(sorted(set(arm["commit"]))),
+    }
+
+
+def _to_target(part: pd.DataFrame, target: float) -> dict[str, Any]:
+    hits = [hit for run in part.to_dict("records") if (hit := _reached(run, target))]
+    epochs, seconds = np.median(hits, axis=0) if hits else (np.nan, np.nan)
+    return {
+        "target": target,
+        "reached": len(hits),
+        "epochs_to_target": epochs,
+        "seconds_to_target": seconds,
+    }
+
+
+IMAGENET_PANEL = "ImageNet, ResNet50 unless named, 90 epochs where stated: by others"
+
+
+def _stated(paper: Paper) -> pd.DataFrame:
+    table = paper.accuracy.assign(
+        panel=IMAGENET_PANEL,
+        source="stated",
+        dataset="imagenet",
+        epochs=90,
+        optimizer="sgd",
+        base_lr=0.025,
+        value=paper.accuracy["value"] / 100,
+        hardware=SYSTEM,
+    )
+    table["label"] = [style.way_name("sgd", schedule) for schedule in table["schedule"]]
+    return table.reindex(columns=list(BATCHES)).astype(BATCHES)
+
+
+def _published(paper: Paper) -> pd.DataFrame:
+    """Return the series of others with two or more batch sizes and a source that was read."""
+    table = paper.published
+    table = table[table["evidence"].isin(["source_read", "quoted"])]
+    sizes = table.groupby("source")["global_batch_size"].transform("nunique")
+    table = table[sizes > 1]
+    table = table.assign(
+        panel=IMAGENET_PANEL,
+        source="published",
+        label=[style.PUBLISHED_NAMES.get(name, name) for name in table["source"]],
+        dataset="imagenet",
+        value=table["value"] / 100,
+        note=table["source"],
+    )
+    return table.reindex(columns=list(BATCHES)).astype(BATCHES)
+
+
+def lost(points: pd.DataFrame) -> pd.DataFrame:
+    """Return how much mean V each of our arms loses from its smallest to its largest batch.
+
+    One row per panel and way to learn, the smallest loss first in each study. Batches of which all
+    runs were lost do not count: ``to_batch`` tells how far it goes.
+    """
+    ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    rows = []
+    for (study, _, label), arm in ours.groupby(["study", "panel", "label"]):
+        arm = arm.sort_values("global_batch_size")
+        first, last = arm.iloc[0], arm.iloc[-1]
+        rows.append(
+            {
+                "study": study,
+                "label": label,
+                "from_batch": first["global_batch_size"],
+                "to_batch": last["global_batch_size"],
+                "first": first["value"],
+                "last": last["value"],
+                "lost": first["value"] - last["value"],
+            }
+        )
+    columns = ["study", "label", "from_batch", "to_batch", "first", "last", "lost"]
+    return pd.DataFrame(rows, columns=columns).sort_values(["study", "lost"], ignore_index=True)
+
+
+def curve_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return V after each epoch of every run, at the smallest and the largest batch of a study.
+
+    Columns: `CURVES`; ``mean`` is over the runs of the same arm, diverged ones left out.
+    """
+    table = made(runs)
+    rows = []
+    for _, study in table[table["status"] == "completed"].groupby("study"):
+        several = study["model"].nunique() > 1
+        ends = study["global_batch_size"].agg(["min", "max"])
+        own = study[study["global_batch_size"].isin(ends)]
+        own = own.sort_values("global_batch_size", kind="stable")
+        for run in own.to_dict("records"):
+            shared = {name: run[name] for name in CURVES if name in run}
+            shared["panel"] = _panel(run, several)
+            epochs, values = (numbers(run[f"evaluated_{name}"]) for name in ("epochs", "top1"))
+            rows += [
+                shared | {"epoch": int(epoch), "value": value}
+                for epoch, value in zip(epochs, values, strict=True)
+            ]
+    curves = pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
+    good = curves["value"].where(~curves["diverged"])
+    keys = [curves[name] for name in ("panel", "label", "epoch")]
+    curves["mean"] = good.groupby(keys).transform("mean")
+    return curves
+
+
+def _panel(run: dict[str, Any], model: bool) -> str:
+    data, batch = style.dataset_name(run["dataset"]), f"batch {run['global_batch_size']}"
+    parts = [data, *([style.model_name(run["model"])] if model else []), batch]
+    return f"{', '.join(parts)}: {run['study']}"
+
+
+def schedule_points(paper: Paper) -> pd.DataFrame:
+    """Return the learning rate over epochs as the paper trained on 1024 GPUs (its Fig. 8a).
+
+    Four values an epoch, each of the first update that comes then.
+    """
+    names = style.listed(paper.accuracy["schedule"], style.SCHEDULE_NAMES)
+    rows = []
+    for name in names:
+        spec = RunSpec.parse(
+            {"strategy": "ddp", "nodes": 256, "gpus_per_node": 4, "schedule": name}
+        )
+        per_epoch = 1_281_167 // spec.global_batch_size * spec.global_batch_size
+        for quarter in range(4 * spec.epochs):
+            step = quarter * (per_epoch // spec.global_batch_size) // 4
+            rate = learning_rate(spec, step * spec.global_batch_size, per_epoch)
+            rows.append(("sgd", name, step * spec.global_batch_size / per_epoch, rate))
+    return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
+
+
+def time_points(runs: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
+    """Return a row per arm and number of workers, where two numbers were evaluated: `TIMES`.
+
+    value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
+    low and high the least and the most; epochs is the median of theirs. All are missing where not
+    every run came so far (``reached``): the others' median would be that of the lucky ones.
+    stated_workers is the number of CPUs above which little is said to be gained.
+    """
+    made = made_runs(runs)
+    made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
+    made["panel"] = made["loader"].map(style.loader_name) + SEPARATOR + with_model(made)
+    sizes = made.groupby([name for name in KEYS if name != "world_size"])["world_size"]
+    rows = [_time(arm) for _, arm in made[sizes.transform("nunique") > 1].groupby(KEYS)]
+    table = pd.DataFrame(rows, columns=list(TIMES))
+    table["stated_workers"] = np.where(
+        table["on_cpu"].astype(bool), seeds.stated("M02")["world_size"], pd.NA
+    )
+    return stack([table], TIMES)
+
+
+def _time(arm: pd.DataFrame) -> dict[str, Any]:
+    first, known = arm.iloc[0].to_dict(), arm[~arm["lost"]]
+    target = TARGETS[first["dataset"]]
+    hits = [_reached(run, target) for run in known.to_dict("records")]
+    found = [hit for hit in hits if hit]
+    seconds = [hit[1] for hit in found] if found and len(found) == len(hits) else [np.nan]
+    return first | {
+        "target": target,
+        "n": len(known),
+        "reached": len(found),
+        "failed": int(arm["lost"].sum()),
+        "epochs": np.median([hit[0] for hit in found]) if np.isfinite(seconds).all() else np.nan,
+        "value": np.median(seconds),
+        "low": min(seconds),
+        "high": max(seconds),
+        "commit": ";".join(sorted(set(known["commit"]))),
+    }
+
+
+def _reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
+    """Return epochs and seconds to the first evaluation that is as good as `target`."""
+    hit = np.flatnonzero(numbers(run["evaluated_top1"]) >= target)
+    if not hit.size:
+        return None
+    first = hit[0]
+    return numbers(run["evaluated_epochs"])[first], numbers(run["evaluated_train_s"])[first]
+
+
+@styled
+def draw_batches(points: pd.DataFrame) -> Figure:
+    """Return V over the global batch, ours beside what others state (the paper's Fig. 8b)."""
+    ours = points[points["source"] == "measured"]
+    theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
+    others = {
+        label: _OTHERS | {"marker": style.PUBLISHED_MARKERS.get(label, style.SPARE_MARKERS[0])}
+        for label in theirs
+    }
+    looks = _looks(points[points["source"] != "published"])
+    panels = drawn_panels(points)
+    none = ours[["value", "diverged_value"]].isna().all(axis=None)
+    figure, axes = frame(
+        _most_lost(points),
+        panels,
+        [1.9 if none else 2.2] * len(panels),
+        [
+            *handles(looks, **_STATED if none else {"markersize": 5}),
+            *handles(others),
+            *_crosses(ours),
+        ],
+        [
+            *_means(ours),
+            "Open marks: stated by the paper; grey: data/published. Panels differ in data, network "
+            "and length.",
+            *captions.panels_not_drawn(points, panels),
+        ],
+        note=_STATED_ONLY if none else "",
+    )
+    for name, ax in zip(panels, axes, strict=True):
+        part = points[points["panel"] == name]
+        curves.value_axis(ax, part["global_batch_size"].dropna(), "global batch size (images)")
+        _accuracy_axis(ax)
+        own = part[part["source"] == "measured"].rename(columns={"global_batch_size": "at"})
+        curves.lines(ax, own, "at", "label", looks, markersize=5)
+        _draw_crosses(ax, own, "at", "diverged_value", looks)
+        for row in part[part["source"] == "stated"].to_dict("records"):
+            ax.plot(row["global_batch_size"], row["value"], **looks[row["label"]] | _STATED)
+        for label, series in part[part["source"] == "published"].groupby("label"):
+            series = series.sort_values("global_batch_size")
+            ax.plot(series["global_batch_size"], series["value"], **others[str(label)])
+    return figure
+
+
+def _most_lost(points: pd.DataFrame) -> str:
+    """Return how much accuracy is lost from the smallest to the largest batch."""
+    table = lost(points)
+    if table.empty:
+        stated = points[points["source"] == "stated"]
+        most = stated["global_batch_size"].max()
+        reached = 100 * stated.loc[stated["global_batch_size"] == most, "value"]
+        return f"At a batch of {most:,} the paper states {captions.span(reached, '{:.0f}')} %"
+    parts = []
+    for row in (table.iloc[0], table.iloc[-1]):
+        parts.append(f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy")
+    sizes = f"From batch {table['from_batch'].iloc[0]} to {table['to_batch'].iloc[0]}"
+    return f"{sizes}, {', '.join(dict.fromkeys(parts))}"
+
+
+def _means(ours: pd.DataFrame) -> list[str]:
+    done = ours[ours["n"] > 0]
+    gone = [
+        f"{name.capitalize()}: {int(ours[name].sum())} runs."
+        for name in ("diverged", "failed")
+        if ours[name].sum()
+    ]
+    if done.empty:
+        return gone
+    n = captions.counted("n", done["n"])
+    return [f"Mean of {n} runs, bars: their range.", *gone, *captions.origin(done)]
+
+
+@styled
+def draw_curves(points: pd.DataFrame) -> Figure:
+    """Return V over epochs at the smallest and the largest batch of each study (Fig. 9)."""
+    panels, looks = drawn_panels(points), _looks(points)
+    figure, axes = frame(
+        _ended(points),
+        panels,
+        [2.2] * ((len(panels) + 1) // 2),
+        [*handles(looks, markersize=5), *_crosses(points)],
+        [
+            *(["Thick: mean, thin: each run with its own seed.", *captions.origin(points)]
+              if len(points) else ["Nothing measured here yet."]),
+            *captions.panels_not_drawn(points, panels),
+        ],
+    )  # fmt: skip
+    for ax, name in zip(axes, panels, strict=True):
+        ax.set_ylim(0, 1.05 * points["value"].max() if len(points) else 1)
+        ax.set_xlabel("epoch")
+        _accuracy_axis(ax)
+        part = points[points["panel"] == name]
+        for (label, _), run in part.groupby(["label", "run_id"]):
+            look = {key: looks[str(label)][key] for key in ("color", "linestyle")}
+            ax.plot(run["epoch"], run["value"], linewidth=0.7, alpha=0.5, **look)
+        for label, mean in part.drop_duplicates(["label", "epoch"]).groupby("label"):
+            look = {key: looks[str(label)][key] for key in ("color", "linestyle")}
+            ax.plot(mean["epoch"], mean["mean"], linewidth=2.0, **look)
+        ends = part[part["diverged"]].drop_duplicates("run_id", keep="last")
+        _draw_crosses(ax, ends, "epoch", "value", looks)
+    return figure
+
+
+def _ended(points: pd.DataFrame) -> str:
+    """Return the mean accuracies of the last epoch, at each batch size."""
+    parts = []
+    for batch, part in points[points["mean"].notna()].groupby("global_batch_size"):
+        last = part[part["epoch"] == part["epoch"].max()]["mean"]
+        parts.append(f"{captions.span(100 * last, '{:.1f}')} % at batch {batch}")
+    return "Accuracy ends at " + " and ".join(parts) if parts else "No run has ended"
+
+
+@styled
+def draw_schedules(points: pd.DataFrame) -> Figure:
+    """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
+    names = list(points["schedule"].unique())
+    looks = {name: {"color": style.way_look("sgd", name, names)["color"]} for name in names}
+    last = points.groupby("schedule")["value"].last()
+    figure, (ax,) = frame(
+        f"All schedules peak at {points['value'].max():g} and end at "
+        f"{captions.span(last, '{:.1g}')}",
+        ["the paper's training on 1024 GPUs"],
+        [2.4],
+        handles({style.schedule_name(name): look for name, look in looks.items()},
+                linestyle="solid"),
+        [
+            "No run: computed by the code that training uses, with the paper's settings (Fig. 8a). "
+            "0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
+        ],
+    )  # fmt: skip
+    for name, part in points.groupby("schedule"):
+        ax.plot(part["epoch"], part["value"], **looks[str(name)])
+    ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
+    return figure
+
+
+@styled
+def draw_times(points: pd.DataFrame) -> Figure:
+    """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
+    points = style.with_framework(points)
+    panels, looks = drawn_panels(points), style.strategy_looks(points["framework"])
+    figure, axes = frame(
+        _fastest(points),
+        panels,
+        [2.2] * len(panels),
+        handles(style.strategies_named(looks), markersize=5),
+        [*_time_caption(points), *captions.panels_not_drawn(points, panels)],
+    )
+    for name, ax in zip(panels, axes, strict=True):
+        part = points[points["panel"] == name]
+        curves.rate_axis(ax, part[["value", "low", "high"]].stack(), "seconds of training")
+        stated = part["stated_workers"].dropna().unique()
+        curves.rank_axis(ax, [*part["world_size"], *stated])
+        for ranks in stated:
+            ax.axvline(float(ranks), **_DASHED)
+        curves.lines(ax, part, "world_size", "framework", looks, markersize=5)
+    return figure
+
+
+def _fastest(points: pd.DataFrame) -> str:
+    known = points[points["value"].notna()]
+    if known.empty:
+        return "No configuration has reached the accuracy at two numbers of ranks"
+    best = known.loc[known["value"].idxmin()]
+    ranks = f"{best['world_size']} rank{'s' if best['world_size'] > 1 else ''}"
+    name = style.strategy_name(best["framework"])
+    return f"{name} on {ranks} reaches {best['target']:.0%} first, after {best['value']:.3g} s"
+
+
+def _time_caption(points: pd.DataFrame) -> list[str]:
+    if points.empty:
+        return []
+    known = points[points["n"] > 0]
+    short = int((known["reached"] < known["n"]).sum())
+    return [
+        f"Median of {captions.counted('n', known['n'])} runs, bars: the range; without "
+        "evaluations.",
+        *([f"Not every run arrived in {short} configurations: not drawn."] if short else []),
+        *([f"Dashed: little gain above 56 CPUs, {PAPERS['mahon2020']} [M5]."]
+          if points["stated_workers"].notna().any() else []),
+        *captions.lost(points),
+        *captions.origin(known),
+    ]  # fmt: skip
+
+
+def _looks(points: pd.DataFrame) -> style.Looks:
+    """Return how each label looks, in the order of the legend; paler if its way has another."""
+    ways = points[["optimizer", "schedule", "label"]].drop_duplicates()
+    schedules = style.listed(ways["schedule"], style.SCHEDULE_NAMES)
+    optimizers = style.listed(ways["optimizer"], style.OPTIMIZER_NAMES)
+    ways = ways.sort_values(
+        ["optimizer", "schedule"],
+        key=lambda names: names.map([*optimizers, *schedules].index),
+        kind="stable",
+    )
+    ways["turn"] = ways.groupby(["optimizer", "schedule"]).cumcount()
+    looks: style.Looks = {}
+    for optimizer, schedule, label, turn in ways.itertuples(index=False):
+        looks[label] = style.way_look(optimizer, schedule, schedules)
+        if turn:
+            marker = style.SPARE_MARKERS[(turn - 1) % len(style.SPARE_MARKERS)]
+            pale = style.tint(looks[label]["color"], max(0.3, 1 - 0.35 * turn))
+            looks[label] |= {"color": pale, "marker": marker}
+    return looks
+
+
+def _accuracy_axis(ax: Axes) -> None:
+    """Let y be a share in percent."""
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_ylabel("top-1 accuracy")
+
+
+def _draw_crosses(ax: Axes, table: pd.DataFrame, x: str, y: str, looks: style.Looks) -> None:
+    """Draw a cross in the colour of its label for each row: runs that diverged."""
+    for label, part in table.groupby("label"):
+        ax.plot(part[x], part[y], **_CROSS | {"color": looks[str(label)]["color"]})
+
+
+def _crosses(table: pd.DataFrame) -> list[Line2D]:
+    """Return what the legend says of crosses, nothing without any."""
+    diverged = table["diverged"].fillna(0).astype(int).sum()
+    return handles({"diverged": _CROSS}) if diverged else []

@@ -1,0 +1,273 @@
+"""How close each training comes to what its loader alone and training alone allow.
+
+T(real) >= max(T(loader), T(training)), so no throughput exceeds the smaller of the two. Loader
+alone is a run with ``work = "load"``, training alone one on synthetic data. Neither is ever
+estimated. The smaller of two measurements of alike halves is too small: where it is not sure which
+half is smaller, both are the bound.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_tools.analysis import estimates, turns
+from ddl_tools.analysis.arms import (
+    ARM,
+    ARM_TYPES,
+    KEYS,
+    LOADING,
+    ORIGIN_TYPES,
+    TRAINING,
+    VALUE_TYPES,
+    made_runs,
+)
+from ddl_tools.analysis.estimates import MARGIN, Estimate
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot.canvas import handles, styled
+from ddl_tools.analysis.plot.curves import intervals, log_ticks
+from ddl_tools.analysis.plot.rows import draw_values, interval, named, row_figure
+from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.analysis.turns import Turns
+
+CANNOT_SAY = "cannot say"
+_MOST_SPAN = 8  # from the fewest to the most workers on one axis
+
+BOUNDS = {
+    "panel": "string",
+    **ARM_TYPES,
+    "local_batch_size": "Int64",
+    "loader_workers": "Int64",
+    "world_size": "Int64",
+    **VALUE_TYPES,
+    "loading_n": "Int64",
+    "loading": "float64",
+    "loading_low": "float64",
+    "loading_high": "float64",
+    "training_n": "Int64",
+    "training": "float64",
+    "training_low": "float64",
+    "training_high": "float64",
+    "bound": "float64",
+    "in_turns": "float64",
+    "ratio": "float64",
+    "ratio_low": "float64",
+    "ratio_high": "float64",
+    "limit": "string",
+    **ORIGIN_TYPES,
+}
+_SHARED = [
+    "study",
+    *ARM,
+    "local_batch_size",
+    "loader_workers",
+    "world_size",
+    "hardware",
+    "on_cpu",
+]
+_HALVES = {"loading": "loader alone", "training": "synthetic"}
+# How each half is drawn.
+_LOOKS: style.Looks = {
+    "loading": {"marker": "|", "markersize": 11, "markeredgewidth": 2.0},
+    "training": {"marker": "s", "markersize": 5, "markerfacecolor": "white"},
+}
+
+Sample = tuple[np.ndarray, turns.Windows]
+"""Throughputs of runs, and of their windows that were interleaved."""
+
+
+def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return one row per measured arm that reads data, with its bound: `BOUNDS`.
+
+    loading and training are the means (images/s) of the loader alone and of training on
+    synthetic data, from runs that agree in everything these depend on; bound is the smaller one,
+    or the geometric mean of both where the interval of their ratio holds 1; in_turns is what is
+    left if both take turns on the same cores, 1 / (1/loading + 1/training).
+    ratio is value / bound with its 95 % interval, from paired windows where these are known. limit
+    says what limits, if the interval can tell: the smaller half, ``loader`` or ``training``
+    (``either`` if they are alike or it is not sure which is smaller), where all of it lies within
+    5 % of the bound; both of them, or neither alone, where all of it lies below that. Or it says
+    what was not measured: then bound, in_turns and ratio are missing.
+
+    A panel is a setting and model, and where numbers of workers lie far apart, one of these.
+    """
+    both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
+    trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
+    found: dict[str, dict[Any, pd.DataFrame]] = {}
+    for half, keys, which in (
+        ("loading", LOADING, ~trained),
+        ("training", TRAINING, trained & free),
+    ):
+        both[half] = both.groupby(keys, dropna=False, sort=False).ngroup()
+        found[half] = dict(iter(both[which].groupby(half)))
+    taken = Turns(windows)
+    rows = [
+        _row(arm, {half: found[half].get(arm[half].iloc[0]) for half in _HALVES}, taken)
+        for _, arm in both[trained & ~free].groupby(KEYS)
+    ]
+    return _in_panels(pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS))
+
+
+def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
+    """Divide panels that no axis could hold; put first what has a bound: not all may be drawn."""
+    workers = table["world_size"]
+    sizes = workers.groupby(table["panel"])
+    wide = sizes.transform("max") > _MOST_SPAN * sizes.transform("min")
+    known = table["bound"].notna().groupby(table["panel"]).transform("any")
+    order = pd.DataFrame({"known": ~known, "panel": table["panel"], "size": workers.where(wide, 0)})
+    divided = table["panel"] + ", " + workers.astype("string") + " workers"
+    table = table.assign(panel=table["panel"].mask(wide, divided))
+    order = order.sort_values(["known", "panel", "size"], kind="stable")
+    return table.loc[order.index].reset_index(drop=True)
+
+
+def _row(arm: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Turns) -> dict[str, Any]:
+    first = arm.iloc[0]
+    groups = [arm, *(runs for runs in halves.values() if runs is not None)]
+    own = _sample(arm, taken)
+    row: dict[str, Any] = {name: first[name] for name in _SHARED} | {
+        "panel": f"{first['setting']}, {style.model_name(first['model'])}",
+        "failed": int(arm["lost"].sum()),
+        "commit": ";".join(
+            sorted({name for runs in groups for name in runs.loc[~runs["lost"], "commit"]})
+        ),
+        "windows": sum(number != turns.WHOLE for _, number in own[1]),
+        **_summary(own, ""),
+    }
+    samples = {half: _sample(runs, taken) for half, runs in halves.items()}
+    for half, sample in samples.items():
+        row |= _summary(sample, half)
+    missing = [half for half in _HALVES if not row[f"{half}_n"]]
+    if missing:
+        reasons = {
+            "not measured": [_HALVES[half] for half in missing if halves[half] is None],
+            "failed": [_HALVES[half] for half in missing if halves[half] is not None],
+        }
+        told = [f"{why}: {', '.join(names)}" for why, names in reasons.items() if names]
+        return row | {"limit": "; ".join(told)}
+    apart = _ratio(samples["loading"], samples["training"], taken)
+    bounds = sorted(_HALVES, key=lambda half: row[half])
+    if not apart.low <= 1 <= apart.high:  # surely apart, or of one run each
+        bounds = bounds[:1]
+    row |= {
+        "bound": float(np.prod([row[half] for half in bounds]) ** (1 / len(bounds))),
+        "in_turns": 1 / (1 / row["loading"] + 1 / row["training"]),
+    }
+    if not row["n"]:
+        return row | {"limit": "no value of its own"}
+    ratios = [_ratio(own, samples[half], taken) for half in bounds]
+    row |= {
+        "ratio": float(np.prod([one.ratio for one in ratios]) ** (1 / len(ratios))),
+        "ratio_low": min(one.low for one in ratios),
+        "ratio_high": max(one.high for one in ratios),
+    }
+    return row | {"limit": _limit(row, apart)}
+
+
+def _sample(runs: pd.DataFrame | None, taken: Turns) -> Sample:
+    """Return the throughputs that count."""
+    if runs is None:
+        return np.empty(0), {}
+    known = runs[runs["value"].notna()]
+    windows = taken.of(runs["study"].iloc[0], known["run_id"])
+    return known["value"].to_numpy(dtype=float), windows
+
+
+def _ratio(one: Sample, other: Sample, taken: Turns) -> Estimate:
+    """Return the ratio of two, from paired windows where they were interleaved."""
+    return taken.ratio(one[1], other[1]) or estimates.unpaired_ratio(one[0], other[0])
+
+
+def _summary(sample: Sample, half: str) -> dict[str, Any]:
+    """Return mean and interval, for the arm itself (``""``) or for one half of it."""
+    mean = turns.middle(sample[1], sample[0])
+    stem = f"{half}_" if half else ""
+    return {
+        f"{stem}n": len(sample[0]),
+        half or "value": mean.ratio,
+        f"{stem}low": mean.low,
+        f"{stem}high": mean.high,
+    }
+
+
+def _limit(row: dict[str, Any], halves: Estimate) -> str:
+    """Return what limits an arm whose bound is known, as far as the intervals can tell.
+
+    Without an interval they cannot. `halves` is the ratio of loading to training.
+    """
+    least, most = 1 / (1 + MARGIN), 1 + MARGIN
+    low, high = row["ratio_low"], row["ratio_high"]
+    if low > most:
+        return "unclear (above it)"
+    if high < least:
+        return "both (same cores)" if row["on_cpu"] else "neither alone"
+    if not (least <= low and high <= most):
+        return CANNOT_SAY
+    alike = least <= halves.low and halves.high <= most
+    if not alike and (halves.high < 1 or halves.low > 1):
+        return "loader" if halves.high < 1 else "training"
+    return "either"
+
+
+@styled
+def draw(points: pd.DataFrame) -> Figure:
+    """Return each throughput beside that of its halves, a row each, and what limits it.
+
+    Rows without both halves are left out, unless there are no others.
+    """
+    table = named(points)
+    known = table["bound"].notna()
+    table = table[known] if known.any() else table
+    looks = style.strategy_looks(table["framework"])
+    figure, panels = row_figure(
+        _finding(points),
+        table,
+        [
+            *handles(style.strategies_named(looks), markersize=5),
+            *handles({style.HALF_NAMES[half]: look for half, look in _LOOKS.items()},
+                     color=style.HALF_COLOUR),
+        ],
+        [
+            "Limit: named where the interval of throughput / bound lies within "
+            f"{100 * MARGIN:g} % of 1, or below.",
+            *captions.provenance(table, "the mean"),
+            *captions.not_drawn("Without both halves,", int((~known).sum() if known.any() else 0)),
+        ],
+        ["n", "images/s", "of the bound", "limit"],
+        lambda one: _cells(one.iloc[0]),
+        "throughput (images/s)",
+    )  # fmt: skip
+    for ax, part in panels:
+        for half, look in _LOOKS.items():
+            own = part.assign(value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"])
+            ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
+                        color=style.HALF_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
+        draw_values(ax, part, looks)
+        ax.set_xscale("log")
+        reach = part[["value", "loading", "training"]].stack()
+        log_ticks(ax.xaxis, reach.min(), reach.max())
+    return figure
+
+
+def _finding(points: pd.DataFrame) -> str:
+    """Return how many configurations are limited by what."""
+    limits = points.loc[points["ratio"].notna(), "limit"].map(_worded)
+    if limits.empty:
+        return "No configuration was measured beside both of its halves"
+    told = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
+    return f"Limit of {len(limits)} configurations: {', '.join(told)}"
+
+
+def _worded(limit: str) -> str:
+    return "inconclusive" if limit == CANNOT_SAY else limit
+
+
+def _cells(row: pd.Series) -> list[str]:
+    """Return n, throughput, its share of the bound and what limits."""
+    lost = f", {row['failed']} lost" if row["failed"] else ""
+    value = three_digits(row["value"]) if row["n"] else "none"
+    ends = ("ratio_low", "ratio_high")
+    known = row["ratio"] > 0
+    share = f"{row['ratio']:.2f}{interval(row, ends, '{:.2f}'.format)}" if known else ""
+    return [f"{row['n']}{lost}", value, share, _worded(row["limit"])]

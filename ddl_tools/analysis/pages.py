@@ -1,0 +1,449 @@
+"""Generated pages: blocks of the README and docs/results/, figures/README.md, `ddl study compare`.
+
+Blocks are written between markers, from records and from the CSVs of figures drawn from them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddl_core.errors import DataError, RecordError
+from ddl_core.registry import title
+from ddl_tools.analysis import claims
+from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.figures.comparison import ONE_START, WORDS
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.redraw import PAPER, notes
+from ddl_tools.analysis.tables import counts, is_emulated, read_table, runs_table, windows_table
+from ddl_tools.records import agreement
+from ddl_tools.records.ledger import find_study
+from ddl_tools.records.paths import README, RESULT_PAGES, Tree
+from ddl_tools.records.run import read_record
+from ddl_tools.records.storage import write_atomically
+from ddl_tools.scaling import emulated
+from ddl_tools.study import Study
+
+HEADLINE = "laptop"  # the study whose figure the README begins with
+PAGES = {
+    "results": README,
+    "ratios": RESULT_PAGES / "ratios.md",
+    "statements": RESULT_PAGES / "statements.md",
+}
+_COLUMNS = ["Question", "Result", "Measured with", "Details"]
+_TWO = {"world_size": 2, "second_start": False}
+_ENOUGH = 3  # runs of a configuration: below, another setting of the emulated network is shown
+FIGURES_PAGE = "README.md"  # beside the figures
+_FIGURES_HEAD = """\
+# Results
+
+<!-- written by `ddl figures` from data/, not by hand -->
+
+Every published study: its question, what it was measured on, its figures. Each figure says below
+itself how often, how sure and on which commit; its numbers and a version in vectors lie beside it.
+`make report` executes the notebooks that show them, as a folder of HTML;
+what follows for the paper: [statements](../docs/results/statements.md).
+"""
+
+
+def texts(tree: Tree) -> dict[str, str]:
+    """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
+    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    own = [part[part["study"] == HEADLINE] for part in (runs, windows)]
+    points = comparison.points(*own)
+    told = comparison.sentences(points) or ["no arms have taken turns yet"]
+    judged = claims.of_records(tree)
+    return {
+        "results": results(tree, judged),
+        "ratios": "\n".join(["```text", *told, "```"]),
+        "statements": statements(judged),
+    }
+
+
+def write(tree: Tree) -> None:
+    """Write each block into its page, and the page of figures.
+
+    Raises
+    ------
+    DataError
+        As `update`.
+    """
+    for name, text in texts(tree).items():
+        update(PAGES[name], {name: text})
+
+
+def update(readme: Path, told: Mapping[str, str]) -> None:
+    """Write each text between the markers of its name in `readme`.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or does not hold each marker once.
+    """
+    for name, text in told.items():
+        before, _, after = _split(readme, name)
+        begin, end = _markers(name)
+        write_atomically(readme, f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def shown(readme: Path, name: str) -> str:
+    """Return what stands between the markers of a name.
+
+    Raises
+    ------
+    DataError
+        As `update`.
+    """
+    return _split(readme, name)[1]
+
+
+def _markers(name: str) -> tuple[str, str]:
+    return (
+        f"<!-- {name}: written by `ddl figures` from data/, not by hand -->",
+        f"<!-- end of {name} -->",
+    )
+
+
+def _split(readme: Path, name: str) -> tuple[str, str, str]:
+    begin, end = _markers(name)
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"cannot read {readme}: {error.strerror}; it belongs to the repository, "
+            "restore it with `git checkout`"
+        ) from None
+    once = [text.count(marker) for marker in (begin, end)] == [1, 1]
+    if not once or text.find(end) < text.find(begin):
+        raise DataError(
+            f"{readme} does not hold the line {begin!r} and then {end!r}, each once: what the "
+            "records say is written between them; put them back"
+        )
+    before, rest = text.split(begin)
+    inside, after = rest.split(end)
+    return before, inside.strip("\n"), after
+
+
+def statements(table: pd.DataFrame) -> str:
+    """Return judged statements of the paper as Markdown: counts, decided ones, then each line."""
+    counts = claims.summary(table)
+    decided = table[table["verdict"] != claims.UNDECIDED].to_dict("records")
+    of_paper = counts.drop("quoted")
+    quoted = len(table) - int(of_paper.drop(columns=claims.SEEN).to_numpy().sum())
+    lines = [
+        f"Of {len(table) - quoted} statements of the paper these records support "
+        f"{of_paper[claims.SUPPORTED].sum()} and contradict {of_paper[claims.CONTRADICTED].sum()}. "
+        f"Of {of_paper[claims.SEEN].sum()} they show something, at other sizes or on other "
+        f"hardware, which judges nothing. {quoted} more are quoted from others, and not tested.",
+        "",
+        *_head(["", *counts.columns]),
+        *(_line([kind, *counts.loc[kind]]) for kind in counts.index),
+        "",
+        *(f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}." for row in decided),
+        *([""] if decided else []),
+        *_head(["", "the paper says", "verdict on its terms", "seen here"]),
+        *(
+            _line([row["statement"], row["claim"], f"{row['verdict']}: {row['why']}", row["here"]])
+            for row in table.to_dict("records")
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _head(names: list[str]) -> list[str]:
+    return [_line(names), _line(["---"] * len(names))]
+
+
+def _line(cells: Iterable[object]) -> str:
+    texts = [str(cell).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(texts)} |"
+
+
+def results(tree: Tree, judged: pd.DataFrame) -> str:
+    """Return the README's table of results, below a sentence on what is published.
+
+    A row has its numbers from the CSV of a figure, from records, or from the validation of the
+    communication model. What `tree` has no record of has no row.
+
+    Parameters
+    ----------
+    tree
+        The records, with their tables and figures drawn from them.
+    judged
+        What `claims.judged` says of each statement of the paper.
+    """
+    rows = [
+        *_frameworks(tree),
+        *_loaders(tree),
+        *_weights(tree),
+        *_sharding(tree),
+        *_network(tree),
+        *_prediction(tree),
+        *_batches(tree),
+        *_paper(judged),
+    ]
+    return "\n".join([_published(tree), "", *_head(_COLUMNS), *map(_line, rows)])
+
+
+def _published(tree: Tree) -> str:
+    runs = [read_table(tree.tables / f"{name}.csv") for name in tree.studies()]
+    if not runs:
+        return "No run is published."
+    every = pd.concat(runs)
+    emulated = int(is_emulated(every).sum())
+    where = every[["machine", "cpu_cores"]].drop_duplicates().sort_values("machine")
+    machines = ", ".join(f"{name} ({cores} cores)" for name, cores in where.to_numpy())
+    return (
+        f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
+        f"{emulated} of them emulated. Machines: {machines}."
+    )
+
+
+def _points(tree: Tree, study: str, figure: str, /, **where: object) -> list[dict[str, Any]]:
+    """Return the rows of a figure's CSV that hold some values; none where it is not drawn."""
+    path = tree.figures / study / f"{figure}.csv"
+    if not path.exists():
+        return []
+    table = pd.read_csv(path)
+    for name, value in where.items():
+        table = table[table[name] == value]
+    return table.to_dict("records")
+
+
+def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
+    """Return the rows of a comparison that have a ratio of interleaved runs."""
+    rows = _points(tree, study, "comparison", **where)
+    return [row for row in rows if row["pairs"] > 0 and row["label"] != row["base"]]
+
+
+def _frameworks(tree: Tree) -> Iterator[list[str]]:
+    rows = _ratios(tree, "laptop", loader="native", **_TWO)
+    told = [f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows]
+    if told:
+        yield [
+            "DDP, Horovod or DeepSpeed?",
+            f"throughput relative to DDP: {'; '.join(told)}",
+            f"{_model(rows[0])}, 2 ranks, native loader",
+            "[notebook 11](notebooks/11_throughput.ipynb)",
+        ]
+
+
+def _loaders(tree: Tree) -> Iterator[list[str]]:
+    pick = {"loader": "dali_cpu", "data_format": "folder"}
+    ranks = _ratios(tree, "laptop", **pick, strategy="ddp", **_TWO)
+    alone = _ratios(tree, "laptop_loaders", **pick, strategy="single", world_size=1)
+    if ranks and alone:
+        told = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
+        yield [
+            "DALI or the native loader?",
+            f"throughput of DALI relative to native: {told}",
+            f"{_model(ranks[0])} and {_model(alone[0])}, JPEG folders, decoded on the CPU",
+            "[notebook 13](notebooks/13_loaders.ipynb)",
+        ]
+
+
+def _weights(tree: Tree) -> Iterator[list[str]]:
+    studies = [[read_record(run) for run in tree.run_folders(name)] for name in tree.studies()]
+    done = [
+        [one for one in runs if one.status == "completed" and not one.spec.emulated]
+        for runs in studies
+    ]
+    groups = [one for runs in done for one in agreement.groups(runs) if one.promised]
+    if groups:
+        yield [
+            "Do the frameworks compute the same?",
+            f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
+            "groups of runs that differ in the framework alone",
+            "PyTorch frameworks, fp32, CPU, 1 and 2 ranks",
+            "[method](docs/method.md#same-weights)",
+        ]
+
+
+def _sharding(tree: Tree) -> Iterator[list[str]]:
+    ddp, fsdp = (
+        _points(tree, "sharding", "memory_per_rank", strategy=name, world_size=2)
+        for name in ("ddp", "fsdp")
+    )
+    whole = [row for row in ddp if "default settings" in row["label"]]
+    if whole and fsdp:
+        told = [
+            f"{row['value']:.2f} GiB at {row['throughput']:.1f} images/s"
+            for row in (fsdp[0], whole[0])
+        ]
+        yield [
+            "What does sharding save?",
+            f"peak memory of a rank and throughput: FSDP {told[0]}; DDP {told[1]}",
+            f"{_model(fsdp[0])}, 2 ranks, {_runs(fsdp[0]['n'])} each",
+            "[notebook 20](notebooks/20_memory.ipynb)",
+        ]
+
+
+def _network(tree: Tree) -> Iterator[list[str]]:
+    """Return the row of the slowest emulated network with enough valid runs on 16 nodes."""
+    rows = _points(tree, "cluster_in_a_box", "efficiency_emulated", world_size=16)
+    for rate in sorted({row["box_link_mbit"] for row in rows}):
+        here = [row for row in rows if row["box_link_mbit"] == rate and not np.isnan(row["value"])]
+        fewest = min((row["n"] for row in here), default=0)
+        if fewest >= _ENOUGH:
+            here.sort(key=lambda row: -row["value"])
+            told = "; ".join(f"{row['value']:.2f} with {row['line']}" for row in here)
+            yield [
+                "What does a slow network cost?",
+                f"parallel efficiency on 16 nodes: {told}",
+                f"**emulated** nodes with links of {rate:g} Mbit/s, {_runs(fewest)} each",
+                "[notebook 19](notebooks/19_scaling.ipynb)",
+            ]
+            return
+
+
+def _prediction(tree: Tree) -> Iterator[list[str]]:
+    if emulated.STUDY not in tree.studies():
+        return
+    steps = emulated.validate(tree)
+    errors = [100 * abs(one.error) for one in steps]
+    sizes = [one.nodes for one in steps]
+    yield [
+        "Can a formula predict communication?",
+        f"step time on {min(sizes)} to {max(sizes)} nodes, nothing fitted: median error "
+        f"{np.median(errors):.1f} %, at most {max(errors):.1f} %",
+        f"**emulated** nodes, {len(steps)} settings of DDP, Horovod and DeepSpeed",
+        "[scaling](docs/scaling.md#validation)",
+    ]
+
+
+def _batches(tree: Tree) -> Iterator[list[str]]:
+    study = "accuracy_laptop"
+    rows = _points(tree, study, "accuracy_vs_batch_size", study=study, optimizer="sgd")
+    told = []
+    for schedule in sorted({row["schedule"] for row in rows}):
+        own = [row for row in rows if row["schedule"] == schedule]
+        ends = [pick(own, key=lambda row: row["global_batch_size"]) for pick in (min, max)]
+        told.append(f"{schedule} " + " and ".join(f"{100 * row['value']:.1f} %" for row in ends))
+    if rows:
+        sizes = [row["global_batch_size"] for row in rows]
+        yield [
+            "What do large batches cost?",
+            f"top-1 accuracy with batches of {min(sizes)} and {max(sizes)}: {'; '.join(told)}",
+            f"Fashion-MNIST, {_model(rows[0])}, SGD, {_runs(min(row['n'] for row in rows))} each",
+            "[notebook 16](notebooks/16_accuracy_vs_batch_size.ipynb)",
+        ]
+
+
+def _paper(judged: pd.DataFrame) -> Iterator[list[str]]:
+    own = judged[judged["kind"] != "quoted"]
+    many = own["verdict"].value_counts()
+    told = [f"{many.get(word, 0)} {word}" for word in (claims.SUPPORTED, claims.CONTRADICTED)]
+    yield [
+        "Does the paper hold?",
+        f"of {len(own)} statements: {', '.join(told)}, {many.get(claims.UNDECIDED, 0)} undecided",
+        "runs under the conditions of each statement; most need GPUs",
+        "[statements](docs/results/statements.md)",
+    ]
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    low, high = row["ratio_low"], row["ratio_high"]
+    if np.isnan(low):
+        return f"{row['ratio']:.2f} ({ONE_START})"
+    return f"{row['ratio']:.2f} [{low:.2f}, {high:.2f}] ({WORDS[row['decision']]})"
+
+
+def _model(row: dict[str, Any]) -> str:
+    return style.model_name(row["model"])
+
+
+def _runs(number: float) -> str:
+    return f"{number:.0f} run{'s' if number > 1 else ''}"
+
+
+def write_figures_page(tree: Tree, figures: Path) -> None:
+    """Write the page beside the figures.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    write_atomically(figures / FIGURES_PAGE, figures_page(tree, figures))
+
+
+def figures_page(tree: Tree, figures: Path) -> str:
+    """Return the page of all studies of a tree and of the paper, in Markdown.
+
+    Parameters
+    ----------
+    tree
+        The records, with their tables.
+    figures
+        Where the figures lie, and the page will.
+    """
+    studies = [part for name in tree.studies() for part in _study(tree, figures, name)]
+    paper = "## The paper's statements, Amdahl's law and advice"
+    return "\n\n".join([_FIGURES_HEAD.rstrip(), *studies, paper, *_shown(figures / PAPER)]) + "\n"
+
+
+def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
+    runs, told = read_table(tree.tables / f"{name}.csv"), find_study(name, tree)
+    yield f"## {told.question if told else name}"
+    table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
+    made = f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."
+    yield " ".join([made + _emulated(runs), *notes(tree, name)])
+    yield from _shown(figures / name)
+
+
+def _emulated(runs: pd.DataFrame) -> str:
+    if not is_emulated(runs).any():
+        return ""
+    unfaithful = int(runs["unfaithful"].notna().sum())
+    drawn = f"; {unfaithful} runs were unfaithful and are not drawn" if unfaithful else ""
+    return f" Emulated, not measured on a cluster ([how](../docs/emulation.md)){drawn}."
+
+
+def _machines(runs: pd.DataFrame) -> str:
+    known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
+    names = [
+        f"{row['machine']} ({row['cpu_cores']} cores)"
+        if pd.isna(row["accelerator"])
+        else str(row["accelerator"])
+        for row in known.to_dict("records")
+    ]
+    return ", ".join(names) or "an unknown machine"
+
+
+def _commits(runs: pd.DataFrame) -> str:
+    return ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
+
+
+def _shown(folder: Path) -> Iterator[str]:
+    for name in QUESTIONS:
+        if (folder / f"{name}.png").exists():
+            place = f"{folder.name}/{name}"
+            yield f"![{name}]({place}.png)\n\n[numbers]({place}.csv), [vectors]({place}.svg)"
+
+
+def compare(study: Study, tree: Tree) -> str:
+    """Return how fast each arm is against the reference, and how sure that is.
+
+    Raises
+    ------
+    RecordError
+        If the study's arms do not take turns, or none has measured yet.
+    """
+    if study.turns is None:
+        raise RecordError(
+            f"the arms of study {study.name!r} take no turns, so no window has a partner; "
+            "give it `turns` with a reference, or see its medians with `ddl figures`"
+        )
+    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    own = runs[runs["study"] == study.name]
+    points = comparison.points(own, windows[windows["study"] == study.name])
+    lines = comparison.sentences(points)
+    if not lines:
+        raise RecordError(
+            f"study {study.name!r} has no windows in {tree.runs}; "
+            f"run it with `ddl study run {study.name}`"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,188 @@
+"""The paper's statements as points for our figures; the numbers themselves live in data/paper/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ddl_core.errors import DataError
+from ddl_tools.records.paths import PAPER, PUBLISHED
+
+BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
+SYSTEM = "the paper (JUWELS Booster)"
+AACH = "aach2023"  # its name in claims.csv
+
+# What its loaders read (data/paper/settings.csv): its comparison changes both at once.
+FORMATS = {
+    "native": "folder",
+    "dali": "tfrecord",
+    "dali_cpu": "tfrecord",
+    "dali_gpu": "tfrecord",
+    "dali_reader_cpu": "tfrecord",
+    "dali_reader_gpu": "tfrecord",
+}
+
+_COLUMNS = [
+    "source",
+    "statement",
+    "strategy",
+    "loader",
+    "model",
+    "world_size_min",
+    "world_size",
+    "value",
+    "bound",
+    "approx",
+    "printed",
+    "place",
+    "contradiction",
+]
+_TYPES = {
+    "world_size_min": "Int64",
+    "world_size_max": "Int64",
+    "world_size": "Int64",
+    "global_batch_size": "Int64",
+    "value": "float64",
+    "stated": "float64",
+    "allreduce_percent": "float64",
+    "io_percent": "float64",
+    "cudnn_percent": "float64",
+}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What Aach et al. 2023 state and quote, what follows by arithmetic, and others' numbers.
+
+    ``claims`` are the comparisons that its statements and those of the two seed papers make.
+    ``published`` are accuracies of others, ``performance`` their throughputs, times and energies.
+    """
+
+    efficiency: pd.DataFrame
+    runtime: pd.DataFrame
+    claims: pd.DataFrame
+    derived: pd.DataFrame
+    accuracy: pd.DataFrame
+    profile: pd.DataFrame
+    settings: pd.DataFrame
+    quoted: pd.DataFrame
+    published: pd.DataFrame
+    performance: pd.DataFrame
+
+
+def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
+    """Read the paper's numbers, and what others published.
+
+    Raises
+    ------
+    DataError
+        If a file is missing.
+    """
+    others = {"published": "accuracy", "performance": "performance"}
+    names = [name for name in Paper.__annotations__ if name not in others]
+    tables = {name: read_numbers(directory / f"{name}.csv") for name in names}
+    tables |= {name: read_numbers(published / f"{file}.csv") for name, file in others.items()}
+    return Paper(**tables)
+
+
+def read_numbers(path: Path) -> pd.DataFrame:
+    """Read a table of stated numbers.
+
+    Raises
+    ------
+    DataError
+        If the file is missing.
+    """
+    types = {} if path.name == "settings.csv" else _TYPES  # some settings are words
+    try:
+        table = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; it belongs to the repository, "
+            "restore it with `git checkout data`"
+        ) from None
+    return table.astype({name: kind for name, kind in types.items() if name in table})
+
+
+def efficiency_points(paper: Paper) -> pd.DataFrame:
+    """Return every stated E_G, and those that follow from the stated runtimes.
+
+    data/paper/ spells a statement out for each strategy and model that it may mean. Where the paper
+    names none, the cell is empty here, and the statement is one row.
+    """
+    stated = paper.efficiency.assign(source="stated")
+    inferred = stated["inferred"].fillna("").str.split(";")
+    for column in ("strategy", "model"):
+        unnamed = inferred.map(lambda names, column=column: column in names).astype(bool)
+        stated[column] = stated[column].mask(unnamed)
+    return _points(stated.drop_duplicates(_COLUMNS), _derived(paper, "parallel_efficiency"))
+
+
+def throughput_points(paper: Paper) -> pd.DataFrame:
+    """Return the throughputs that follow from stated runtimes: 90 epochs x 1,281,167 images / T.
+
+    The paper prints no throughput: the values of its Fig. 3 are only drawn.
+    """
+    return _points(_derived(paper, "throughput"))
+
+
+def _derived(paper: Paper, quantity: str) -> pd.DataFrame:
+    table = paper.derived
+    # Rows without a loader evaluate the printed equations, which omit G0: not for comparison.
+    table = table[(table["quantity"] == quantity) & table["loader"].notna()]
+    return table.assign(
+        source="derived",
+        world_size_min=table["world_size"],
+        approx="true",
+        printed=table["formula"],
+        place=table["inputs"],
+    )
+
+
+def _points(*parts: pd.DataFrame) -> pd.DataFrame:
+    table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
+    formats = table["loader"].map(FORMATS)
+    about = {"base_world_size": BASE_WORLD_SIZE, "hardware": SYSTEM}
+    return table.assign(library="torch", data_format=formats, **about)
+
+
+def covers(stated: str, name: str) -> bool:
+    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU.
+
+    Its DALI had readers of its own; ours is fed or has them too, and both are meant.
+    """
+    if stated == "dali":
+        return name.startswith("dali_")
+    return name in (stated, stated.replace("dali_", "dali_reader_"))
+
+
+READ = ["source_read", "logs_read", "quoted"]  # data/published/README.md
+
+
+def published_beside(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return a row per published throughput and arm of ours with this network on such a GPU.
+
+    per_gpu is images per second and GPU. A published number without one of ours keeps its row.
+    Precision, loader and batch differ from row to row: a check of plausibility, and no ranking.
+    """
+    table = paper.performance
+    table = table[(table["quantity"] == "throughput") & table["evidence"].isin(READ)]
+    per_gpu = table["value"] / table["world_size"].astype(float)
+    table = table.assign(kind=_gpu_kind(table), per_gpu=per_gpu)
+    ours = arms[~arms["on_cpu"].astype(bool) & arms["value"].notna()]
+    names = [ours[name].astype("string") for name in ("setting", "library", "strategy", "loader")]
+    ours = ours.assign(
+        kind=_gpu_kind(ours),
+        ours=names[0].str.cat(names[1:], sep=", "),
+        ours_per_gpu=(ours["value"] / ours["world_size"]).astype(float),
+    ).dropna(subset="kind")
+    columns = ["kind", "model", "ours", "ours_per_gpu"]
+    both = table.merge(ours[columns], on=["kind", "model"], how="left")
+    about = ["source", "place", "framework", "model", "hardware", "world_size", "precision"]
+    both = both[[*about, "loader", "per_gpu", "ours", "ours_per_gpu"]]
+    return both.assign(ratio=both["ours_per_gpu"] / both["per_gpu"])
+
+
+def _gpu_kind(table: pd.DataFrame) -> "pd.Series[str]":
+    """Return the kind of GPU that each machine's description names, e.g. "A100"."""
+    return table["hardware"].astype("string").str.extract(r"\b([A-Z]{1,2}\d{2,3})\b")[0]

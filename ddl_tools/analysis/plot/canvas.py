@@ -1,0 +1,258 @@
+"""The frame of a figure (title, legend, panels, caption), laid out by matplotlib, and its files.
+
+Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
+"""
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ddl_core.errors import RecordError
+from ddl_tools.analysis.plot import style
+from ddl_tools.records.storage import write_atomically
+
+MOST_PANELS = 6
+STATED_ONLY = "No run measured here: only what the paper states."
+LEFT = 0.012  # of the figure, where title and caption begin
+
+# seaborn's theme in the sizes of a page, and what differs from it.
+THEME: Any = {  # matplotlib's own type lists every key
+    **sns.axes_style("ticks"),
+    **sns.plotting_context("paper", font_scale=0.85),
+    **style.PAGE,
+}
+# Letters that fit an inch.
+_TITLE_LETTERS, _PANEL_LETTERS, _LEGEND_LETTERS, _CAPTION_LETTERS = 11.5, 14.5, 16.0, 18.0
+_TITLE_LINE, _LEGEND_LINE, _CAPTION_LINE, _PANEL_LINE = 0.17, 0.19, 0.135, 0.15  # inches
+_AROUND_AXES = 0.55  # tick labels, axis label and the space between panels, inches
+_HANDLE_LETTERS = 7  # of a legend: its mark and the space between columns
+
+# No date, no version and no name of a program: nothing that differs when the picture does not.
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
+
+P = ParamSpec("P")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Make a function draw in the project's style without changing anybody else's."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with rc_context(THEME):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def drawn_panels(points: pd.DataFrame) -> list[str]:
+    """Return the panels that a figure has room for: the first ones and the last."""
+    names = list(points["panel"].unique()) or ["nothing measured here yet"]
+    return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
+
+
+def frame(
+    title: str,
+    panels: Sequence[str],
+    heights: Sequence[float],
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    note: str = "",
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and one axes per panel.
+
+    Parameters
+    ----------
+    title
+        The finding.
+    panels
+        Names of the panels, shortened by `short_titles`.
+    heights
+        Inches of each row of axes: one below the other, or fewer rows with several panels each.
+    legend
+        Handles, printed below the title.
+    caption
+        Sentences, printed small below the panels: data, n, interval, hardware.
+    note
+        Says that nothing in the figure was measured here. Such a figure is narrower and paler than
+        others, so that nobody takes it for a result.
+    """
+    width = style.STATED_WIDTH if note else style.WIDTH
+    columns = math.ceil(len(panels) / len(heights))
+    asked = textwrap.wrap(title[:1].upper() + title[1:], int(width * _TITLE_LETTERS)) + (
+        [note] if note else []
+    )
+    longest = max((len(str(one.get_label())) for one in legend), default=1) + _HANDLE_LETTERS
+    beside = max(1, min(len(legend), int(width * _LEGEND_LETTERS / longest)))
+    titles, shared = short_titles(panels)
+    names = [
+        textwrap.fill((f"({letter}) " if len(panels) > 1 else "") + name,
+                      int(width * _PANEL_LETTERS / columns))
+        for letter, name in zip("abcdefghij", titles, strict=False)
+    ]  # fmt: skip
+    told = " ".join([*([f"{shared}."] if shared else []), *caption])
+    lines = textwrap.wrap(told, int(width * _CAPTION_LETTERS))
+    above = _PANEL_LINE * max(name.count("\n") + 1 for name in names)
+    height = (
+        len(asked) * _TITLE_LINE
+        + -(-len(legend) // beside) * _LEGEND_LINE
+        + sum(heights)
+        + len(heights) * (above + _AROUND_AXES)
+        + len(lines) * _CAPTION_LINE
+    )
+    figure = Figure(figsize=(width, height + 0.1), layout="constrained")
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=list(heights))
+    axes = [figure.add_subplot(grid[divmod(place, columns)]) for place in range(len(panels))]
+    for ax, name in zip(axes, names, strict=True):
+        ax.set_title(name, loc="left")
+        if note:
+            ax.spines[:].set_color(style.PALE)
+            ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
+    # The title is that of the legend: matplotlib would print a title of the figure over it.
+    head = figure.legend(
+        handles=list(legend),
+        loc="outside upper left",
+        ncols=beside,
+        title="\n".join(asked),
+        alignment="left",
+        title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
+    )
+    head.get_title().set_parse_math(False)  # a study may ask for dollars
+    _write_caption(figure, lines)
+    return figure, axes
+
+
+def title_of(figure: Figure) -> str:
+    """Return the title of a figure made by `frame`, in one line."""
+    return figure.legends[0].get_title().get_text().replace("\n", " ")
+
+
+def caption_of(figure: Figure) -> str:
+    """Return the caption of a figure made by `frame`, in one line."""
+    return figure.get_supxlabel().replace("\n", " ")
+
+
+def add_caption(figure: Figure, sentences: Sequence[str]) -> None:
+    """End the caption of a figure with more sentences."""
+    told = " ".join([caption_of(figure), *sentences])
+    lines = textwrap.wrap(told, int(figure.get_figwidth() * _CAPTION_LETTERS))
+    more = len(lines) - figure.get_supxlabel().count("\n") - 1
+    figure.set_figheight(figure.get_figheight() + more * _CAPTION_LINE)
+    _write_caption(figure, lines)
+
+
+def _write_caption(figure: Figure, lines: Sequence[str]) -> None:
+    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
+                     linespacing=1.25, color="#333333", parse_math=False)  # fmt: skip
+
+
+def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:
+    """Return a mark for the legend for each name, with `end` after it."""
+    return [
+        Line2D([], [], label=name + end, **{"linestyle": "none", **one, **look})
+        for name, one in looks.items()
+    ]
+
+
+def short_titles(panels: Sequence[str]) -> tuple[list[str], str]:
+    """Return what the names of panels do not have in common, and what they do.
+
+    Names are lists as ``"laptop: 32 px, batch 16"``. One without a colon is of something else, such
+    as the paper's own: it stays as it is. So does one that would have no word left.
+    """
+    lists = {name: re.split(f": |, |{style.SEPARATOR}", name) for name in panels if ": " in name}
+    if len(lists) < 2:
+        return list(panels), ""
+    shared = [item for item in next(iter(lists.values()))
+              if all(item in items for items in lists.values())]  # fmt: skip
+    short = {
+        name: ", ".join(item for item in items if item not in shared)
+        for name, items in lists.items()
+    }
+    return [short.get(name) or name for name in panels], ", ".join(dict.fromkeys(shared))
+
+
+def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
+    """Write ``<stem>.svg``, ``.pdf``, ``.png`` and ``.csv``, each atomically; return the paths.
+
+    Parameters
+    ----------
+    figure
+        What to save.
+    data
+        What is drawn in it. Floats are written with six significant digits.
+    stem
+        Path without suffix; its folder is made.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written or the disk is full.
+    """
+    *paths, table = _paths(stem)
+    with rc_context(THEME):
+        _settle(figure)
+        for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
+            content = io.BytesIO()
+            figure.savefig(content, format=kind, metadata=metadata)
+            write_atomically(path, content.getvalue())
+    write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return [*paths, table]
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out, and round where its axes are.
+
+    The solver's last digits depend on addresses in memory, and the files of a figure must not.
+    """
+    figure.set_dpi(THEME["savefig.dpi"])  # letters are as wide as the resolution makes them
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = axes.get_position(original=True).bounds
+        axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
+
+
+def drawn_stems(folder: Path) -> set[Path]:
+    """Return the figures in a folder: what has all the files that `save_figure` writes."""
+    stems = {path.with_suffix("") for path in folder.glob("*.csv")}
+    return {stem for stem in stems if all(path.exists() for path in _paths(stem))}
+
+
+def remove_figure(stem: Path) -> None:
+    """Remove what `save_figure` wrote earlier, if it did: nothing may show runs that are gone.
+
+    Raises
+    ------
+    RecordError
+        If a file cannot be removed.
+    """
+    try:
+        for path in _paths(stem):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"cannot remove {error.filename}, a figure of runs that are gone: {error.strerror}; "
+            "remove it by hand"
+        ) from None
+
+
+def _paths(stem: Path) -> list[Path]:
+    """Return the files of a figure, its numbers last."""
+    return [stem.with_name(f"{stem.name}.{kind}") for kind in (*_METADATA, "csv")]

@@ -1,0 +1,103 @@
+"""The sentences below a figure: how many runs, which interval, which hardware, which commit."""
+
+import pandas as pd
+
+from ddl_tools.labels import called
+
+# By library and strategy, any if that is empty: what is not developed any more.
+DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
+METHOD_ONLY = "overhead, not hardware"
+
+
+def provenance(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
+    """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
+
+    `table` has the columns n, failed, study, hardware, on_cpu and commit; low where there are
+    intervals, and windows where configurations were interleaved.
+    """
+    measured = table[table["n"] > 0]
+    if measured.empty:
+        return lost(table)
+    taken = measured["windows"].fillna(0) if "windows" in measured else 0 * measured["n"]
+    n = counted("n", measured["n"])
+    epochs = f" ({counted('', taken[taken > 0])} interleaved epochs)" if (taken > 0).any() else ""
+    known = bool(interval_of) and measured["low"].notna().any()
+    bars = f"; bars: 95 % interval of {interval_of}" if known else ""
+    return [f"{n} starts{epochs}{bars}.", *lost(table), *origin(measured)]
+
+
+def origin(table: pd.DataFrame) -> list[str]:
+    """Return the sentences on machine, commit, and discontinued frameworks."""
+    return [*machines(table), commits(table)]
+
+
+def lost(table: pd.DataFrame) -> list[str]:
+    """Return the sentence on runs without a value, nothing if there are none."""
+    failed = int(table["failed"].sum())
+    return [f"Failed or diverged: {_runs(failed)}."] if failed else []
+
+
+def statements(paper: pd.DataFrame) -> list[str]:
+    """Return the sentences that explain the paper's marks that are present."""
+    if paper.empty:
+        return []
+    names = sorted({name for cell in paper["contradiction"].dropna() for name in cell.split(";")})
+    pale = [f"Pale: contradicts another statement ({', '.join(names)})."] if names else []
+    return ["Open marks: stated for JUWELS Booster; arrows: bounds.", *pale]
+
+
+def not_drawn(what: str, rest: int) -> list[str]:
+    """Return the sentence about what a figure has no room for, nothing if it has."""
+    return [f"{what} not drawn (CSV): {rest}."] if rest > 0 else []
+
+
+def panels_not_drawn(points: pd.DataFrame, drawn: list[str]) -> list[str]:
+    """Return the sentence about panels that a figure has no room for."""
+    return not_drawn("Panels", points["panel"].nunique() - len(drawn))
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'s' if number > 1 else ''}"
+
+
+def machines(table: pd.DataFrame) -> list[str]:
+    """Return a sentence on the machines, and one on discontinued frameworks if there are any."""
+    known = table[["hardware", "on_cpu"]].drop_duplicates().itertuples(index=False)
+    texts = {name + (f" ({METHOD_ONLY})" if on_cpu else "") for name, on_cpu in known}
+    return [f"{'; '.join(_shortened(sorted(texts)))}.", *discontinued(table)]
+
+
+def discontinued(table: pd.DataFrame) -> list[str]:
+    """Return the sentence on frameworks that nobody should begin with today, if there are any."""
+    if "library" not in table:
+        return []
+    pairs = table[["library", "strategy"]].drop_duplicates().itertuples(index=False, name=None)
+    found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
+    return [f"Discontinued: {'; '.join(sorted(found))}."] if found else []
+
+
+def commits(table: pd.DataFrame) -> str:
+    """Return a sentence on the code that measured."""
+    names = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
+    changed = " (+: changed files)" if any("+" in name for name in names) else ""
+    return f"Commit {', '.join(_shortened(names))}{changed}."
+
+
+def _shortened(texts: list[str], most: int = 2) -> list[str]:
+    rest = len(texts) - most
+    return texts if rest <= 0 else [*texts[:most], f"{rest} more"]
+
+
+def counted(name: str, values: pd.Series) -> str:
+    """Return e.g. ``"n = 3"`` or ``"n = 1 to 3"``; nothing without values."""
+    if values.empty:
+        return ""
+    low, high = int(values.min()), int(values.max())
+    text = str(low) if low == high else f"{low} to {high}"
+    return f"{name} = {text}" if name else text
+
+
+def span(values: pd.Series, form: str = "{:.2f}") -> str:
+    """Return the least and the most of some values, e.g. ``"0.54 to 0.61"``; one if they agree."""
+    ends = [form.format(values.min()), form.format(values.max())]
+    return " to ".join(dict.fromkeys(ends))

@@ -1,0 +1,203 @@
+"""Figures with a row per configuration: names on the left, numbers on the right."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot.canvas import drawn_panels, frame, styled
+from ddl_tools.analysis.plot.curves import intervals
+from ddl_tools.analysis.plot.style import three_digits
+
+MOST_ROWS = 60  # in all panels together: about a page
+BAR = 0.66  # of a row
+
+_ROW_INCHES, _LINE_INCHES = 0.19, 0.1  # of a row, and of each line more
+_LEAST_SHARE = 0.07  # of a bar that has room for its number
+_NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
+_ORDER = ["framework", "world_size", "loader", "data_format", "hardware"]
+
+Look = tuple[str, str]
+"""Name and colour of a share."""
+
+Cells = Callable[[pd.DataFrame], list[str]]
+"""From the rows of one configuration to the texts beside it, a column each."""
+
+
+def row_figure(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    heads: Sequence[str],
+    cells: Cells,
+    label: str,
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure, and the axes of each panel that has points with those to draw there.
+
+    Parameters
+    ----------
+    title, legend, caption
+        As `frame` takes them; how many rows found no room is added.
+    points
+        Rows in the order of drawing, with ``panel`` and ``label``, the name of their configuration:
+        those of one label share a row. Those returned have a column ``row``, from 0 on top.
+    heads, cells
+        The columns of text right of the axes: their heads, and what stands there.
+    label
+        Of the x axis.
+    """
+    panels = drawn_panels(points)
+    tables = []
+    for name in panels:
+        table = points[points["panel"] == name]
+        tables.append(table.assign(row=pd.factorize(table["label"])[0].astype(float)))
+    most = MOST_ROWS // len(panels)
+    lost = len(points.drop_duplicates(["panel", "label"]))
+    tables = [table[table["row"] < most] for table in tables]
+    lost -= sum(table["row"].nunique() for table in tables)
+    names = [list(table["label"].unique()) for table in tables]
+    texts = [[list(heads), *(cells(one) for _, one in table.groupby("row"))] for table in tables]
+    lines = max([1, *(text.count("\n") + 1 for panel in texts for row in panel for text in row)])
+    row = _ROW_INCHES + (lines - 1) * _LINE_INCHES
+    heights = [(max(len(panel), 2) + 1) * row for panel in names]
+    caption = [*caption, *captions.not_drawn("Rows", lost)]
+    figure, axes = frame(title, panels, heights, legend, caption)
+    for ax, panel, beside in zip(axes, names, texts, strict=True):
+        top = -1.5 if any(heads) else -0.5
+        ax.set_yticks(range(len(panel)), panel)
+        ax.set_ylim(max(len(panel), 2) - 0.5, top)
+        ax.grid(axis="y", visible=False)
+        ax.tick_params(axis="y", length=0)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.set_xlabel(label)
+        right = ax.secondary_yaxis("right")
+        right.set_yticks(range(-1, len(panel)), _aligned(beside), **_NUMBERS)
+        right.tick_params(length=0)
+        right.spines[:].set_visible(False)
+    return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    """Return the rows of a table of texts, each column as wide as its longest text."""
+    if len(table[0]) == 1:
+        return [row[0] for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks, **look: Any) -> None:
+    """Draw value, low and high of the rows of `row_figure` in the looks of their frameworks."""
+    for name, part in table.groupby("framework"):
+        ax.errorbar(part["value"], part["row"], xerr=intervals(part),
+                    **{"linestyle": "none", "elinewidth": 1.2, "capsize": 2, "markersize": 5,
+                       "zorder": 5, **looks[str(name)], **look})  # fmt: skip
+
+
+def in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """Return configurations in the order of rows: loaders of one framework and size together."""
+    orders = {
+        "framework": style.strategies,
+        "loader": style.loaders,
+        "data_format": style.formats,
+    }
+    ranks = table.assign(
+        **{name: table[name].map(order(table[name]).index) for name, order in orders.items()}
+    )
+    return table.loc[ranks.sort_values(_ORDER, kind="stable").index]
+
+
+def configuration_name(row: pd.Series, formats: bool) -> str:
+    """Return framework, loader and ranks of a row, with the format it reads if `formats`."""
+    loader = style.loader_name(row["loader"], row["data_format"], formats)
+    ranks = f"{row['world_size']} rank{'s' if row['world_size'] > 1 else ''}"
+    ranks += " (second start)" if row.get("second_start") else ""
+    return f"{style.strategy_name(row['framework'])}, {loader}, {ranks}"
+
+
+def named(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of configurations in order, each with its ``framework`` and ``label``."""
+    table = style.with_framework(points)
+    formats = style.formats_differ(table)
+    names = [configuration_name(row, formats) for _, row in table.iterrows()]
+    return in_order(table.assign(label=pd.array(names, dtype="string")))
+
+
+@styled
+def stacked(
+    points: pd.DataFrame,
+    title: str,
+    looks: dict[str, Look],
+    texts: Cells,
+    label: str,
+    caption: Sequence[str],
+) -> Figure:
+    """Return a figure with a bar per configuration.
+
+    Parameters
+    ----------
+    points
+        A row per configuration and cause: ``panel``, what a configuration is, ``n``, ``cause``,
+        ``value`` (0 to 1), ``hardware``, ``on_cpu`` and ``commit``. The values of a configuration
+        sum to 1.
+    title
+        The finding.
+    looks
+        Each cause, in the order of the legend.
+    texts
+        The lines beside a bar.
+    label
+        Of the axis.
+    caption
+        Sentences on what is shown; those on runs, hardware and commit are added.
+    """
+    causes = set(points.loc[points["value"] > 0, "cause"])
+    legend = [Patch(label=name, color=hue) for key, (name, hue) in looks.items() if key in causes]
+    table = named(points)
+    told = captions.provenance(table.assign(failed=0), "") if len(table) else ["No data yet."]
+    figure, panels = row_figure(
+        title,
+        table,
+        legend,
+        [*caption, *told],
+        [""],
+        lambda one: ["\n".join(texts(one))],
+        label,
+    )
+    for ax, part in panels:
+        left = np.zeros(int(part["row"].max()) + 1)
+        for cause, (_, hue) in looks.items():
+            own = part[part["cause"] == cause].set_index("row")["value"]
+            shares = own.reindex(range(len(left)), fill_value=0.0).to_numpy()
+            bars = ax.barh(range(len(left)), shares, BAR, left=left, color=hue, linewidth=0)
+            left = left + shares
+            red, green, blue = to_rgb(hue)
+            ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
+            numbers = [f"{share:.0%}" if share >= _LEAST_SHARE else "" for share in shares]
+            ax.bar_label(bars, numbers, label_type="center", size=7, color=ink)
+        ax.set_xlim(0, 1)
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return figure
+
+
+def percent(share: float, signed: bool = False) -> str:
+    """Return a share for people, e.g. ``"12 %"``."""
+    sign: Any = "+" if signed else ""
+    return f"{100 * share:{sign}.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def interval(row: Any, names: tuple[str, str] = ("low", "high"), form: Any = three_digits) -> str:
+    """Return the interval of a row as text, nothing where it has none."""
+    low, high = (row[name] for name in names)
+    return "" if np.isnan(low) else f" [{form(low)}, {form(high)}]"

@@ -1,0 +1,219 @@
+"""Rebuild the tables and figures of a tree of records: those of each study in a folder of its own.
+
+No study can push another out of a figure: each is drawn by itself, ``figures/<study>/<question>``,
+beside the paper's numbers where these answer the same. ``figures/paper/`` shows these alone.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from tqdm import tqdm
+
+from ddl_core.errors import RecordError
+from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.figures import all_reduce
+from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
+from ddl_tools.analysis.paper import read_paper
+from ddl_tools.analysis.plot.canvas import add_caption, drawn_stems, remove_figure, save_figure
+from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
+from ddl_tools.analysis.tables import (
+    DAMAGED,
+    UNKNOWN,
+    counts,
+    empty_table,
+    empty_windows,
+    is_emulated,
+    profiles_table,
+    read_table,
+    read_windows,
+    windows_path,
+    write_table,
+)
+from ddl_tools.records.damage import with_remedy
+from ddl_tools.records.ledger import find_study, former_folders
+from ddl_tools.records.paths import Tree
+
+PAPER = "paper"  # the folder of what only the paper states
+
+
+@dataclass
+class Redrawn:
+    """Result of `redraw`. Each of `damaged` is a line on a record that is in no figure, and why."""
+
+    files: list[Path] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # one a study
+    reasons: list[str] = field(default_factory=list)  # why a figure is not drawn
+    damaged: list[str] = field(default_factory=list)
+
+    def told(self, reasons: bool = False) -> list[str]:
+        """Return lines for the terminal: one a study, with `reasons` also why a figure lacks."""
+        return [*self.lines, *(self.reasons if reasons else [])]
+
+
+def redraw(
+    tree: Tree,
+    *,
+    figures: Path,
+    studies: Sequence[str] = (),
+    carbon_g_per_kwh: float = WORLD_G_PER_KWH,
+) -> Redrawn:
+    """Rebuild the tables of the studies in `tree`, then their figures and those of the paper.
+
+    The figures are drawn from the tables as written, so that a table is all a figure needs. One
+    that would show nothing is not drawn, and its files from before are removed; so are those of
+    studies that are gone. A record that is damaged is named, not drawn, and disturbs no other.
+    In the tables, energy becomes CO2e at `carbon_g_per_kwh`.
+
+    Parameters
+    ----------
+    tree
+        The records.
+    figures
+        Folder of the figures.
+    studies
+        Draw these alone and leave all other files as they are. By default all, and the paper's.
+
+    Raises
+    ------
+    RecordError
+        If there is no such tree or study, or something cannot be written.
+    DataError
+        If the paper's numbers are missing.
+    """
+    if not (tree.runs.is_dir() or tree.probes.is_dir()):
+        there = f"{tree.root} holds no runs/"
+        missing = f"there is no folder of results {tree.root}"
+        raise RecordError(
+            f"{there if tree.root.is_dir() else missing}; name one that holds runs/, or measure "
+            "something first: ddl study run laptop"
+        )
+    present = tree.studies()
+    if unknown := [name for name in studies if name not in present]:
+        raise RecordError(
+            f"no runs of study {', '.join(map(repr, unknown))} in {tree.runs}; choose from: "
+            f"{', '.join(present) or 'none, there are no runs'}"
+        )
+    chosen = sorted(set(studies)) if studies else [*present, ""]
+    done = Redrawn()
+    for name in tqdm(chosen, desc="studies", disable=None, leave=False):
+        _draw_study(tree, name, figures / folder_of(name), carbon_g_per_kwh, done)
+    if not studies:
+        gone = [figures, *(figures.iterdir() if figures.is_dir() else [])]
+        for folder in gone:
+            if folder.is_dir() and folder.name not in map(folder_of, chosen):
+                _remove_others(folder, {figures / all_reduce.NAME})
+        try:
+            done.files += redraw_probes(tree, figures=figures)
+        except RecordError as error:
+            done.damaged.append(f"{error}; remove the probe, or ask `ddl doctor` again")
+    return done
+
+
+def folder_of(study: str) -> str:
+    """Return the folder of a study: one called paper must not lie with the paper's."""
+    return f"{PAPER}+" if study == PAPER else study or PAPER
+
+
+def pictures(redrawn: Redrawn, study: str) -> list[Path]:
+    """Return the PNG of each figure of a study."""
+    own = [path for path in redrawn.files if path.parent.name == folder_of(study)]
+    return [path for path in own if path.suffix == ".png"]
+
+
+def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redrawn) -> None:
+    """Write the tables and figures of a study; of none, those of what the paper states."""
+    if study:
+        done.damaged += tabulate(tree, carbon, study)
+    tables = read_tables(tree, study)
+    notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
+    shown: list[str] = []
+    for name, question in QUESTIONS.items():
+        points = question.chosen(tables)
+        if has_answer(points, question, of_runs=bool(study)):
+            figure = question.draw(points)
+            add_caption(figure, notes)
+            done.files += save_figure(figure, points, folder / name)
+            shown.append(name)
+        elif study and question.needs != OF_NO_RUN:
+            done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
+    _remove_others(folder, {folder / name for name in shown})
+    if study:
+        told = ", ".join(shown) or "IN NO FIGURE"
+        done.lines.append(f"{folder.name} ({counts(tables.runs)}): {told}")
+
+
+def tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
+    """Write the tables of a study; return a line on each damaged record."""
+    runs = read_table(write_table(tree, study, carbon_g_per_kwh))
+    return [
+        f"{tree.study(study) / row['run_id']}: {with_remedy(row['damage'])}"
+        for row in runs[runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
+    ]
+
+
+def read_tables(tree: Tree, study: str) -> Tables:
+    """Read the tables of a study; of none, what the paper's figures need."""
+    path = tree.tables / f"{study}.csv"
+    runs, windows = (
+        (read_table(path), read_windows(windows_path(path)))
+        if study
+        else (empty_table(), empty_windows())
+    )
+    return Tables(
+        runs=runs,
+        arms=arm_table(runs, windows),
+        paper=read_paper(),
+        windows=windows,
+        profiles=profiles_table(tree, [study] if study else []),
+        study=find_study(study, tree) if study else None,
+    )
+
+
+def notes(tree: Tree, study: str) -> list[str]:
+    """Return what readers of a study's figures must know of its runs, from the tree's notes."""
+    if not tree.notes.exists():
+        return []
+    table = pd.read_csv(tree.notes, dtype="string")
+    return list(table.loc[table["study"] == study, "note"])
+
+
+def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
+    """Return a sentence on the runs that figures of measured ones leave out.
+
+    `strays` are those that the study as it is now does not plan.
+    """
+    kinds = {
+        "damaged (`ddl study verify`)": int((runs["status"] == DAMAGED).sum()),
+        "of plug-ins that are not installed here": int((runs["status"] == UNKNOWN).sum()),
+        "not planned any more": strays,
+    }
+    told = [f"{number} {kind}" for kind, number in kinds.items() if number]
+    if is_emulated(runs).any() and not is_emulated(runs).all():
+        told.append(f"{int(is_emulated(runs).sum())} emulated")
+    return [f"Runs not drawn: {', '.join(told)}."] if told else []
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    """Remove the figures in a folder that are not to be kept, and the folder if nothing is left."""
+    for stem in drawn_stems(folder) - kept:
+        remove_figure(stem)
+    with suppress(OSError):  # it holds something, or is not there
+        folder.rmdir()
+
+
+def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
+    """Draw what `ddl doctor` measured between ranks, no study's; nothing where it never did.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read, or something cannot be written.
+    """
+    stem, points = figures / all_reduce.NAME, all_reduce.points(tree)
+    if points.empty:
+        remove_figure(stem)
+        return []
+    return save_figure(all_reduce.draw(points), points, stem)

@@ -1,0 +1,129 @@
+"""One run by itself: its epochs as a table, loss and throughput as a figure."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ddl_tools.analysis.metrics import WORLD_G_PER_KWH, joules_per_image, kg_co2e, kwh
+from ddl_tools.analysis.plot import style
+from ddl_tools.labels import as_asked
+from ddl_tools.records.run import RunRecord, read_epochs, read_record
+
+COLUMNS = {
+    "epoch": "epoch",
+    "phase": "phase",
+    "cold": "cold",
+    "samples": "images",
+    "corrupt_images": "corrupt",
+    "wall_s": "wall (s)",
+    "data_s": "data wait (s)",
+    "throughput_samples_per_s": "images/s",
+    "loss": "loss",
+    "top1": "top-1",
+    "lr": "learning rate",
+    "energy_j": "energy (J)",
+}
+_TITLE_LETTERS = 120  # of a line as wide as the figure
+
+
+def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
+    """Return what a run used, by which method, and what is not in it; or why there is no number.
+
+    Raises
+    ------
+    RecordError
+        If the record or the epochs of the run cannot be read.
+    """
+    record, epochs = read_record(Path(run_dir)), read_epochs(Path(run_dir))
+    method, missing = _measured(record)
+    if method is None:
+        return f"energy: not measured ({missing})"
+    total = kwh(epochs)
+    if total is None:
+        return "energy: " + ("lost in at least one window" if epochs else "no window is over yet")
+    per_image = joules_per_image([row for row in epochs if row.phase == "train" and not row.cold])
+    lines = [
+        f"energy: {total:.4g} kWh in {len(epochs)} windows",
+        f"{kg_co2e(total, g_per_kwh):.4g} kg CO2e at {g_per_kwh:g} g/kWh",
+        f"{per_image:.4g} J per image in warm epochs" if per_image is not None else "no warm epoch",
+        f"measured: {method}",
+        *([f"not measured: {missing}"] if missing else []),
+    ]
+    return "\n  ".join(lines)
+
+
+def _measured(record: RunRecord) -> tuple[str | None, str | None]:
+    """Return how the energy was measured, and what was not and why."""
+    system = record.system or {}
+    unknown = "the run is older than the measurement, or never started"
+    return system.get("energy_method"), system.get("energy_missing", unknown)
+
+
+def run_table(run_dir: Path | str) -> pd.DataFrame:
+    """Return one row per epoch and phase of a run, with headings for people.
+
+    Raises
+    ------
+    RecordError
+        If the epochs of the run cannot be read.
+    """
+    rows = [row.model_dump(include=set(COLUMNS)) for row in read_epochs(Path(run_dir))]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns=COLUMNS)
+
+
+def run_figure(run_dir: Path | str) -> Figure:
+    """Draw loss and throughput of a run over its epochs; cold epochs are hollow.
+
+    Raises
+    ------
+    RecordError
+        If the record or the epochs of the run cannot be read.
+    """
+    table = run_table(run_dir)
+    train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
+    look: Any = {**style.PAGE, "font.size": style.CAPTION_POINTS}  # its type lists every key
+    with matplotlib.rc_context(look):
+        figure = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
+        loss, speed = figure.subplots(1, 2)
+        _line(loss, train, "loss", "train", "o")
+        _line(loss, evaluation, "loss", "evaluation", "s")
+        loss.set_ylabel("loss")
+        if len(train) and not loss.lines:
+            loss.text(0.5, 0.5, "nothing was trained", ha="center", transform=loss.transAxes)
+        _line(speed, train, "images/s", "train", "o")
+        speed.set_ylabel("throughput (images/s)")
+        speed.set_ylim(0, 1.1 * train["images/s"].max() if len(train) else None)
+        if len(loss.lines) > 1:
+            loss.legend()
+        for axes in (loss, speed):
+            axes.set_xlabel("epoch (hollow: cold, not counted)")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.suptitle(_title(read_record(Path(run_dir))), fontsize=style.CAPTION_POINTS)
+    return figure
+
+
+def _title(record: RunRecord) -> str:
+    """Return the name of a run and, below, what makes it another than all others."""
+    return "\n".join([record.run_id, *textwrap.wrap(as_asked(record.spec), _TITLE_LETTERS)])
+
+
+def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str) -> None:
+    if table[column].isna().all():  # no such rows, or a run that only loaded
+        return
+    (line,) = axes.plot(table["epoch"] + 1, table[column], marker=marker, label=label)
+    cold = table[table["cold"].astype(bool)]
+    axes.plot(
+        cold["epoch"] + 1,
+        cold[column],
+        marker=marker,
+        linestyle="none",
+        markerfacecolor="white",
+        markeredgecolor=line.get_color(),
+        label="_cold",
+    )

@@ -1,0 +1,424 @@
+"""From result records to tables: a row per run, failed and damaged ones too, missing values empty.
+
+`windows_table` has a row per warm training epoch, `profiles_table` one per profiled run, rank and
+share of time.
+"""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import RecordError
+from ddl_core.timing import Spent
+from ddl_tools.analysis import configuration, metrics
+from ddl_tools.records.damage import Examined, examine
+from ddl_tools.records.ledger import study_folders
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.profiling import read_profile
+from ddl_tools.records.run import EpochRecord, RunRecord, Turn
+from ddl_tools.records.storage import write_atomically
+
+_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
+
+LEAST_CPU = 0.85
+"""Of a run's median of CPU seconds over wall seconds: a window below it was disturbed."""
+FIRST, DISTURBED = "first of a start", "disturbed"
+"""Why the windows of a round do not count."""
+
+WINDOW = "window"
+UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
+DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
+KERNELS = "kernel time"
+PROFILED = ("strategy", "loader", "data_format", "model", "world_size")
+"""Columns of the run that a table of profiles has."""
+
+
+def _dtype(annotation: Any) -> str:
+    """Return the column type of a `RunSpec` field; ``X | None`` is a column of X with gaps."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    while get_args(annotation):  # Annotated[X, ...] and Literal["a", ...]
+        annotation = get_args(annotation)[0]
+    return _DTYPES[annotation if isinstance(annotation, type) else type(annotation)]
+
+
+def _types(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    return {prefix + name: _dtype(field.annotation) for name, field in model.model_fields.items()}
+
+
+_TEXT, _NUMBER, _REAL = "string", "Int64", "float64"
+COLUMNS: dict[str, str] = {
+    **dict.fromkeys(["study", "run_id", "status"], _TEXT),
+    **_types(RunSpec),
+    **dict.fromkeys(["world_size", "global_batch_size"], _NUMBER),
+    **dict.fromkeys(["device_used", "accelerator", "machine"], _TEXT),
+    "cpu_cores": _NUMBER,
+    "cores_shared": _TEXT,
+    "memory_gib": _NUMBER,
+    **dict.fromkeys(["software", "environment", "threads", "switches"], _TEXT),
+    **dict.fromkeys(["communication", "loader_software"], _TEXT),
+    "load_average_1min": _REAL,
+    "git_commit": _TEXT,
+    "git_dirty": "boolean",
+    **dict.fromkeys(["method_version", "attempts"], _NUMBER),
+    **dict.fromkeys(["train_epochs_warm", "images_per_epoch"], _NUMBER),
+    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
+    **dict.fromkeys(["runtime_s", "runtime_warm_epoch_s", "data_share"], _REAL),
+    **_types(Spent, "spent_"),
+    **dict.fromkeys(["evaluation_warm_epoch_s", "step_s_median"], _REAL),
+    **dict.fromkeys(["max_memory_bytes", "parameters"], _NUMBER),
+    **dict.fromkeys(["train_loss", "eval_loss", "top1", "top5"], _REAL),
+    "diverged": "boolean",
+    **dict.fromkeys(["evaluated_epochs", "evaluated_top1", "evaluated_train_s"], _TEXT),
+    "corrupt_images": _NUMBER,
+    **dict.fromkeys(["energy_j_per_image", "energy_kwh"], _REAL),
+    **dict.fromkeys(["carbon_g_per_kwh", "kg_co2e"], _REAL),
+    **dict.fromkeys(["energy_method", "error_kind", "error_category"], _TEXT),
+    **dict.fromkeys(["damage", "unfaithful"], _TEXT),
+}
+WINDOW_COLUMNS = {
+    **dict.fromkeys(["study", "run_id"], _TEXT),
+    "epoch": _NUMBER,
+    **_types(Turn),
+    "samples": _NUMBER,
+    **dict.fromkeys(["wall_s", "cpu_s"], _REAL),
+    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
+    "left_out": _TEXT,
+}
+PROFILE_COLUMNS = {
+    **{name: COLUMNS[name] for name in ("study", "run_id", *PROFILED)},
+    **dict.fromkeys(["device"], _TEXT),
+    "rank": _NUMBER,
+    **dict.fromkeys(["share", "of"], _TEXT),
+    "value": _REAL,
+    "source": _TEXT,
+}
+_ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
+
+
+def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> pd.DataFrame:
+    """Read every record below `runs_dir` (``<study>/<run_id>/``): a row each, damaged ones too.
+
+    Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
+    of warm training epochs (see `metrics`); ``runtime_s`` sums all training epochs of a completed
+    run, cold ones too; ``diverged`` says that a training loss was not finite. ``energy_kwh`` is of
+    all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
+
+    Of a damaged record nothing is believed but, where that is whole, what was asked for: its
+    status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
+    ``unfaithful`` says which rules they broke; `not_emulated` leaves all of them out.
+    """
+    return _runs_frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
+
+
+def windows_table(runs_dir: Path) -> pd.DataFrame:
+    """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
+
+    block, reference, round and place are empty where arms did not take turns; only block is told
+    where they shared the nodes of a job. Damaged records have none. left_out says why no window of
+    a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
+    less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
+    """
+    return _windows_frame([row for run in _runs(runs_dir) for row in _windows(run)])
+
+
+def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
+    """Write ``tables/<study>.csv`` from the study's records and return its path.
+
+    And ``tables/windows/<study>.csv`` beside it. The same records give the same bytes. Energy
+    becomes CO2e at `carbon_g_per_kwh`.
+
+    Raises
+    ------
+    RecordError
+        If the study has no runs here, or the table cannot be written.
+    """
+    # Each record is read once for both.
+    read = [(_row(run), _windows(run)) for run in map(examine, study_folders(study, tree))]
+    if not read:
+        raise RecordError(
+            f"study {study!r} has no runs in {tree.runs}; "
+            f"run it with `ddl study run {study}`, or choose another place with --results DIR"
+        )
+    path = tree.tables / f"{study}.csv"
+    windows = _windows_frame([window for _, rows in read for window in rows])
+    write_atomically(windows_path(path), to_csv(windows))
+    write_atomically(path, to_csv(_runs_frame([row for row, _ in read], carbon_g_per_kwh)))
+    return path
+
+
+def windows_path(table: Path) -> Path:
+    """Return where the windows of a study lie, beside its table."""
+    return table.parent / "windows" / table.name
+
+
+def read_table(path: Path, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
+    """Read a table that `write_table` wrote, with the same column types."""
+    return pd.read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
+
+
+def read_windows(path: Path) -> pd.DataFrame:
+    """Read a table of windows that `write_table` wrote, with the same column types."""
+    return read_table(path, WINDOW_COLUMNS)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Return `table` as CSV with nine significant digits, so that its bytes are stable."""
+    return str(table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def whole(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs whose records can be read: not damaged, nor of unknown names."""
+    return runs[~runs["status"].isin((DAMAGED, UNKNOWN))]
+
+
+def not_emulated(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that were measured: emulated ones never stand beside them."""
+    return runs[~is_emulated(runs)]
+
+
+def is_emulated(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Say of each run whether it was emulated; of one that nobody can tell, that it was not."""
+    return runs["emulated"].fillna(False).astype(bool)
+
+
+def counts(runs: pd.DataFrame) -> str:
+    """Return e.g. ``"18 runs: 17 completed, 1 failed"``."""
+    parts = [f"{number} {status}" for status, number in runs["status"].value_counts().items()]
+    return f"{len(runs)} runs: {', '.join(sorted(parts, key=lambda part: part.split()[1]))}"
+
+
+def empty_table() -> pd.DataFrame:
+    """Return a table of no runs, with all columns and their types."""
+    return _frame([], COLUMNS)
+
+
+def empty_windows() -> pd.DataFrame:
+    """Return a table of no windows, with all columns and their types."""
+    return _frame([], WINDOW_COLUMNS)
+
+
+def empty_profiles() -> pd.DataFrame:
+    """Return a table of no profiles, with all columns and their types."""
+    return _frame([], PROFILE_COLUMNS)
+
+
+def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
+
+
+def _runs_frame(rows: Sequence[dict[str, Any]], carbon_g_per_kwh: float) -> pd.DataFrame:
+    table = _frame(rows, COLUMNS)
+    measured = table["energy_kwh"].notna()
+    table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
+    table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
+    return table.sort_values(_ORDER, ignore_index=True, kind="stable")
+
+
+def _runs(runs_dir: Path) -> Iterator[Examined]:
+    tree = Tree(runs_dir.parent)
+    for study in tree.studies():
+        yield from map(examine, study_folders(study, tree))
+
+
+def _row(run: Examined) -> dict[str, Any]:
+    place = {"study": run.directory.parent.name, "run_id": run.directory.name}
+    asked = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else place
+    if run.damages:
+        status = UNKNOWN if run.is_unknown else DAMAGED
+        return asked | {"status": status, "damage": "; ".join(run.damages)}
+    assert run.record is not None
+    return asked | _measured(run.record, run.rows)
+
+
+def _windows(run: Examined) -> list[dict[str, Any]]:
+    record = run.record
+    if record is None:
+        return []
+    job = {"block": record.attempts[-1].block} if record.attempts else {}
+    warm = [row for row in run.rows if row.phase == "train" and not row.cold]
+    why = _left_out(warm, record.spec.work)
+    return [
+        {
+            "study": record.study,
+            "run_id": record.run_id,
+            "epoch": row.epoch,
+            **(row.turn.model_dump() if row.turn else job),
+            "samples": row.samples,
+            "wall_s": row.wall_s,
+            "cpu_s": row.cpu_s,
+            "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
+            "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
+            "left_out": why.get(row.epoch),
+        }
+        for row in warm
+    ]
+
+
+def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
+    """Return by epoch why a window of one run does not count, of windows that took turns."""
+    in_turns = [row for row in warm if row.turn and row.wall_s > 0]
+    if not in_turns:
+        return {}
+    cores = [row.cpu_s / row.wall_s for row in in_turns]
+    # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these tell nothing.
+    least = LEAST_CPU * float(np.median(cores)) if work == "train" else 0.0
+    why = {row.epoch: DISTURBED for row, own in zip(in_turns, cores, strict=True) if own < least}
+    first = {row.turn.block: row.epoch for row in reversed(in_turns) if row.turn}
+    return why | dict.fromkeys(first.values(), FIRST)
+
+
+def _windows_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    table = _frame(rows, WINDOW_COLUMNS)
+    # Whole rounds: what is left has a partner from the same seconds. FIRST comes after DISTURBED.
+    rounds = table[table["round"].notna()].groupby(["study", "block", "round"])["left_out"]
+    table["left_out"] = rounds.transform("max").reindex(table.index).astype("string")
+    return table.sort_values(["study", "run_id", "epoch"], ignore_index=True, kind="stable")
+
+
+def _about(record: RunRecord) -> dict[str, Any]:
+    system, provenance = record.system or {}, record.provenance or {}
+    return {
+        "study": record.study,
+        "run_id": record.run_id,
+        "status": record.status,
+        "world_size": record.world_size,
+        "global_batch_size": record.global_batch_size,
+        "device_used": system.get("device"),
+        "accelerator": system.get("accelerator"),
+        "machine": system.get("cpu"),
+        "cpu_cores": system.get("cpu_cores"),
+        **configuration.columns(record),
+        "load_average_1min": system.get("load_average_1min"),
+        "git_commit": provenance.get("git_commit"),
+        "git_dirty": provenance.get("git_dirty"),
+        "method_version": record.method_version,
+        "parameters": (system.get("network") or {}).get("parameters"),
+        "attempts": len(record.attempts),
+        "energy_method": system.get("energy_method"),
+        "error_kind": record.error.kind if record.error else None,
+        "error_category": record.error.told if record.error else None,
+        "unfaithful": _unfaithful(record),
+    }
+
+
+def _unfaithful(record: RunRecord) -> str | None:
+    """Return the rules that an emulated run has broken; None if none, or if it is measured."""
+    if not record.spec.emulated or record.status != "completed":
+        return None
+    found = record.emulation
+    return "; ".join(found.unfaithful) or None if found else "no epoch counts"
+
+
+def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
+    spec, completed = record.spec, record.status == "completed"
+    train = [row for row in epochs if row.phase == "train"]
+    evaluations = [row for row in epochs if row.phase == "eval"]
+    if not train:
+        return {}
+    last = evaluations[-1] if evaluations else None
+    losses = [row.loss for row in train if row.loss is not None]
+    return {
+        "train_epochs_warm": sum(not row.cold for row in train),
+        "images_per_epoch": train[-1].samples,
+        "runtime_s": metrics.runtime([row.wall_s for row in train]) if completed else None,
+        **_rates([row for row in train if not row.cold]),
+        **({} if spec.waits_in_backward else _spent(train, evaluations)),
+        "train_loss": train[-1].loss,
+        "eval_loss": last.loss if last else None,
+        "top1": last.top1 if last else None,
+        "top5": last.top5 if last else None,
+        "diverged": not np.isfinite(losses).all() if losses else None,
+        **_curve(train, evaluations),
+        "corrupt_images": sum(row.corrupt_images for row in epochs),
+        "energy_kwh": metrics.kwh(epochs) if completed else None,
+    }
+
+
+def _spent(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, float]:
+    """Return the seconds of a warm epoch by cause; nothing where one row does not tell."""
+    warm = [row for row in train if not row.cold]
+    known = [row.spent for row in warm if row.spent is not None]
+    if not warm or len(known) < len(warm):
+        return {}
+    first = min(row.epoch for row in warm)
+    evaluation_s = sum(row.wall_s for row in evaluations if row.epoch >= first)
+    parts = {
+        f"spent_{name}": sum(getattr(spent, name) for spent in known) / len(warm)
+        for name in Spent.model_fields
+    }
+    return {**parts, "evaluation_warm_epoch_s": evaluation_s / len(warm)}
+
+
+def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, str]:
+    """Return accuracy over epochs done and over seconds of training, as lists with semicolons."""
+    if not evaluations:
+        return {}
+    seconds = np.cumsum([row.wall_s for row in train])
+    numbers = [row.epoch for row in train]
+    lists: dict[str, list[Any]] = {
+        "evaluated_epochs": [row.epoch + 1 for row in evaluations],
+        "evaluated_top1": [row.top1 for row in evaluations],
+        "evaluated_train_s": [seconds[numbers.index(row.epoch)] for row in evaluations],
+    }
+    return {name: ";".join(f"{value:.6g}" for value in values) for name, values in lists.items()}
+
+
+def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
+    """Return what only warm epochs may tell; nothing where there is none."""
+    if not warm:
+        return {}
+    samples = sum(row.samples for row in warm)
+    wall_s = sum(row.wall_s for row in warm)
+    steps = [row.step_s_median for row in warm if row.step_s_median is not None]
+    memory = [row.max_memory_bytes for row in warm if row.max_memory_bytes is not None]
+    return {
+        "throughput_samples_per_s": metrics.throughput(samples, wall_s),
+        "throughput_samples_per_cpu_s": metrics.throughput(samples, sum(row.cpu_s for row in warm)),
+        "runtime_warm_epoch_s": wall_s / len(warm),
+        "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
+        "step_s_median": float(np.median(steps)) if steps else None,
+        "max_memory_bytes": max(memory, default=None),
+        "energy_j_per_image": metrics.joules_per_image(warm),
+    }
+
+
+def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataFrame:
+    """Read the profiles of all completed runs in `tree`, or of some studies.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `PROFILE_COLUMNS`. ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from
+        the first watched step to the end of the last: ``compute``, ``transfer``, ``waiting``,
+        ``copies``, ``data``, ``other`` and ``idle``, in this order, which sum to 1 in each rank;
+        apart from them ``overlapped``, which lies within ``compute`` and is missing where it is
+        not known. Of the ``kernel time``, only on GPUs: the kinds of `kernel_names`, which sum to 1
+        as well. ``source`` is ``torch.profiler``. Damaged runs have no rows.
+    """
+    names = tree.studies() if studies is None else studies
+    folders = [folder for name in names for folder in study_folders(name, tree)]
+    profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
+    rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
+    return _frame(rows, PROFILE_COLUMNS)
+
+
+def _profile_rows(run: Examined) -> Iterator[dict[str, Any]]:
+    record = run.record
+    if record is None or run.damages or record.status != "completed":
+        return
+    profile = read_profile(run.directory)
+    about = {"study": record.study, "run_id": record.run_id, "device": profile.device}
+    about |= {name: getattr(record.spec, name) for name in PROFILED} | {"source": "torch.profiler"}
+    for one in profile.ranks:
+        shares = [(name, WINDOW, value) for name, value in one.shares.model_dump().items()]
+        shares.append(("overlapped", WINDOW, one.overlapped))
+        shares += [(name, KERNELS, value) for name, value in (one.kernels or {}).items()]
+        for share, of, value in shares:
+            yield about | {"rank": one.rank, "share": share, "of": of, "value": value}

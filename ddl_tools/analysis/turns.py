@@ -1,0 +1,110 @@
+"""The ratio of two configurations' throughputs: from windows in turns, else from whole runs.
+
+Windows of one block are of one start. What another start would change is seen between blocks
+alone, so an interval is over the means of blocks; with one block there is none.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.estimates import Estimate, Values
+
+WALL, CPU = "throughput_samples_per_s", "throughput_samples_per_cpu_s"
+
+Block = tuple[str, str]
+Windows = dict[tuple[Block, int], float]
+"""Throughputs by block (study and name) and round."""
+
+WHOLE = -1
+"""In place of a round: a whole run, one of a block that shared the nodes of a job."""
+
+
+class Turns:
+    """Throughputs of windows that took turns, by run; of runs that shared a job, one value each.
+
+    Runs of a job are minutes apart: their windows are no pairs, but the runs are, on the same
+    nodes.
+
+    Parameters
+    ----------
+    windows
+        A table of windows, or None for none at all.
+    column
+        `WALL` (images per second) or `CPU` (images per CPU second).
+    """
+
+    def __init__(self, windows: pd.DataFrame | None, column: str = WALL) -> None:
+        self._runs: dict[tuple[str, str], Windows] = {}
+        self._references: dict[Block, str] = {}
+        if windows is None:
+            return
+        counts = windows["block"].notna() & windows["left_out"].isna()
+        taken = windows[counts & (windows[column] > 0)]
+        taken = taken.assign(round=taken["round"].fillna(WHOLE), log=np.log(taken[column]))
+        place = ["study", "run_id", "block", "reference", "round"]
+        means = taken.groupby(place, dropna=False)["log"].mean()
+        for (study, run_id, name, reference, number), value in means.items():
+            if not pd.isna(reference):
+                self._references[study, name] = reference
+            own = self._runs.setdefault((study, run_id), {})
+            own[(study, name), int(number)] = math.exp(value)
+
+    def of(self, study: str, run_ids: Iterable[str]) -> Windows:
+        """Return the windows of an arm: of all its runs."""
+        return {
+            place: value
+            for run_id in run_ids
+            for place, value in self._runs.get((study, run_id), {}).items()
+        }
+
+    def references(self, windows: Windows) -> Windows:
+        """Return the windows of the references in the blocks that `windows` lie in."""
+        blocks = {block for block, _ in windows if block in self._references}
+        return {
+            place: value
+            for block in blocks
+            for place, value in self.of(block[0], [self._references[block]]).items()
+            if place[0] == block  # a run that was resumed has windows in several blocks
+        }
+
+    def ratio(self, one: Windows, other: Windows) -> Estimate | None:
+        """Return the ratio of two arms from their windows; None where these do not tell.
+
+        Windows of one block and round are a pair. Of arms that never were in one block, each is
+        compared with the reference of its own: all blocks of a study have the same reference arm.
+        """
+        direct = paired(one, other)
+        if direct.n > 1 or any(number != WHOLE for _, number in one.keys() & other.keys()):
+            return direct
+        above, below = (paired(arm, self.references(arm)) for arm in (one, other))
+        if min(above.n, below.n) < 1:
+            return None
+        return estimates.product(above, estimates.scaled(below, power=-1))
+
+
+def over_blocks(values: Windows) -> Estimate:
+    """Return the geometric mean of the blocks' geometric means; n is the number of blocks."""
+    logs: defaultdict[Block, list[float]] = defaultdict(list)
+    for (block, _), value in sorted(values.items()):
+        logs[block].append(math.log(value))
+    return estimates.middle([math.exp(np.mean(own)) for own in logs.values()])
+
+
+def relative(one: Windows, other: Windows) -> Windows:
+    """Return the ratios of windows that share block and round."""
+    return {place: one[place] / other[place] for place in one.keys() & other.keys()}
+
+
+def paired(one: Windows, other: Windows) -> Estimate:
+    """Return the ratio of two arms from windows that share block and round."""
+    return over_blocks(relative(one, other))
+
+
+def middle(windows: Windows, runs: Values) -> Estimate:
+    """Return an arm's throughput over its blocks where it took turns, else over its runs."""
+    return over_blocks(windows) if windows else estimates.middle(runs)

@@ -1,0 +1,89 @@
+"""The command `ddl`: every subcommand is one call into the core.
+
+Modules that are slow to import (papermill, pandas, matplotlib, the launchers) are imported inside
+the commands that need them: `ddl --help` answers at once, and works where they are not installed.
+"""
+
+import errno
+import io
+import os
+import sys
+from typing import Any
+
+import click
+
+from ddl_core import __version__
+from ddl_core.errors import STOPPED, DDLError, SpecError
+from ddl_tools.cli import advise, data, study, tools
+
+
+class Application(click.Group):
+    """A group that turns the errors a user can cause into one message and exit code 1.
+
+    Errors of the system about a file or folder, and names that are not UTF-8, are among them.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # for names that are not UTF-8
+        try:
+            for name in ("DDL_STALL_TIMEOUT", "DDL_SETUP_TIMEOUT"):
+                _check_seconds(name)
+            return super().invoke(ctx)
+        except DDLError as error:
+            raise click.ClickException(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+            sys.exit(STOPPED)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "ddl_core":
+                raise
+            raise click.ClickException(
+                f"this needs the package {error.name!r}, which is not installed; run `make env`"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who read the output has seen enough
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from None
+        except UnicodeError as error:
+            raise click.ClickException(
+                f"a text or a path is not UTF-8 ({error}); rename it, or make a link with a plain "
+                "name (ln -s) and name that"
+            ) from None
+
+
+def _check_seconds(variable: str) -> None:
+    text = os.environ.get(variable)
+    try:
+        good = not text or float(text) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise SpecError(f"{variable} = {text!r}: a positive number of seconds is meant, as 300")
+
+
+@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ddl")
+def main() -> None:
+    """Measure data-parallel training fairly: strategies, loaders, models, numbers of GPUs.
+
+    A new machine:  ddl data sample, then ddl study run laptop, then ddl figures --results results
+    """
+
+
+for command in (
+    study.run,
+    study.study,
+    tools.figures,
+    tools.report,
+    advise.advise,
+    data.data,
+    tools.bench,
+    tools.profile,
+    tools.doctor,
+    tools.kernel,
+):
+    main.add_command(command)

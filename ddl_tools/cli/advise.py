@@ -1,0 +1,74 @@
+"""``ddl advise``."""
+
+from pathlib import Path
+
+import click
+
+from ddl_core.registry import MODELS
+from ddl_tools.cli.options import FILE, FOLDER
+from ddl_tools.records.paths import Tree, committed
+
+_ABOVE_0 = click.FloatRange(min=0, min_open=True)
+
+
+@click.command()
+@click.option("--site", "site_name", metavar="SITE",
+              help="Machine: a name from slurm/, or a path. [default: this one]")  # fmt: skip
+@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50", show_default=True,
+              help="Network.")  # fmt: skip
+@click.option("--dataset", metavar="NAME", default="imagenet", show_default=True,
+              help="Data set, as records name it.")  # fmt: skip
+@click.option("--images", type=click.IntRange(1), metavar="N",
+              help="Training images of an epoch. [default: ImageNet's]")  # fmt: skip
+@click.option("--epochs", type=click.IntRange(1), default=90, show_default=True, metavar="N",
+              help="Of the whole training.")  # fmt: skip
+@click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Limit: time of training.")
+@click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Limit: nodes times hours.")
+@click.option("--accuracy", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
+              help="Limit: top-1 accuracy, at least.")  # fmt: skip
+@click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
+              help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
+              )  # fmt: skip
+@click.option("--results", "root", type=FOLDER, metavar="DIR",
+              help="Your records. [default: those committed in data/]")  # fmt: skip
+@click.option("--figure", "stem", type=FILE, metavar="FILE",
+              help="Draw time over node-hours as FILE.svg, .pdf, .png and .csv.")  # fmt: skip
+def advise(
+    site_name: str | None,
+    model: str,
+    dataset: str,
+    images: int | None,
+    epochs: int,
+    max_gpus: int | None,
+    root: Path | None,
+    stem: Path | None,
+    **limits: float | None,
+) -> None:
+    """Recommend a strategy, a loader and a number of GPUs that meet some limits.
+
+    Based on runs of the same machine and on what the paper states of its own: the committed
+    records, or yours with --results. No option lies further than four times beyond the largest
+    measured number of GPUs. Status 1 if nothing was measured, or if no option meets the limits; the
+    message says which limits could be met.
+    """
+    from ddl_tools.launch.slurm.site import find_site
+    from ddl_tools.scaling import advise as core
+    from ddl_tools.scaling import render
+    from ddl_tools.scaling.options import Limits
+
+    if site_name:
+        site = find_site(site_name)
+        machine = core.Machine(Path(site_name).stem, site.description, site.gpus_per_node)
+    else:
+        machine = core.Machine.here()
+    request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, max_gpus)
+    found = core.advise(request, Tree(root.resolve()) if root else committed())
+    click.echo(render.text(found))
+    click.echo(f"\n{render.table(found)}")
+    if stem:
+        from ddl_tools.analysis.figures.advice import draw, points_of
+        from ddl_tools.analysis.plot.canvas import save_figure
+
+        points = points_of(found)
+        for path in save_figure(draw(points), points, stem):
+            click.echo(f"figure: {path}")

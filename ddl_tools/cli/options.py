@@ -1,0 +1,163 @@
+"""Options that several commands share, and the options made from the fields of a run."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from ddl_core.config import LONGEST_NAME, NAME, RunSpec
+from ddl_core.errors import DDLError
+from ddl_core.registry import REGISTRIES
+from ddl_tools.labels import named
+from ddl_tools.records.agreement import alarm
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.paths import RunFiles, Tree, results
+
+if TYPE_CHECKING:
+    from ddl_tools.launch.slurm.scheduler import Queue
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class PathArgument(click.Path):
+    """A path; an empty one, as of a shell variable that is not set, is an error."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if value == "":
+            self.fail("the path is empty; name one, or leave the option out", param, ctx)
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
+
+
+FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
+
+study_argument = click.argument("name", metavar="STUDY")
+results_option = click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
+)
+data_option = click.option(
+    "--data",
+    "data_dir",
+    type=FOLDER,
+    metavar="DIR",
+    help="Image folder with train/ and val/, e.g. ImageNet's. "
+    "[default: the sample set of `ddl data sample`]",
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
+)
+
+
+def site_option(text: str, required: bool = False) -> Callable[[Command], Command]:
+    """Return what adds ``--site SITE``."""
+    return click.option("--site", "site_name", metavar="SITE", required=required, help=text)
+
+
+def checked_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the name of a study, which is one of a folder."""
+    if not re.fullmatch(NAME, value) or len(value) > LONGEST_NAME:
+        raise click.BadParameter(
+            f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
+        )
+    return value
+
+
+def tree_of(root: Path | None) -> Tree:
+    """Return the tree that ``--results`` names, or this machine's."""
+    return Tree(root.resolve()) if root else results()
+
+
+def command_of(spec: RunSpec, directory: Path) -> str:
+    """Return what would start the ranks of a run; where this machine cannot, why not."""
+    from ddl_tools.launch import ranks
+
+    try:
+        return str(ranks.command(spec, directory, RunFiles(directory).logs))
+    except DDLError as error:
+        return f"not on this machine: {error}"
+
+
+def spec_options(command: Command) -> Command:
+    """Add an option for every field of `RunSpec`, in the order of the fields."""
+    for name, field in reversed(RunSpec.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    flag = f"--{name.replace('_', '-')}"
+    kind = _base_type(field.annotation)
+    text = field.description or name
+    settings: dict[str, Any] = {"help": f"{text[0].upper()}{text[1:]}."}
+    if kind is bool:
+        return click.option(
+            f"{flag}/--no-{flag[2:]}", name, default=field.default, show_default=True, **settings
+        )
+    if name == "model":  # any network of others may be asked for
+        settings["help"] += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
+    elif name in REGISTRIES:
+        kind = click.Choice(sorted(REGISTRIES[name]))
+    return click.option(flag, name, type=kind, default=field.default, show_default=True, **settings)
+
+
+def _base_type(annotation: Any) -> Any:
+    """Return what click needs to know of a field's type; limits are `RunSpec`'s own affair."""
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    for kind in (bool, int, float):
+        if annotation is kind or kind in get_args(annotation):
+            return kind
+    for part in get_args(annotation):
+        return _base_type(part)
+    return str
+
+
+def show_entries(entries: list[Entry]) -> str:
+    """Return a line per run: state, name, what sets it apart, and the reason's first line."""
+    lines, names = [], named(item.spec for item in entries)
+    for item in entries:
+        reason = f"  {item.reason.splitlines()[0]}" if item.reason else ""
+        reason = f"  [{item.category}]{reason}" if item.category else reason
+        lines.append(f"{item.state:<12}{names[item.spec.run_id]}{reason}")
+    return "\n".join(lines)
+
+
+def warn_of_disagreement(entries: list[Entry]) -> bool:
+    """Say loudly, where nothing else is said, which frameworks hold other weights than they must.
+
+    Returns
+    -------
+    bool
+        Whether there was something to say.
+    """
+    text = alarm(entries)
+    if text:
+        click.secho(text, fg="red", bold=True, err=True)
+    return bool(text)
+
+
+@contextmanager
+def warning(text: str) -> Iterator[None]:
+    """Turn an error in a ``with`` block into a warning that begins with `text`."""
+    try:
+        yield
+    except DDLError as error:
+        click.echo(f"warning: {text}: {error}", err=True)
+
+
+def ask_queue() -> "Queue | None":
+    """Return SLURM's queue; None, with a warning, if it does not answer."""
+    from ddl_tools.launch.slurm import scheduler
+
+    with warning("without the state of the jobs"):
+        return scheduler.queue()
+    return None

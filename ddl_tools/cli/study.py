@@ -1,0 +1,353 @@
+"""``ddl run`` and ``ddl study``."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import FairnessError, LaunchError, SpecError
+from ddl_tools.cli.options import (
+    ask_queue,
+    checked_name,
+    command_of,
+    data_option,
+    dry_run_option,
+    results_option,
+    show_entries,
+    spec_options,
+    study_argument,
+    tree_of,
+    warn_of_disagreement,
+)
+from ddl_tools.cli.submit import cancel, submit
+from ddl_tools.emulation import validity
+from ddl_tools.records.agreement import statements
+from ddl_tools.records.damage import checked, verify
+from ddl_tools.records.ledger import (
+    Entry,
+    State,
+    counts,
+    entry,
+    ledger,
+    put_aside,
+    read_study,
+    remedies,
+    study_runs,
+)
+from ddl_tools.records.paths import RunFiles, Tree, committed
+from ddl_tools.records.run import read_epochs
+from ddl_tools.study import ADHOC
+
+if TYPE_CHECKING:
+    from ddl_tools.launch.slurm.scheduler import Queue
+
+WATCH_EVERY_S = 2.0
+ASK_QUEUE_EVERY_S = 30.0
+ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
+
+
+@click.command()
+@spec_options
+@click.option(
+    "--study",
+    "study_name",
+    default=ADHOC,
+    show_default=True,
+    metavar="NAME",
+    callback=checked_name,
+    help="Folder the run is kept under.",
+)
+@data_option
+@results_option
+@dry_run_option
+def run(
+    study_name: str, data_dir: Path | None, root: Path | None, dry_run: bool, **fields: Any
+) -> None:
+    """Train once and record how fast it was.
+
+    For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
+    --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
+    """
+    from ddl_tools.analysis import metrics
+    from ddl_tools.launch import local, plan, preflight
+
+    spec = RunSpec.parse(fields)
+    tree = tree_of(root)
+    directory = tree.study(study_name) / spec.run_id
+    files = RunFiles(directory)
+    preflight.check_run(spec)
+    _check_study(study_name, spec, tree)
+    if dry_run:
+        click.echo(f"{entry(spec, directory).state}: {directory}")
+        click.echo(command_of(spec, directory))
+        return
+    preflight.check_room(directory)
+    plan.check_data([entry(spec, directory)], tree, data_dir)
+    plan.plan_run(spec, study_name, tree, data_dir)
+    click.echo(spec.run_id)
+    if note := plan.without_throughput([spec]):
+        click.echo(note)
+    record = local.run_one(directory)
+    click.echo(f"completed: {metrics.told(read_epochs(directory))}")
+    for warning in validity.warnings([record]):
+        click.echo(warning)
+    click.echo(f"its lab book is {files.notebook}")
+
+
+def _check_study(name: str, spec: RunSpec, tree: Tree) -> None:
+    """Refuse to put a run among those of a study that does not plan it: no figure would show it."""
+    study = read_study(name, tree)
+    if study and spec.run_id not in {run.run_id for run in study_runs(study, tree)}:
+        raise SpecError(
+            f"study {name!r} in {tree.runs} does not plan this run; choose another name with "
+            "--study, or add the run to the study's file"
+        )
+
+
+@click.group()
+def study() -> None:
+    """Plan, run and watch a study: a question and the grid of runs that answers it.
+
+    STUDY is the name of a file in studies/ (laptop for studies/laptop.yaml), or a path to a .yaml.
+    A study that was stopped goes on where it stopped: what is complete is never run again.
+    """
+
+
+@study.command("plan")
+@study_argument
+@data_option
+@results_option
+@dry_run_option
+def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Write down all runs of a study, without starting any.
+
+    The last line says which difference between two arms its repeats, or its windows in turns, will
+    resolve, judged by how much earlier records of this machine varied.
+    """
+    from ddl_tools.analysis.design import resolves
+    from ddl_tools.launch.plan import check_images, find_study, short_windows, without_throughput
+    from ddl_tools.records.ledger import plan
+
+    asked, tree = find_study(name), tree_of(root)
+    check_images(ledger(asked, tree), tree, data_dir)
+    entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
+    click.echo(show_entries(entries))
+    click.echo(counts(entries))
+    notes = (short_windows(asked.expand()), without_throughput(asked.expand()))
+    for note in (*notes, put_aside(asked.name, tree)):
+        if note:
+            click.echo(note)
+    click.echo(resolves(asked, tree))
+
+
+@study.command("run")
+@study_argument
+@data_option
+@results_option
+@dry_run_option
+def run_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Run what a study has not run yet; runs that failed are left alone."""
+    _start(name, data_dir, root, dry_run, retry_failed=False)
+
+
+@study.command("resume")
+@study_argument
+@data_option
+@results_option
+@dry_run_option
+def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+    """Run what a study has not run yet, and again what failed."""
+    _start(name, data_dir, root, dry_run, retry_failed=True)
+
+
+@study.command("status")
+@study_argument
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show each change until all runs have ended; status 1 if one is incomplete.",
+)
+@results_option
+def status_command(name: str, watch: bool, root: Path | None) -> None:
+    """Show which runs are complete, failed, running, in SLURM's queue or still to come.
+
+    What ended badly has its class of failure in brackets; below is what to do about each class. A
+    run whose job was killed before it could say so gets, in its record, what SLURM says of it. What
+    is damaged is not counted as complete: `ddl study verify` tells more. The last line says whether
+    the frameworks hold the same weights.
+    """
+    from ddl_tools.launch.plan import find_study
+    from ddl_tools.launch.study import live
+
+    asked, tree = find_study(name), tree_of(root)
+    runs, jobs, shown = _Runs(), _JobStates(), ""
+    while True:
+        entries = jobs.join(ledger(asked, tree, runs.entry))
+        parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
+        others = put_aside(asked.name, tree)
+        text = "\n".join([*parts, *statements(entries), *([others] if others else [])])
+        if text != shown:
+            if watch:
+                click.clear()
+            click.echo(text)
+            warn_of_disagreement(entries)
+            shown = text
+        if not watch:
+            return
+        if all(item.state in ENDED for item in entries):
+            sys.exit(any(item.state != "completed" for item in entries))
+        time.sleep(WATCH_EVERY_S)
+
+
+@study.command("verify")
+@study_argument
+@results_option
+def verify_command(name: str, root: Path | None) -> None:
+    """Check that the records of a study are whole: one line on each damage, status 1 if any.
+
+    The name of each run against its settings, the lines of each against what such a run writes, and
+    that what they say is possible. STUDY may also be one whose file is elsewhere.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        from ddl_tools.launch.plan import find_study
+
+        name = find_study(name).name
+    runs = verify(tree_of(root), name)
+    for line in (line for run in runs for line in run.told()):
+        click.echo(line)
+    damaged = sum(bool(run.damages) for run in runs)
+    unknown = sum(run.is_unknown for run in runs)
+    text = (
+        f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
+    )
+    click.echo(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
+    sys.exit(damaged > 0)
+
+
+@study.command("compare")
+@study_argument
+@results_option
+def compare_command(name: str, root: Path | None) -> None:
+    """Say how fast each arm is against the study's reference, and how sure that is.
+
+    For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
+    seconds apart, with their 95 % intervals.
+    """
+    from ddl_tools.analysis.pages import compare
+    from ddl_tools.launch.plan import find_study
+
+    click.echo(compare(find_study(name), tree_of(root)))
+
+
+class _Runs:
+    """The runs of a study, each read again only once its record has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int], Entry]] = {}
+
+    def entry(self, spec: RunSpec, directory: Path) -> Entry:
+        try:
+            now = RunFiles(directory).record.stat()
+        except OSError:
+            return entry(spec, directory)
+        stamp = (now.st_mtime_ns, now.st_ino)
+        if (known := self._known.get(directory)) and known[0] == stamp:
+            return known[1]
+        (found,) = checked([entry(spec, directory)])
+        if found.state not in ("running", "interrupted"):  # these also depend on who holds a lock
+            self._known[directory] = (stamp, found)
+        return found
+
+
+class _JobStates:
+    """What SLURM says of a study's jobs, asked seldom: it serves all users of a machine."""
+
+    def __init__(self) -> None:
+        self._jobs: Queue | None = None
+        self._due = 0.0
+        self._states: list[State] = []  # of the records; what changes them changes the queue
+
+    def join(self, entries: list[Entry]) -> list[Entry]:
+        from ddl_tools.launch.slurm import reconcile
+
+        states = [item.state for item in entries]
+        known = states == self._states and time.monotonic() < self._due
+        self._states = states
+        if known or not any(item.job_id for item in entries):
+            return reconcile.joined(entries, self._jobs)
+        self._due = time.monotonic() + ASK_QUEUE_EVERY_S
+        self._jobs = ask_queue()
+        return reconcile.settled(entries, self._jobs)
+
+
+study.add_command(submit)
+study.add_command(cancel)
+
+
+@study.command("publish")
+@click.argument("name", metavar="NAME", callback=checked_name)
+@results_option
+def publish_command(name: str, root: Path | None) -> None:
+    """Copy the records of completed runs to data/runs/, to be committed."""
+    from ddl_tools.records.publish import publish
+
+    done = publish(name, tree_of(root), committed())
+    for warning in done.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for skipped in done.skipped:
+        click.echo(f"not published: {skipped}", err=True)
+    click.echo(f"{len(done.new)} published, {len(done.unchanged)} published before")
+
+
+def _start(
+    name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
+) -> None:
+    from ddl_tools.launch.plan import find_study, without_throughput
+    from ddl_tools.launch.study import run_study, summary
+
+    asked, tree = find_study(name), tree_of(root)
+    options = {"--data": data_dir, "--results": root}
+    same = shlex.join([name, *(f"{part}" for pair in options.items() if pair[1] for part in pair)])
+    if note := without_throughput(asked.expand()):
+        click.echo(note)
+    if dry_run:
+        _show_start(ledger(asked, tree), retry_failed, in_turns=asked.turns is not None)
+        return
+    try:
+        entries = checked(run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir))
+    except KeyboardInterrupt:
+        click.echo(summary(checked(ledger(asked, tree))), err=True)
+        again = "resume" if retry_failed else "run"
+        click.echo(f"stopped; go on with: ddl study {again} {same}", err=True)
+        raise
+    click.echo(summary(entries))
+    if others := put_aside(asked.name, tree):
+        click.echo(others)
+    disagree = warn_of_disagreement(entries)
+    open_runs = sum(item.state != "completed" for item in entries)
+    if open_runs:
+        raise LaunchError(
+            f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
+            f"logs/ of the run's folder below {tree.study(asked.name)}; "
+            f"try them again with: ddl study resume {same}"
+        )
+    if disagree:
+        raise FairnessError(
+            "the weights of some frameworks differ, see above: these runs are not comparable"
+        )
+
+
+def _show_start(entries: list[Entry], retry_failed: bool, in_turns: bool) -> None:
+    from ddl_tools.launch.plan import pending
+
+    click.echo(show_entries(entries))
+    click.echo(counts(entries))
+    todo = pending(entries, retry_failed)
+    how = "all alive, their epochs in turns" if in_turns else "one after the other"
+    click.echo(f"would run {len(todo)}, {how}:")
+    for item in todo:
+        click.echo(f"  {command_of(item.spec, item.directory)}")

@@ -1,0 +1,354 @@
+"""Commands beside studies: doctor, figures, report, kernel, profile and bench."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import NotInstalledError, RecordError
+from ddl_core.registry import LOADERS
+from ddl_tools.cli.options import (
+    FILE,
+    FOLDER,
+    data_option,
+    dry_run_option,
+    results_option,
+    site_option,
+    tree_of,
+)
+from ddl_tools.records.paths import REPORT, ProbeFiles, committed, results
+from ddl_tools.records.run import UNKNOWN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddl_tools.doctor.examination import Report
+
+READERS = sorted(name for name in LOADERS if name != "synthetic")
+NOT_READY = 1  # exit status
+
+
+@click.command()
+@site_option("Machine to submit to: a name from slurm/, or a path.")
+@click.option("--ranks", type=click.IntRange(1), metavar="N",
+              help="Start so many ranks on each node and probe what lies between them. "
+              "[default: with --site its GPUs of a node, else none]")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1), metavar="N",
+              help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
+@click.option("--loader-workers", type=click.IntRange(0), default=8, show_default=True,
+              help="Loader processes of each rank, as in the study.")  # fmt: skip
+@click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
+              show_default=True, help="What the data folder holds.")  # fmt: skip
+@click.option("--account", metavar="PROJECT", help="Project that is billed.")
+@click.option("--partition", metavar="NAME", help="[default: the site's]")
+@click.option("--time", metavar="HH:MM:SS", help="Limit of the probe's job. [default: 00:10:00]")
+@click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0, show_default=True,
+              metavar="MINUTES", help="How long to wait for the job.")  # fmt: skip
+@click.option("--show", type=FOLDER, metavar="DIR", help="Only report on the probe in DIR.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@data_option
+@results_option
+@dry_run_option
+def doctor(
+    site_name: str | None,
+    account: str | None,
+    partition: str | None,
+    time: str | None,
+    wait_min: float,
+    show: Path | None,
+    as_json: bool,
+    root: Path | None,
+    **request: Any,
+) -> None:
+    """Say what is installed, what stands in the way of a run, and what to do about it.
+
+    Without --site: of this machine. With --site, on a login node: the site's file against SLURM,
+    modules, data, caches; then a short job whose ranks look at their cores, devices, interfaces and
+    data, and time the all-reduce between them. Exit code 1 if something is bad.
+    """
+    from ddl_tools.analysis.redraw import redraw_probes
+    from ddl_tools.doctor import examination
+    from ddl_tools.launch.slurm.script import Options
+
+    of_job = {"account": account, "partition": partition, "time": time}
+    if request["ranks"] is None:
+        of_job["nodes"] = request["nodes"]
+    for name, value in of_job.items():
+        if value is not None and site_name is None:
+            raise click.UsageError(f"--{name} is for a job; name its machine with --site as well")
+    tree = tree_of(root)
+    if show:
+        report = examination.show(show)
+    else:
+        options = Options(account, partition, time or examination.JOB_TIME)
+        asked = examination.Request(
+            site_name=site_name, options=options, patience_s=60 * wait_min, **request
+        )
+        with tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=None) as bar:
+            report = examination.examine(asked, tree, bar.set_description_str)
+    ready = f"Ready for {site_name}" if site_name else "The laptop study can run here"
+    click.echo(_as_json(report) if as_json else _as_text(report, "" if show else ready))
+    if report.directory and not show:
+        drawn = redraw_probes(tree, figures=tree.figures)
+        if not as_json:
+            click.echo(f"record: {ProbeFiles(report.directory).record}")
+            for path in (path for path in drawn if path.suffix == ".png"):
+                click.echo(f"figure: {path}")
+    if any(one.state == "bad" for one in report.findings):
+        sys.exit(NOT_READY)
+
+
+def _as_json(report: "Report") -> str:
+    findings = [asdict(one) for one in report.findings]
+    ready = all(one.state != "bad" for one in report.findings)
+    return json.dumps({"ready": ready, "findings": findings}, indent=1)
+
+
+def _as_text(report: "Report", ready: str) -> str:
+    from ddl_tools.doctor.finding import subjects, text
+
+    lines = [f"would start:\n{report.would_start}\n"] if report.would_start else []
+    lines.append(text(report.findings))
+    if ready:
+        verdict = "yes"
+        if unclear := subjects(report.findings, "unknown"):
+            verdict = f"as far as is known, but not: {', '.join(unclear)}"
+        if lacking := subjects(report.findings, "bad"):
+            verdict = f"no: {', '.join(lacking)}"
+        lines.append(f"\n{ready}: {verdict}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--results", "root", type=FOLDER, metavar="DIR",
+              help="Draw the records below DIR into DIR/figures. "
+              "[default: committed data/ into figures/]")  # fmt: skip
+@click.option(
+    "--study",
+    "studies",
+    multiple=True,
+    metavar="STUDY",
+    help="Draw only this study; may be given several times.",
+)
+@click.option("--carbon-intensity", "carbon_g_per_kwh", type=click.FloatRange(min=0), metavar="G",
+              help="g CO2e per kWh of electricity here, for the tables. "
+              "[default: 458.29, the world in 2025]")  # fmt: skip
+def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float | None) -> None:
+    """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
+
+    Each study has a folder of its own, and the paper's statements have one. A figure without
+    anything to show is removed; with --study, the command names the reason for each. A damaged
+    record is named and not drawn, and the status is then 1. From the committed records, the command
+    also writes the results in README.md, docs/results/ and figures/README.md.
+    """
+    from ddl_tools.analysis import pages
+    from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
+    from ddl_tools.analysis.redraw import redraw
+
+    if carbon_g_per_kwh is None:
+        carbon_g_per_kwh = WORLD_G_PER_KWH
+    tree = tree_of(root) if root else committed()
+    done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon_g_per_kwh)
+    for line in done.told(reasons=bool(studies)):
+        click.echo(line)
+    click.echo(f"{len(done.files)} files in {tree.figures}")
+    if done.damaged:
+        unknown = sum(UNKNOWN in line for line in done.damaged)
+        kinds = {"damaged": len(done.damaged) - unknown, "of plug-ins not installed here": unknown}
+        said = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+        raise RecordError("\n".join([f"{said}, in no figure:", *done.damaged]))
+    if root is None and not studies:
+        pages.write(tree)
+        pages.write_figures_page(tree, tree.figures)
+
+
+@click.command()
+@click.option("--results", "root", type=FOLDER, metavar="DIR",
+              help="Report the records below DIR in DIR/report. "
+              "[default: committed data/ in build/report/]")  # fmt: skip
+@click.option("--to", "folder", type=FOLDER, metavar="DIR", help="Write the pages there instead.")
+def report(root: Path | None, folder: Path | None) -> None:
+    """Execute the notebooks that show results and write them as one folder of HTML, to be sent.
+
+    Pictures are inside the pages, which load nothing from elsewhere; the lab book of each run is
+    linked where there is one. An older report in the folder is replaced. Takes some minutes.
+    """
+    from ddl_tools.analysis.redraw import redraw
+    from ddl_tools.launch.report import write_report
+
+    tree = tree_of(root) if root else committed()
+    if root and tree.studies():  # the index shows the figure that answers each study's question
+        redraw(tree, figures=tree.figures)
+    index = write_report(tree, folder or (tree.root / REPORT.name if root else REPORT))
+    click.echo(f"open {index} in a browser, or send the folder {index.parent}")
+
+
+@click.group()
+def kernel() -> None:
+    """Make this environment a kernel of JupyterLab, also of a JupyterHub portal."""
+
+
+def _kernel_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--prefix", type=FOLDER, metavar="DIR",
+                     help="Under DIR/share/jupyter, e.g. for a group."),
+        click.option("--user", is_flag=True,
+                     help="In this user's Jupyter folder. [default without --prefix]"),
+        click.option("--name", default="ddl", show_default=True,
+                     help="Small letters, digits and . _ - only."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _checked(user: bool, prefix: Path | None) -> Path | None:
+    if user and prefix:
+        raise click.UsageError("--user and --prefix exclude each other; choose one")
+    return prefix
+
+
+@kernel.command()
+@_kernel_options
+@site_option("Load the modules of this machine: a name from slurm/, or a file.")
+@click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
+def install(
+    name: str, site_name: str | None, user: bool, prefix: Path | None, dry_run: bool
+) -> None:
+    """Install the kernel, in the place of an older one that this command has made."""
+    from ddl_tools.launch.kernelspec import Kernel
+
+    new = Kernel(name, site_name, _checked(user, prefix))
+    if dry_run:
+        description = json.dumps(new.description(), indent=1)
+        click.echo(f"# {new.folder}/kernel.json\n{description}\n\n# {new.folder}/kernel.sh")
+        click.echo(new.script(), nl=False)
+        return
+    click.echo(f"installed {new.display_name!r} in {new.install()}")
+
+
+@kernel.command()
+@_kernel_options
+def uninstall(name: str, user: bool, prefix: Path | None) -> None:
+    """Remove a kernel that `ddl kernel install` has made."""
+    from ddl_tools.launch.kernelspec import Kernel
+
+    click.echo(f"removed {Kernel(name, prefix=_checked(user, prefix)).uninstall()}")
+
+
+@click.group()
+def profile() -> None:
+    """Find out where the time goes, with Nsight Systems."""
+
+
+@profile.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
+@click.option("--csv", "csv", metavar="OUT", type=FILE, help="Also write the table as CSV.")
+def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
+    """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
+
+    FILE is what `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep` printed.
+    docs/profiling.md says what the shares are.
+    """
+    from ddl_tools.analysis.nsys import table
+
+    shares = table(tqdm(files, desc="files", unit="file", leave=False, disable=None))
+    if csv:
+        shares.to_csv(csv, index=False)
+    click.echo(_shares(shares))
+
+
+def _shares(shares: "pd.DataFrame") -> str:
+    """Return the table for people: shares in percent, what is not known as a dash."""
+    percent = shares.astype({"rank": "object"}).assign(value=100 * shares["value"])
+    names = list(percent["share"].unique())
+    wide = percent.pivot(index=["file", "rank"], columns="share", values="value")[names]
+    text = wide.reset_index().to_string(index=False, na_rep="-", float_format="%.1f")
+    notes = shares.loc[shares["note"] != "", ["file", "note"]].drop_duplicates()
+    told = [f"{file}: {note}" for file, note in notes.itertuples(index=False)]
+    return "\n".join(["Percent of the kernel time", text, *told])
+
+
+@click.group()
+def bench() -> None:
+    """Measure one part alone."""
+
+
+@bench.command("loader")
+@click.option("--loader", "loaders", type=click.Choice(READERS), multiple=True,
+              help="May be given several times. [default: all that run on the CPU]")  # fmt: skip
+@click.option("--data-format", "formats", type=click.Choice(["folder", "tfrecord"]), multiple=True,
+              help="May be given several times. [default: folder]")  # fmt: skip
+@click.option("--threads", type=click.IntRange(0, 1024), default=1, show_default=True,
+              help="Processes of the loader; DALI: threads.")  # fmt: skip
+@click.option("--image-size", type=int, default=224, show_default=True, help="Side, pixels.")
+@click.option("--local-batch-size", type=int, default=64, show_default=True, help="Images.")
+@click.option("--images", type=click.IntRange(1), help="Use only so many. [default: all]")
+@click.option("--epochs", type=click.IntRange(1, 1000), default=3, show_default=True,
+              help="Passes from memory, after one from the disk.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@data_option
+def loader_command(
+    loaders: tuple[str, ...],
+    formats: tuple[str, ...],
+    as_json: bool,
+    data_dir: Path | None,
+    **settings: Any,
+) -> None:
+    """Measure how fast loaders could feed a training, and where their time goes.
+
+    Each loader is measured alone: first with the files dropped from memory (cold), then from
+    memory (the median of --epochs passes), then stage by stage in one thread.
+    """
+    from ddl_tools.launch.measuring import alone
+
+    folder = data_dir or results().dataset("sample")
+    cases = [
+        (loader, form)
+        for loader in loaders or [name for name in READERS if not name.endswith("_gpu")]
+        for form in formats or ("folder",)
+    ]
+    found = []
+    with alone("ddl bench loader"):
+        for loader, form in tqdm(cases, desc="loaders", unit="loader", leave=False):
+            found.append(_measure(loader, form, folder, **settings))
+    click.echo(json.dumps(found, indent=1) if as_json else _rates(found))
+
+
+def _measure(
+    loader: str, form: str, folder: Path, threads: int, images: int | None, epochs: int, **rest: int
+) -> dict[str, Any]:
+    from ddl_tools.datasets import bench as core
+
+    case = {"loader": loader, "data_format": form}
+    limit = {"train_images": images} if images else {}
+    spec = RunSpec.parse({**case, **rest, **limit, "loader_workers": threads, "work": "load"})
+    try:
+        opened = core.open_loader(spec, folder)
+    except NotInstalledError as error:
+        return {**case, "missing": str(error)}
+    core.forget_files(folder, form)
+    cold = core.measure_epoch(opened, 0, "cold")
+    warm = [core.measure_epoch(opened, 1 + epoch, "warm") for epoch in range(epochs)]
+    warm.sort(key=lambda rate: rate.images_per_core_s)
+    rates = [cold, warm[len(warm) // 2], *core.stages(spec, folder)]
+    return {**case, "threads": threads, "rates": [asdict(rate) for rate in rates]}
+
+
+def _rates(found: list[dict[str, Any]]) -> str:
+    """Return the report for people: a line per loader, its stages below."""
+    lines = [f"{'loader':<24}{'':<12}{'images/s':>10}{'images/s per core':>20}"]
+    for case in found:
+        name = f"{case['loader']}, {case['data_format']}"
+        if "missing" in case:
+            lines.append(f"{name:<24}{case['missing']}")
+        for rate in case.get("rates", ()):
+            speeds = f"{rate['images_per_s']:>10.0f}{rate['images_per_core_s']:>20.0f}"
+            lines.append(f"{name:<24}{rate['what']:<12}{speeds}")
+            name = ""
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""What a loader could deliver: alone, by stage, from disk and from memory.
+
+For a quick look on this machine (`ddl bench loader`). The numbers that figures use are records of
+runs with ``work: load``, in which all ranks load at the same time.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ddl_core.config import RunSpec
+from ddl_core.data.shards import shards_folder
+from ddl_core.loaders.base import FileLoader
+from ddl_core.loaders.native import ProcessLoader
+from ddl_core.registry import resolve
+from ddl_core.timing import cpu_seconds
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast something went.
+
+    Attributes
+    ----------
+    images_per_s : float
+        By the wall clock, all threads or processes of the loader together.
+    images_per_core_s : float
+        Per second of CPU time: without the time in which other programs had the core.
+    """
+
+    what: str
+    images_per_s: float
+    images_per_core_s: float
+
+
+def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> FileLoader:
+    """Return the training loader of the only rank.
+
+    Raises
+    ------
+    DataError, SpecError, NotInstalledError
+        If it cannot load what `spec` says.
+    """
+    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, device)
+    return loader
+
+
+def measure(
+    what: str,
+    images: int,
+    work: Callable[[], object],
+    cpu_clock: Callable[[], float] = cpu_seconds,
+) -> Rate:
+    """Return the rate at which `work` handles its `images` images."""
+    wall, cpu = time.perf_counter(), cpu_clock()
+    work()
+    return Rate(what, images / (time.perf_counter() - wall), images / (cpu_clock() - cpu))
+
+
+def measure_epoch(loader: FileLoader, epoch: int, what: str) -> Rate:
+    """Return the rate of one epoch, start of the loader's processes included."""
+    loader.set_epoch(epoch)
+    images = len(loader) * loader.batch_size
+    return measure(what, images, lambda: exhaust(loader))
+
+
+def exhaust(items: Iterable[object]) -> None:
+    """Take everything and keep nothing."""
+    for _ in items:
+        pass
+
+
+def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Rate]:
+    """Return the rate of each stage by itself: read, decode, transform, copy; one thread.
+
+    DALI does its work in one pipeline and gives no account of its stages: the list is then empty.
+
+    Raises
+    ------
+    DataError, SpecError, NotInstalledError
+        If `spec` cannot be loaded.
+    """
+    if not issubclass(resolve("loader", spec.loader), ProcessLoader):
+        return []
+    torch.set_num_threads(1)
+    loader = open_loader(spec.model_copy(update={"loader_workers": 0}), data_dir, device)
+    assert isinstance(loader, ProcessLoader)
+    samples = loader.make_samples()
+    count = min(spec.local_batch_size, loader.images)
+    contents: list[bytes] = []
+    decoded: list[object] = []
+    views: list[torch.Tensor] = []
+    steps: dict[str, Callable[[], object]] = {
+        "read": lambda: contents.extend(samples.files.read(n)[0] for n in range(count)),
+        "decode": lambda: decoded.extend(map(samples.decode, contents)),
+        "transform": lambda: views.extend(samples.view(im, 0, n) for n, im in enumerate(decoded)),
+        "copy": lambda: loader.to_device(torch.stack(views)),
+    }
+    for _ in ("warm-up", "measured"):
+        for store in (contents, decoded, views):
+            store.clear()
+        # The clock of this process alone: that of all processes ticks in hundredths of a second.
+        rates = [measure(what, count, work, time.process_time) for what, work in steps.items()]
+    return rates
+
+
+def forget_files(data_dir: Path, data_format: str) -> int:
+    """Have the system drop the data's pages from memory, so that the next epoch reads the disk.
+
+    Returns
+    -------
+    int
+        Files asked for. The system may keep pages that others use; network file systems have
+        caches of their own that this does not reach.
+    """
+    folder = shards_folder(data_dir) if data_format == "tfrecord" else data_dir / "train"
+    count = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            forget(path)
+            count += 1
+    return count
+
+
+def forget(file: Path) -> None:
+    """Have the system drop the pages of one file from memory."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)

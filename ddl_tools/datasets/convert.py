@@ -1,0 +1,271 @@
+"""Convert an image folder to TFRecord shards that hold the files' bytes, and index shards."""
+
+import hashlib
+import io
+import math
+import os
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+from PIL import Image
+
+from ddl_core.data.dataset import SPLITS
+from ddl_core.data.folder import ImageList, list_images
+from ddl_core.data.image import why
+from ddl_core.data.shards import (
+    DESCRIPTION,
+    PREFIXES,
+    Description,
+    converted_folder,
+    index_path,
+    read_description,
+    read_index,
+    shard_name,
+    shards_in,
+    write_index,
+)
+from ddl_core.data.tfrecord import (
+    ENCODED,
+    FILENAME,
+    LABEL,
+    SYNSET,
+    Value,
+    example,
+    frame,
+    read_lengths,
+)
+from ddl_core.errors import DataError
+from ddl_core.files import replacing, require_file
+from ddl_tools.datasets.output import clear_errors, holds, lock_file, parallel
+
+COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
+
+# Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
+# system, and ImageNet's 148 GB come close to the 1024 shards that are usual for it.
+LARGEST_SHARD = 128e6  # bytes
+BYTES_PER_RECORD = 330  # besides the image: names, sizes, checksums, index
+SIZES_SAMPLED = 1000  # files of a split whose sizes stand for all, instead of 1.3 million look-ups
+
+
+class ShardTask(NamedTuple):
+    """One shard to write: the images by their names below `source`, each with its label from 0."""
+
+    path: Path
+    source: Path
+    images: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Images of a folder, and the shards that they become; `bytes` estimates each split's size."""
+
+    source: Path
+    folder: Path
+    description: Description
+    images: dict[str, ImageList]
+    bytes: dict[str, float]
+
+    def text(self) -> str:
+        """Return what is made, and where."""
+        lines = [f"{self.folder}, from {self.source}:"]
+        for split, shards in self.description.shards.items():
+            size = self.bytes[split]
+            lines.append(
+                f"  {split}: {len(self.images[split]):,} images, about {size / 1e9:,.3f} GB; "
+                f"shards: {shards:,} of {size / shards / 1e6:,.0f} MB each"
+            )
+        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
+        lines.append(f"  {shutil.disk_usage(disk).free / 1e9:,.1f} GB are free there")
+        return "\n".join(lines)
+
+    def run(self, *, progress: bool = True, processes: int | None = None) -> int:
+        """Make the shards that are missing or whose index does not fit; return their number."""
+        there = read_description(self.folder)
+        found = there.model_dump() if there else None
+        begun = holds(self.folder, found, self.description.model_dump())
+        tasks = [task for task in self._tasks() if not index_fits(task.path)]
+        if begun and not tasks:
+            return 0
+        records = sum(map(len, self.images.values()))
+        missing = sum(len(task.images) for task in tasks)
+        with clear_errors(self.folder, sum(self.bytes.values()) * missing / records):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(lock_file(self.folder), timeout=0):
+                with replacing(self.folder / DESCRIPTION) as file:
+                    file.write(self.description.model_dump_json(indent=1).encode() + b"\n")
+                for part in self.folder.glob(".*.part"):  # of a process that was killed
+                    part.unlink()
+                for _ in parallel(
+                    _make_shard, tasks, "convert", processes=processes, progress=progress
+                ):
+                    pass
+        return len(tasks)
+
+    def _tasks(self) -> list[ShardTask]:
+        tasks = []
+        for split, count in self.description.shards.items():
+            images = self.images[split]
+            order = shuffled(self.description.seed, split, len(images))
+            for number, part in enumerate(np.array_split(order, count)):
+                chosen = [(images.name(index), images.label(index)) for index in part.tolist()]
+                path = self.folder / shard_name(split, number, count)
+                tasks.append(ShardTask(path, images.root, chosen))
+        return tasks
+
+
+def plan_conversion(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    train_shards: int | None = None,
+    val_shards: int | None = None,
+    seed: int = 0,
+) -> Conversion:
+    """List the images of a folder and divide them into shards; writes nothing.
+
+    Parameters
+    ----------
+    source
+        Holds ``train/<class>/*`` and ``val/<class>/*``.
+    out
+        Receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``.
+        Default: ``source/tfrecord``.
+    train_shards, val_shards
+        Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
+    seed
+        Of the order in which images go into shards.
+    """
+    root = Path(source).absolute()
+    folder = Path(out).absolute() if out else converted_folder(root)
+    train = list_images(root / "train")
+    images = {"train": train, "val": list_images(root / "val", train.classes)}
+    for name in train.classes:
+        if not name.isprintable():
+            raise DataError(f"class folder {name!r}: rename it, so that its name is plain text")
+    there = read_description(folder)
+    sizes = {split: _estimated_bytes(images[split]) for split in images}
+    shards = {}
+    for split, wanted in (("train", train_shards), ("val", val_shards)):
+        present = there.shards.get(split) if there else None
+        shards[split] = wanted or present or math.ceil(sizes[split] / LARGEST_SHARD)
+        if shards[split] > len(images[split]):
+            raise DataError(
+                f"{split}: {shards[split]} shards for {len(images[split])} images; each needs one"
+            )
+    prints = "".join(images[split].fingerprint() for split in images)
+    description = Description(
+        seed=seed,
+        source=hashlib.sha256(prints.encode()).hexdigest(),
+        images={split: len(images[split]) for split in images},
+        shards=shards,
+        classes=train.classes,
+    )
+    return Conversion(root, folder, description, images, sizes)
+
+
+def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
+    """Return the order in which images go into shards, the same with every release of NumPy.
+
+    Readers shuffle within a window only, so that neighbours in a shard remain near each other.
+    """
+    key = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),))
+    # The raw numbers are fixed for ever; the algorithm of `Generator.permutation` is not.
+    return np.argsort(np.random.PCG64(key).random_raw(count), kind="stable")
+
+
+def _estimated_bytes(images: ImageList) -> float:
+    chosen = np.linspace(0, len(images) - 1, min(len(images), SIZES_SAMPLED)).astype(int)
+    try:
+        sizes = [Path(images.path(index)).stat().st_size for index in chosen]
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+    return len(images) * (float(np.mean(sizes)) + BYTES_PER_RECORD)
+
+
+def _make_shard(task: ShardTask) -> None:
+    """Write a shard and its index; neither is seen before it is whole."""
+    places, end = [], 0
+    with replacing(task.path) as file:
+        for name, label in task.images:
+            record = frame(example(_features(task.source, name, label)))
+            file.write(record)
+            places.append((end, len(record)))
+            end += len(record)
+    write_index(task.path, places)
+
+
+def _features(source: Path, name: str, label: int) -> dict[str, Value]:
+    content, image = _open(source / name)
+    synset, _, filename = name.partition("/")
+    return {
+        ENCODED: content,
+        LABEL: label + 1,
+        SYNSET: os.fsencode(synset),
+        FILENAME: os.fsencode(filename),
+        "image/format": (image.format or "").encode(),
+        "image/height": image.height,
+        "image/width": image.width,
+        "image/colorspace": COLOUR_SPACES.get(image.mode, image.mode).encode(),
+        "image/channels": len(image.getbands()),
+    }
+
+
+def _open(path: Path) -> tuple[bytes, Image.Image]:
+    """Return the content, and the image of which only the header was read."""
+    advice = f"find all such files: ddl data verify {path.parents[2]}"
+    try:
+        require_file(path)
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {advice}") from None
+    try:
+        # Ignored are warnings of damaged metadata, which is kept as it is.
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
+            return content, image
+    except Exception as error:  # damaged files make Pillow raise many types
+        raise DataError(f"{path} is no image ({why(error)}); {advice}") from None
+
+
+def make_indices(
+    folder: str | Path, *, progress: bool = True, processes: int | None = None
+) -> tuple[int, int]:
+    """Write the indices that TFRecord files in `folder` lack; return how many made and kept."""
+    root = Path(folder).absolute()
+    shards = [root / name for split in PREFIXES for name in shards_in(root, split)]
+    if not shards:
+        raise DataError(f"{root} has no files train-*-of-* or validation-*-of-*")
+    todo = [shard for shard in shards if not index_fits(shard)]
+    for _ in parallel(_make_index, todo, "index", processes=processes, progress=progress):
+        pass
+    return len(todo), len(shards) - len(todo)
+
+
+def index_fits(shard: Path) -> bool:
+    """Tell whether a shard has an index that fits it."""
+    try:
+        read_index(shard)
+    except DataError:
+        return False
+    return True
+
+
+def _make_index(shard: Path) -> None:
+    try:
+        places = list(read_lengths(shard))
+    except OSError as error:
+        raise DataError(f"cannot read {shard}: {error.strerror}") from None
+    try:
+        write_index(shard, places)
+    except OSError as error:
+        raise DataError(
+            f"cannot write into {index_path(shard).parent}: {error.strerror}; in a folder that "
+            "cannot be written, make a folder of symbolic links and index that:\n"
+            f"  mkdir links && ln -s {shard.parent}/train-* {shard.parent}/validation-* links/ "
+            "&& ddl data index links"
+        ) from None

@@ -1,0 +1,151 @@
+"""Fill a folder with a data set: whole or not at all, in many processes, with clear errors."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from ddl_core.errors import DataError
+from ddl_tools.records.provenance import available_cores
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@contextmanager
+def clear_errors(folder: Path, size: float) -> Iterator[None]:
+    """Check that `size` bytes are free; turn errors of the file system into a `DataError`."""
+    need = f"the set needs {size / 1e6:,.0f} MB"
+    try:
+        disk = next(place for place in (folder, *folder.parents) if place.is_dir())
+        if shutil.disk_usage(disk).free < size:
+            raise OSError(errno.ENOSPC, "not enough free space")
+        yield
+    except Timeout:
+        raise DataError(f"another process writes {folder}; wait until it has ended") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = f"{need}: free some space, or choose a folder on another disk"
+        else:
+            advice = f"{need} in a folder that you may write to: choose another one"
+        reason = error.strerror or str(error)
+        raise DataError(f"cannot write {folder}: {reason}; {advice}") from error
+
+
+@contextmanager
+def new_folder(folder: Path, size: float, *, keep: bool = False) -> Iterator[Path]:
+    """Yield a hidden folder beside `folder`; it becomes `folder` when the block ends well.
+
+    Parameters
+    ----------
+    folder
+        Absent or empty.
+    size
+        Bytes that are written.
+    keep
+        Leave the hidden folder after an error, and use what an earlier call has left.
+    """
+    part = unfinished(folder)
+    with clear_errors(folder, size):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock_file(folder), timeout=0):
+            try:
+                if not keep:
+                    shutil.rmtree(part, ignore_errors=True)
+                part.mkdir(exist_ok=True)
+                yield part
+                part.rename(folder)
+            except BaseException:
+                if not keep:
+                    shutil.rmtree(part, ignore_errors=True)
+                raise
+
+
+def unfinished(folder: Path) -> Path:
+    """Return the hidden folder in which `folder` is made."""
+    return folder.with_name(f".{folder.name}.unfinished")
+
+
+def lock_file(folder: Path) -> Path:
+    """Return the file that is locked while `folder` is filled."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def is_filled(folder: Path) -> bool:
+    """Tell whether something is at `folder`, apart from an empty folder."""
+    return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+
+
+def holds(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a folder was made with the settings `wanted`; refuse one with other content.
+
+    `found` are the settings that the folder names, None without.
+    """
+    if found is None:
+        if is_filled(folder):
+            raise DataError(f"{folder} is not empty and was not made by this command; choose "
+                            "another folder")  # fmt: skip
+        return False
+    if other := [name for name, value in wanted.items() if found.get(name) != value]:
+        raise DataError(
+            f"{folder} was made with "
+            + ", ".join(f"{name} = {found.get(name)}, not {wanted[name]}" for name in other)
+            + "; ask for the same settings, choose another folder, or delete this one"
+        )
+    return True
+
+
+def parallel(
+    work: Callable[[T], R],
+    tasks: Sequence[T],
+    title: str,
+    *,
+    processes: int | None = None,
+    progress: bool = True,
+    chunk: int = 1,
+) -> Iterator[R]:
+    """Yield ``work(task)`` for each task, in order, with a progress bar.
+
+    `work` is a function at module level. A process takes `chunk` tasks at a time. By default there
+    is one process per usable core; with 1, none is started.
+    """
+    bar = partial(tqdm, total=len(tasks), desc=title, disable=not progress)
+    processes = processes or available_cores()
+    if processes == 1:
+        yield from bar(map(work, tasks))
+        return
+    # Not fork, as tqdm.contrib.concurrent would: the caller may hold threads and locks (torch).
+    spawn = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(processes, spawn, initializer=_start_worker) as pool:
+            yield from bar(pool.map(work, tasks, chunksize=chunk))
+    except BrokenProcessPool:
+        raise DataError(
+            f"one of {processes} processes was killed, or ran out of memory; run the same command "
+            "again, with fewer processes"
+        ) from None
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers in good order
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A worker of a killed parent would wait for its next task for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

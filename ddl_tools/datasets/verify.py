@@ -1,0 +1,298 @@
+"""Check an image folder or a TFRecord set: decode every image, name every problem."""
+
+import io
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from ddl_core.data.dataset import SPLITS
+from ddl_core.data.folder import class_folders, expected, scan
+from ddl_core.data.image import MAX_PIXELS, why
+from ddl_core.data.shards import (
+    PREFIXES,
+    absent,
+    is_record_folder,
+    read_description,
+    read_index,
+    shard_name,
+    shards_in,
+)
+from ddl_core.data.tfrecord import ENCODED, FILENAME, Example, Record, read_records
+from ddl_core.errors import DataError
+from ddl_core.files import require_file
+from ddl_tools.datasets.output import parallel
+from ddl_tools.datasets.sample import JPEG_END, read_manifest
+
+# Kind -> its meaning. Errors make a set unfit for a measurement.
+ERRORS = {
+    "unreadable": "cannot be read or decoded",
+    "truncated": "ends too early",
+    "zero_byte": "empty file",
+    "too_large": "more pixels than loaders accept",
+    "empty_class": "class folder without images",
+    "train_only": "class in train/ but not in val/",
+    "val_only": "class in val/ but not in train/",
+    "missing": "file or record that the set should have",
+    "extra": "in the folder but not in the manifest",
+    "changed": "checksum differs from the manifest",
+    "broken_shard": "file of records that cannot be read to its end",
+    "checksum": "record whose data do not fit their checksum",
+    "bad_record": "record without an image",
+    "label": "record without a label, or with one out of range",
+    "index": "index that is missing or does not fit its shard",
+}
+# ImageNet itself has all of these; loaders convert them to RGB.
+WARNINGS = {
+    "grey": "one channel instead of RGB",
+    "cmyk": "CMYK instead of RGB",
+    "not_rgb": "palette, transparency or another mode instead of RGB",
+    "not_jpeg": "content is not what the .JPEG in the name says",
+}
+MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_rgb
+JPEG_START = b"\xff\xd8\xff"
+JPEG_EXTENSIONS = (".jpg", ".jpeg")
+
+# With these problems, the labels of some records are unknown.
+HIDE_LABELS = ("missing", "broken_shard", "checksum", "bad_record", "label")
+MAX_NAMED = 20  # problems in the text
+
+
+class Problem(NamedTuple):
+    """One problem: its kind (a key of `ERRORS` or `WARNINGS`), where, and details."""
+
+    kind: str
+    path: str
+    detail: str = ""
+
+
+@dataclass
+class Findings:
+    """The findings in a file, or in all files of a split."""
+
+    images: int = 0
+    bytes: int = 0
+    classes: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, kind: str, path: str, detail: object = "") -> None:
+        """Add a problem."""
+        self.problems.append(Problem(kind, path, str(detail)))
+
+    def merge(self, other: "Findings") -> None:
+        """Add the findings in another file."""
+        self.images += other.images
+        self.bytes += other.bytes
+        self.classes |= other.classes
+        self.problems += other.problems
+
+
+@dataclass
+class Report:
+    """The findings in both splits of a set."""
+
+    folder: str
+    splits: dict[str, Findings]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems of both splits, errors first."""
+        order = [*ERRORS, *WARNINGS]
+        found = [problem for split in self.splits.values() for problem in split.problems]
+        return sorted(found, key=lambda problem: order.index(problem.kind))
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of problems of each kind."""
+        return Counter(problem.kind for problem in self.problems)
+
+    @property
+    def ok(self) -> bool:
+        """True without errors; warnings are allowed."""
+        return not ERRORS.keys() & self.counts.keys()
+
+    def text(self) -> str:
+        """Return a summary that names the first `MAX_NAMED` problems."""
+        lines = [f"{self.folder}:"]
+        for name, split in self.splits.items():
+            lines.append(
+                f"  {name}: {split.images:,} images in {len(split.classes):,} classes, "
+                f"{split.bytes / 1e6:,.1f} MB"
+            )
+        for kind, count in self.counts.items():
+            level = "error" if kind in ERRORS else "warning"
+            lines.append(f"  {level}: {count:,} x {kind} ({(ERRORS | WARNINGS)[kind]})")
+        named = self.problems[:MAX_NAMED]
+        lines += [f"    {one.kind}: {one.path} {one.detail}".rstrip() for one in named]
+        if left := len(self.problems) - len(named):
+            lines.append(f"    ... and {left:,} more")
+        lines.append("ok" if self.ok else "NOT OK: repair or remove what is named as an error")
+        return "\n".join(lines)
+
+
+def verify(folder: str | Path, *, progress: bool = True, processes: int | None = None) -> Report:
+    """Decode all images of an image folder or TFRecord set.
+
+    Those of a sample set and of TFRecord are compared with their checksums. Only these find damage
+    inside the compressed data that keeps a file's length; no JPEG decoder does.
+
+    Raises
+    ------
+    DataError
+        If the folder, a split or its class folders are missing or not readable, or if the manifest
+        is damaged. Problems of single files are in the report instead.
+    """
+    root = Path(folder).absolute()
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder\n{expected(root)}")
+    check = _check_records if is_record_folder(root) else _check_images
+    splits = check(root, progress, processes)
+    kinds = [kind for split in splits.values() for kind, *_ in split.problems]
+    if not any(kind in HIDE_LABELS for kind in kinds):
+        train, val = splits["train"], splits["val"]
+        for name in sorted(train.classes - val.classes):
+            train.add("train_only", f"train/{name}")
+        for name in sorted(val.classes - train.classes):
+            val.add("val_only", f"val/{name}")
+    return Report(str(root), splits)
+
+
+def _check_images(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
+    manifest = read_manifest(root)
+    files = manifest.get("files", []) if manifest else []
+    known = {one["path"]: one["sha256"] for one in files}
+    splits = {split: Findings(classes={*class_folders(root / split)}) for split in SPLITS}
+    for split, findings in splits.items():
+        images = scan(root / split, sorted(findings.classes), only_files=False)
+        names = [f"{split}/{images.name(index)}" for index in range(len(images))]
+        for name in sorted(findings.classes - {*images.present()}):
+            findings.add("empty_class", f"{split}/{name}")
+        for name in names if manifest else ():
+            if name not in known:
+                findings.add("extra", name)
+        tasks = [(root, name, known.pop(name, None)) for name in names]
+        for found in parallel(
+            _check_file, tasks, split, processes=processes, progress=progress, chunk=32
+        ):
+            findings.merge(found)
+    for name in known:
+        splits[name.partition("/")[0]].add("missing", name)
+    return splits
+
+
+def _check_file(task: tuple[Path, str, str | None]) -> Findings:
+    root, name, digest = task
+    found = Findings(images=1)
+    try:
+        require_file(root / name)
+        content = (root / name).read_bytes()
+    except OSError as error:
+        found.add("unreadable", name, error.strerror)
+        return found
+    found.bytes = len(content)
+    for kind, detail in inspect_image(content, is_jpeg=name.lower().endswith(JPEG_EXTENSIONS)):
+        found.add(kind, name, detail)
+    if digest is not None and sha256(content).hexdigest() != digest:
+        found.add("changed", name)
+    return found
+
+
+def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]:
+    """Decode an encoded image; yield kind and detail of its problems.
+
+    `is_jpeg` tells what its name says of it.
+    """
+    if not content:
+        yield "zero_byte", ""
+        return
+    try:
+        # Ignored are warnings of damaged metadata.
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
+            if is_jpeg and image.format not in ("JPEG", "MPO"):
+                yield "not_jpeg", f"the content is {image.format}"
+            if image.width * image.height > MAX_PIXELS:
+                yield "too_large", f"{image.width} x {image.height} pixels, not decoded"
+                return
+            image.load()
+            if image.mode != "RGB":
+                yield MODE_KINDS.get(image.mode, "not_rgb"), f"mode {image.mode}"
+    except Image.DecompressionBombError as error:
+        yield "too_large", str(error)
+    except Exception as error:  # damaged files make Pillow raise many types
+        if content.startswith(JPEG_START) and not content.rstrip(b"\0").endswith(JPEG_END):
+            yield "truncated", f"{len(content)} bytes, without a JPEG's end"
+        else:
+            yield "unreadable", why(error)
+
+
+def _check_records(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
+    description = read_description(root)
+    splits = {split: Findings() for split in SPLITS}
+    for split, findings in splits.items():
+        names = shards_in(root, split)
+        if description:
+            count = description.shards[split]
+            wanted = {shard_name(split, number, count) for number in range(count)}
+            missing = sorted(wanted - set(names))
+        else:
+            missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
+        for name in missing:
+            findings.add("missing", name)
+        tasks = [(root / name, len(description.classes) if description else None) for name in names]
+        for found in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
+            findings.merge(found)
+        if description and not missing and findings.images != description.images[split]:
+            wrong = f"{findings.images} records of {description.images[split]} images"
+            findings.add("missing", split, wrong)
+    return splits
+
+
+def _check_shard(task: tuple[Path, int | None]) -> Findings:
+    shard, classes = task
+    found = Findings()
+    offsets = []
+    try:
+        for number, record in enumerate(read_records(shard)):
+            offsets.append(record.offset)
+            _check_record(f"{shard.name} record {number}", record, classes, found)
+    except DataError as error:
+        found.add("broken_shard", shard.name, error)
+    except OSError as error:
+        found.add("broken_shard", shard.name, error.strerror)
+    try:
+        if read_index(shard)[:, 0].tolist() != offsets:
+            raise DataError("does not hold the offsets of the records")
+    except DataError as error:
+        found.add("index", shard.name, error)
+    return found
+
+
+def _check_record(where: str, record: Record, classes: int | None, found: Findings) -> None:
+    found.images += 1
+    if not record.intact:
+        found.add("checksum", where)
+        return
+    try:
+        features = Example(record.data)
+        name = features.blob(FILENAME).decode(errors="replace") if FILENAME in features else ""
+        content = features.blob(ENCODED)
+    except ValueError as error:
+        found.add("bad_record", where, error)
+        return
+    where = f"{where} {name}".rstrip()
+    found.bytes += len(content)
+    try:
+        label = features.label()
+        found.classes.add(f"label {label + 1}")
+        if classes is not None and label >= classes:
+            raise ValueError(f"label {label + 1} of {classes} classes")
+    except ValueError as error:
+        found.add("label", where, error)
+    is_jpeg = not name or name.lower().endswith(JPEG_EXTENSIONS)
+    for kind, detail in inspect_image(content, is_jpeg=is_jpeg):
+        found.add(kind, where, detail)

@@ -1,0 +1,158 @@
+"""Write images that a function returns as an image folder, which all loaders read.
+
+What is written is RGB or grey with 8 bits, by the rule of `image`.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from ddl_core.data.dataset import SPLITS
+from ddl_core.data.image import to_rgb, why
+from ddl_core.errors import DataError, NotInstalledError, SpecError
+from ddl_core.files import shown, some
+from ddl_tools.datasets.output import is_filled, new_folder
+
+BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images of small sets are smaller
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+_JPEG = b"\xff\xd8\xff"
+
+
+class Images(Protocol):
+    """Images and labels by number.
+
+    An image is one of Pillow, an array (height, width) or (height, width, 1, 3 or 4) of 8 or 16
+    bits, or the bytes of a file.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]: ...
+
+
+def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
+    """Write the images of a function to `out_dir`, whole or not at all; return their number.
+
+    `source` is ``package.module:function``. The function takes no arguments and returns ``train``
+    and ``val`` in a dict: `Images` with the attribute ``classes``, names that a label is an index
+    into.
+    """
+    splits = _called(source)
+    classes = [[str(name) for name in splits[split].classes] for split in SPLITS]
+    if classes[0] != classes[1]:
+        raise DataError(f"{shown(source)}: val has other classes than train")
+    # Numbered, so that sorted folders give the labels.
+    digits = len(str(len(classes[0]) - 1))
+    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes[0])]
+    return write_folder(out_dir, splits, folders, progress)
+
+
+def write_folder(
+    out_dir: Path, splits: Mapping[str, Images], classes: Sequence[str], progress: bool
+) -> int:
+    """Write splits to `out_dir`, whole or not at all; return the number of images.
+
+    `out_dir` receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class without
+    images; `classes` names the folders.
+    """
+    folder = out_dir.absolute()
+    if is_filled(folder):
+        raise DataError(f"{folder} is there already; remove it, or name another folder")
+    images = sum(map(len, splits.values()))
+    bar = tqdm(total=images, unit="image", disable=not progress)
+    with new_folder(folder, BYTES_PER_IMAGE * images) as part, bar:
+        for split in SPLITS:
+            _write_split(part, split, splits[split], classes, bar)
+    return images
+
+
+def _write_split(
+    root: Path, name: str, split: Images, classes: Sequence[str], bar: "tqdm[Any]"
+) -> None:
+    if not len(split):
+        raise DataError(f"split {name!r} has no images")
+    for number in range(len(split)):
+        where = f"{name} image {number}"
+        try:
+            image, label = split[number]
+            label = int(label)
+            suffix, content = _encoded(image)
+        except Exception as error:  # whatever a set of others, or a damaged file, raises
+            raise DataError(f"{where}: {why(error)}") from error
+        if not 0 <= label < len(classes):
+            raise DataError(f"{where} has label {label}, but there are {len(classes)} classes")
+        folder = root / name / classes[label]
+        if name != SPLITS[0] and not (root / SPLITS[0] / classes[label]).exists():
+            raise DataError(
+                f"{where} is of class {classes[label]}, of which training has no images; leave it "
+                "out, or move some to training"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:05d}{suffix}").write_bytes(content)
+        bar.update()
+
+
+def _called(source: str) -> Mapping[str, Any]:
+    """Call the function `source`; check what it returns."""
+    if not _FUNCTION.fullmatch(source):
+        raise DataError(f"source {shown(source)} is not package.module:function")
+    module, _, name = source.partition(":")
+    try:
+        function = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(
+            f"{shown(source)} needs {error.name!r}, which cannot be imported; add the folder of "
+            "its module to PYTHONPATH"
+        ) from None
+    except Exception as error:  # whatever a module of others raises
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(f"{shown(source)} cannot be imported: {said}") from error
+    if not callable(function):
+        raise SpecError(f"{shown(source)}: {module} has no function {name!r}")
+    try:
+        found = function()
+    except Exception as error:  # whatever it raises
+        raise DataError(f"{shown(source)} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping) or set(found) != set(SPLITS):
+        raise DataError(f"{shown(source)} has to return a dict of 'train' and 'val'")
+    for split in SPLITS:
+        parts = ("classes", "__len__", "__getitem__")
+        if missing := [part for part in parts if not hasattr(found[split], part)]:
+            raise DataError(f"{shown(source)}: {split} has no {some(missing)}")
+    return found
+
+
+def _plain(name: str) -> str:
+    return "".join(one if one.isalnum() or one in "-_." else "_" for one in name)[:100]
+
+
+def _encoded(image: Any) -> tuple[str, bytes]:
+    """Return suffix and bytes of a file; a grey or RGB JPEG keeps its bytes."""
+    content = bytes(image) if isinstance(image, bytes | bytearray) else b""
+    if content:
+        image = Image.open(io.BytesIO(content))
+        image.load()
+        if content.startswith(_JPEG) and image.mode in ("L", "RGB"):
+            return ".jpg", content
+    elif not isinstance(image, Image.Image):
+        image = _of_array(np.asarray(image))
+    written = io.BytesIO()
+    is_grey = image.mode == "L" and not image.has_transparency_data
+    (image if is_grey else to_rgb(image)).save(written, "PNG", compress_level=1)
+    return ".png", written.getvalue()
+
+
+def _of_array(values: np.ndarray) -> Image.Image:
+    """Return the image of an array; Pillow knows neither one channel nor colours of 16 bits."""
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    if values.ndim == 3 and values.dtype == np.uint16:
+        values = (values >> 8).astype(np.uint8)
+    return Image.fromarray(values)

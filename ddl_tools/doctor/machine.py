@@ -1,0 +1,244 @@
+"""Cores, memory, GPUs and folders of this machine, and the packages, each in a process of its own.
+
+A package that hangs or crashes at import is then a finding instead of the end of the doctor.
+"""
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from os.path import commonprefix
+from pathlib import Path
+
+import psutil
+
+from ddl_core import gpus, registry
+from ddl_core.config import RunSpec
+from ddl_core.data.folder import class_folders
+from ddl_core.data.shards import absent, index_path, shards_folder, shards_in
+from ddl_core.errors import DataError, DDLError
+from ddl_tools.doctor.finding import Finding, State
+from ddl_tools.emulation import nodes
+from ddl_tools.launch import interpreters
+from ddl_tools.launch.preflight import check_data, check_room
+from ddl_tools.launch.slurm.site import brought_sites
+from ddl_tools.records.paths import PROJECT, Tree
+from ddl_tools.records.provenance import available_cores, file_system
+
+PATIENCE_S = 120.0
+ANSWER = "ddl doctor: "  # begins the one line that counts; packages print much at import
+FLAW = "ddl doctor, remedy: "  # begins the line of one that does not serve this machine
+REMEDY = "make env"
+
+# What each package has to tell, as an expression over the modules it imports; then, if it cannot do
+# here what a run asks of it, its remedy.
+PROBES = {
+    "torch": """
+import torch
+cuda = torch.version.cuda
+gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+built = f"for CUDA {cuda}" if cuda else "for the CPU"
+from ddl_core import gpus as listed
+why = "" if gpus else listed.unseen(cuda)
+say(torch.__version__, built, *(gpus or [why or "sees no GPU"]))
+if why:
+    remedy(listed.remedy(cuda))
+""",
+    "torchvision": """
+from ddl_core.vision import torchvision
+say(torchvision.__version__)
+""",
+    "horovod": """
+import horovod, horovod.torch as hvd, torch
+built = {"Gloo": hvd.gloo_built(), "MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built()}
+lacks = torch.cuda.is_available() and not built["NCCL"]
+missing = ["no NCCL: cannot train on this machine's GPUs"] if lacks else []
+say(horovod.__version__, "with " + " ".join(name for name in built if built[name]), *missing)
+if lacks:
+    remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/installing_horovod.md)")
+""",
+    "deepspeed": """
+import deepspeed
+from deepspeed.accelerator import get_accelerator
+say(deepspeed.__version__, "accelerator " + get_accelerator().device_name())
+""",
+}
+
+# Asked for their version only: what they need is tested by using them.
+INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
+NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
+
+
+def examine(runs: list[RunSpec]) -> list[Finding]:
+    """Return what this machine has, against what `runs` need of it."""
+    cores, found = available_cores(), gpus.count()
+    ranks = max(run.world_size for run in runs)
+    memory = psutil.virtual_memory()
+    return [
+        Finding(
+            "cores",
+            "ok" if cores >= ranks else "bad",
+            f"{cores}, the laptop study uses {ranks}",
+            "another machine, or fewer gpus_per_node in a copy of studies/laptop.yaml",
+        ),
+        Finding(
+            "memory", "ok", f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
+        ),
+        Finding("gpus", "ok", str(found or "none, runs use the CPU")),
+    ]
+
+
+def box() -> Finding:
+    """Say whether a cluster can be emulated here."""
+    try:
+        nodes.check_support()
+    except DDLError as error:
+        return Finding("box", "warn", error.detail, error.remedy)
+    return Finding("box", "ok", "nodes and shaped links can be made: emulated runs")
+
+
+def results(tree: Tree) -> Finding:
+    """Say whether records can be written."""
+
+    def look() -> str:
+        check_room(tree.root)
+        place = next(one for one in (tree.root, *tree.root.parents) if one.exists())
+        free = shutil.disk_usage(place).free / 1e9
+        return f"{tree.root}, {free:.0f} GB free on {file_system(place)}"
+
+    return _checked("results", look, "ddl ... --results DIR, or DDL_RESULTS=DIR")
+
+
+def data(folder: Path, data_format: str) -> Finding:
+    """Say whether a data folder has both splits, all classes, and for TFRecord all shards."""
+
+    def look() -> str:
+        check_data(folder, data_format)
+        found = _shards(folder) if data_format == "tfrecord" else _classes(folder)
+        return f"{folder}, {found}, on {file_system(folder)}"
+
+    remedy = "ddl data sample, or --data DIR; which files are damaged: ddl data verify DIR"
+    return _checked("data", look, remedy)
+
+
+def _classes(folder: Path) -> str:
+    train, val = (set(class_folders(folder / split)) for split in ("train", "val"))
+    if unknown := sorted(val - train):
+        raise DataError(f"{folder / 'val'} has classes that training does not know: {unknown[0]}")
+    rest = f" ({len(train - val)} of them without validation images)" if train - val else ""
+    return f"{len(train)} classes{rest}"
+
+
+def _shards(folder: Path) -> str:
+    place, counts = shards_folder(folder), []
+    for split in ("train", "val"):
+        names = shards_in(place, split)
+        if gone := absent(split, names):
+            raise DataError(f"{place} lacks {len(gone)} shards: {gone[0]}")
+        if bare := [name for name in names if not index_path(place / name).exists()]:
+            raise DataError(f"{place} lacks the index of {len(bare)} shards: {bare[0]}")
+        counts.append(len(names))
+    return f"{counts[0]} + {counts[1]} shards"
+
+
+def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:
+    try:
+        return Finding(subject, "ok", look())
+    except DDLError as error:
+        return Finding(subject, "bad", str(error).splitlines()[0].split(";")[0], remedy)
+
+
+def examine_packages(strategies: Collection[str]) -> list[Finding]:
+    """Return a finding per package; without those of `strategies` nothing can run."""
+    wanted = [*PROBES, *(name for name in registry.packages("strategy") if name not in PROBES)]
+    needed = {*NEEDED_BY_ALL, *(p for s in strategies for p in registry.STRATEGIES[s].packages)}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        asked = list(pool.map(lambda name: ask(name, name in needed), wanted))
+    return [
+        Finding("python", "ok", platform.python_version()),
+        *asked,
+        *(installed(name, name in needed) for name in INSTALLED),
+        *_of_names("loader"),
+        *_of_names("model"),
+        *map(_of_library, (name for name in registry.LIBRARIES if name != "torch")),
+        *(
+            Finding("plug-in", "warn", *one.split("; ", 1))
+            for one in (*registry.LEFT_OUT, *brought_sites()[1])
+        ),
+    ]
+
+
+def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
+    """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
+    head = (
+        f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
+        f"def remedy(text): print({FLAW!r} + text)\n"
+    )
+    if (found := installed(name, required)).state != "ok" or name not in PROBES:
+        return found
+    state: State = "bad" if required else "warn"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", head + PROBES[name]],
+            capture_output=True,
+            text=True,
+            timeout=patience_s,
+            cwd=PROJECT,  # a checkout need not be installed
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(name, state, f"import took over {patience_s:.0f} s", REMEDY)
+    said = [line for line in done.stdout.splitlines() if line.startswith((ANSWER, FLAW))]
+    if done.returncode == 0 and said:
+        detail, *flaw = (line.removeprefix(ANSWER).removeprefix(FLAW) for line in said[:2])
+        return Finding(name, state, detail, flaw[0]) if flaw else Finding(name, "ok", detail)
+    last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+    return Finding(name, state, f"broken: {last}", f"rm -r .venv; {REMEDY}")
+
+
+def installed(name: str, required: bool) -> Finding:
+    """Report the version of a package without importing it."""
+    try:
+        return Finding(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, "bad" if required else "warn", "not installed", REMEDY)
+
+
+def _of_names(kind: str) -> list[Finding]:
+    """Return a finding per set of packages of which the same loaders, or networks, need one."""
+    users: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in registry.REGISTRIES[kind].items():
+        if entry.packages:
+            users.setdefault(entry.packages, []).append(name)
+    return [_one_of(kind, names, packages) for packages, names in users.items()]
+
+
+def _of_library(library: str) -> Finding:
+    """Report the environment of a library beside torch, and of what its strategies need there."""
+    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.libraries]
+    entries = [registry.LIBRARIES[library], *(registry.STRATEGIES[name] for name in strategies)]
+    try:
+        for strategy in strategies:
+            interpreters.require(library, strategy)
+        asked = [
+            (name, interpreters.version(library, name))
+            for one in entries
+            for name in one.packages + one.also
+        ]
+    except DDLError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Finding(library, "warn", detail, remedy)
+    there = ", ".join(f"{name} {version}" for name, version in asked if version)
+    return Finding(library, "ok", f"{there} for {interpreters.python_of(library)}")
+
+
+def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
+    subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
+    for package in packages:
+        if (one := installed(package, False)).state == "ok":
+            return Finding(subject, "ok", f"{one.detail} ({package})")
+    needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
+    return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)

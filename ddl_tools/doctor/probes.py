@@ -1,0 +1,133 @@
+"""Probes: runs whose ranks look about instead of training, started here or as a job.
+
+They have the launcher, the job script and the record of any run, so that they see its cores,
+devices and interfaces. What they are to find out is in ``probe.json``.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DDLError, LaunchError
+from ddl_tools.launch import preflight, ranks
+from ddl_tools.launch.diagnose import tail
+from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm.reconcile import settled
+from ddl_tools.launch.slurm.submit import submit_job
+from ddl_tools.records.ledger import Entry, entry, finish_idle_run
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
+from ddl_tools.records.progress import Standing
+from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
+
+QUEUE_POLL_S = 2.0
+# A shared file system may show a job's last act only seconds after it has left the queue.
+GRACE_S = 15.0
+
+
+def probe_name(spec: RunSpec, site: str | None) -> str:
+    """Return a name for a probe that begins now: where, nodes x ranks, time."""
+    begun = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{begun}"
+
+
+def plan_probe(tree: Tree, record: ProbeRecord) -> Path:
+    """Write the records of a probe that is to be made; return its folder.
+
+    Raises
+    ------
+    RecordError, LaunchError
+        If there is no place for it.
+    """
+    preflight.check_room(tree.root)
+    directory = tree.probes / record.name
+    write_probe(directory, record)
+    write_record(directory, RunRecord.plan("probes", record.spec))
+    return directory
+
+
+def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:
+    """Make a planned probe; return its record, which says what failed if something did.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read or written.
+    KeyboardInterrupt
+        If this process was interrupted, once all ranks are gone and the record says so.
+    """
+
+    def tell(progress: Standing) -> None:
+        on_step(progress.get("stage") or progress["phase"])
+
+    try:
+        ranks.run_ranks(directory, tell)
+    except DDLError:
+        if read_record(directory).status != "failed":
+            raise
+    return read_probe(directory)
+
+
+def run_in_job(
+    directory: Path, script: str, patience_s: float, on_state: Callable[[str], None]
+) -> ProbeRecord:
+    """Submit the job of a planned probe, and wait for its end as long as the patience lasts.
+
+    Returns
+    -------
+    ProbeRecord
+        Still ``planned`` if the job waits in the queue, or is at work.
+
+    Raises
+    ------
+    LaunchError, RecordError
+        If SLURM refuses, or a file cannot be written.
+    KeyboardInterrupt
+        If this process was interrupted; the job was cancelled.
+    """
+    spec = read_record(directory).spec
+    try:
+        submit_job([entry(spec, directory)], script)
+        _wait(spec, directory, patience_s, on_state)
+    except KeyboardInterrupt:
+        if job_id := read_record(directory).job_id:
+            with suppress(DDLError):
+                scheduler.cancel(job_id)
+        raise
+    return read_probe(directory)
+
+
+def _wait(
+    spec: RunSpec, directory: Path, patience_s: float, on_state: Callable[[str], None]
+) -> None:
+    """Wait until the record says how the run ended, or its job is gone for `GRACE_S`."""
+    deadline, gone = time.monotonic() + patience_s, None
+    while time.monotonic() < deadline:
+        item = entry(spec, directory)
+        try:
+            (item,) = settled([item], scheduler.queue())
+            on_state(item.reason or item.state)
+        except LaunchError as error:
+            on_state(f"the state of job {item.job_id} is unknown: {error}")
+        if item.state in ("completed", "failed") or item.category:
+            return
+        gone = (gone or time.monotonic()) if item.state == "interrupted" else None
+        if gone and time.monotonic() - gone > GRACE_S:
+            return _close(item)
+        time.sleep(QUEUE_POLL_S)
+
+
+def _close(item: Entry) -> None:
+    """Let the record say that the job ended without a result."""
+    log = RunFiles(item.directory).logs / f"slurm-{item.job_id}.log"
+    text = f"job {item.job_id} left the queue without a result{tail(log)}"
+
+    def cause(record: RunRecord) -> Failure | None:
+        open_still = record.status in ("submitted", "running")
+        return Failure.of("NotStarted", text) if open_still else None
+
+    with suppress(LaunchError):  # at work after all
+        finish_idle_run(item.directory, item.job_id, cause)

@@ -1,0 +1,125 @@
+"""Counters of an emulated rank in each epoch of training: bytes sent, CPU time, lateness."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import Field, ValidationError
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError, RecordError
+from ddl_core.files import cannot_write
+from ddl_tools.emulation.compute import of_this_rank
+from ddl_tools.emulation.nodes import LINK
+from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.storage import Strict, write_atomically
+
+
+class EpochCounters(Strict):
+    """Counters of one rank in one epoch of training: a line of its file."""
+
+    epoch: int
+    cold: bool
+    wall_s: float
+    cpu_s: float = Field(description="of the rank")
+    machine_cpu_s: float = Field(description="of all processes, on the cores that ranks may use")
+    cores: int
+    sent_bytes: int | None = Field(
+        None, description="by the node's link; null except for its first rank"
+    )
+    gradient_bytes: int
+    factors: list[float] = Field(description="compute time of each step relative to box_step_ms")
+    late_s: list[float] = Field(description="after the deadline, each step's end")
+
+
+class RankCounters:
+    """Reads counters before and after each epoch of training, outside the clock's window.
+
+    Parameters
+    ----------
+    spec
+        An emulated run.
+    files
+        Files that the counters are written to.
+    """
+
+    def __init__(self, spec: RunSpec, files: BoxFiles) -> None:
+        self._files, self._compute = files, of_this_rank(spec)
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._first_of_node = self._compute.rank % spec.gpus_per_node == 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Read the counters at the begin of an epoch."""
+        self._before, self._steps = self._read(), len(self._compute.factors)
+
+    def end(self, epoch: int, cold: bool) -> None:
+        """Write what was counted since `begin`."""
+        after, compute = self._read(), self._compute
+        counters = EpochCounters(
+            epoch=epoch,
+            cold=cold,
+            cores=len(self._cores),
+            gradient_bytes=compute.gradient_bytes,
+            factors=compute.factors[self._steps :],
+            late_s=compute.late_s[self._steps :],
+            **{name: value - self._before[name] for name, value in after.items()},
+        )
+        write_counters(self._files, compute.rank, counters)
+
+    def _read(self) -> dict[str, Any]:
+        times = psutil.cpu_times(percpu=True)
+        cores = (times[core] for core in self._cores)
+        sent = {"sent_bytes": _sent_bytes()} if self._first_of_node else {}
+        return sent | {
+            "wall_s": time.perf_counter(),
+            "cpu_s": time.process_time(),
+            "machine_cpu_s": sum(sum(core[:8]) - core.idle - core.iowait for core in cores),
+        }
+
+
+def _sent_bytes() -> int:
+    """Return the bytes that this node's link has sent, headers included."""
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, *counters = line.split()
+        if name == f"{LINK}:":
+            return int(counters[8])
+    raise LaunchError("this rank is in no node of a box: start emulated runs with `ddl run`")
+
+
+def write_links(files: BoxFiles, mbit: Sequence[float]) -> None:
+    """Write the measured rates of the links."""
+    write_atomically(files.links, json.dumps(list(mbit)) + "\n")
+
+
+def write_counters(files: BoxFiles, rank: int, counters: EpochCounters) -> None:
+    """Add a line to the file of a rank."""
+    path = files.rank(rank)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(counters.model_dump_json() + "\n")
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def read_links(files: BoxFiles) -> list[float]:
+    """Return the measured rates of the links, Mbit/s; none of one node."""
+    try:
+        return json.loads(files.links.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read {files.links}: {error}") from None
+
+
+def read_counters(files: BoxFiles, rank: int) -> list[EpochCounters]:
+    """Return the counters of a rank in the epochs that count."""
+    path = files.rank(rank)
+    try:
+        rows = [EpochCounters.model_validate_json(line) for line in path.read_text().splitlines()]
+    except (OSError, ValidationError) as error:
+        raise RecordError(f"cannot read {path}: {error}") from None
+    return [row for row in rows if not row.cold]

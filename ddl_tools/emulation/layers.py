@@ -1,0 +1,88 @@
+"""The layers of residual networks: their tensors and multiply-adds, without torch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+
+BYTES = 4  # of a gradient in fp32
+
+_BLOCKS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+
+
+class Layer(NamedTuple):
+    """A convolution with its normalisation, or the last layer.
+
+    ``tensors`` are how many numbers each of its weights has, ``flop`` the multiply-adds of forward
+    for one image.
+    """
+
+    tensors: tuple[int, ...]
+    flop: float
+
+
+def paced_layers(spec: RunSpec) -> list[Layer]:
+    """Return ResNet50's layers with ``box_shrink`` times fewer numbers, one of each at least."""
+    return [
+        Layer(tuple(max(1, round(count / spec.box_shrink)) for count in layer.tensors), layer.flop)
+        for layer in layers("resnet50", 224, spec.classes)
+    ]
+
+
+def layers(model: str, image_size: int = 224, classes: int = 1000) -> list[Layer]:
+    """Return the layers of a residual network in the order of forward.
+
+    He et al. 2016, as torchvision builds it.
+
+    Raises
+    ------
+    SpecError
+        If the network is not known here.
+    """
+    if model not in _BLOCKS:
+        raise SpecError(
+            f"the scaling model has no gradients of model={model!r}; allowed: {', '.join(_BLOCKS)}"
+        )
+    return list(_layers(model, image_size, classes))
+
+
+def _layers(model: str, image_size: int, classes: int) -> Iterator[Layer]:
+    """Yield the layers in the order of forward."""
+    narrow = model == "resnet18"
+    side, inputs = image_size / 2, 64
+    yield _convolution(3, 64, 7, side)
+    side /= 2
+    for stage, blocks in enumerate(_BLOCKS[model]):
+        width = 64 * 2**stage
+        outputs = width if narrow else 4 * width
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            shortcut = stride > 1 or inputs != outputs
+            yield from _block(inputs, width, side, stride, narrow)
+            side /= stride
+            if shortcut:
+                yield _convolution(inputs, outputs, 1, side)
+            inputs = outputs
+    yield Layer((inputs * classes, classes), float(inputs * classes))
+
+
+def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> Iterator[Layer]:
+    if narrow:
+        yield _convolution(inputs, width, 3, side / stride)
+        yield _convolution(width, width, 3, side / stride)
+        return
+    yield _convolution(inputs, width, 1, side)
+    yield _convolution(width, width, 3, side / stride)
+    yield _convolution(width, 4 * width, 1, side / stride)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, side: float) -> Layer:
+    """Return a convolution with its normalisation: weights, scales, shifts."""
+    weights = kernel**2 * inputs * outputs
+    return Layer((weights, outputs, outputs), weights * side**2)

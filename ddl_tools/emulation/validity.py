@@ -1,0 +1,147 @@
+"""Facts of an emulated run from its counters, and the rules that make it invalid.
+
+An emulated step is as long as asked plus what its messages take on links of a known rate, as long
+as nothing else takes time: ranks that wait for a core, bytes that no theory knows of, a link of
+another rate. Each such rule is checked in every run. A run that breaks one says so in its record,
+and is not drawn.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+
+from ddl_core.config import RunSpec
+from ddl_tools.emulation.counters import EpochCounters, read_counters, read_links
+from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.run import Emulation, RunRecord
+
+# Found in a trial of 48 runs on two cores (docs/emulation.md): below this share steps were within
+# 5 % of theory in nearly all, above it in few. All errors are of steps that are too long, so they
+# look like bad scaling.
+MAX_OWN_CPU = 0.2
+MAX_OTHER_CPU = 0.2
+MAX_LATE = 0.01  # of a step
+LINK_ERROR = 0.05
+# Of what theory sends: headers and acknowledgements.
+MIN_SENT, MAX_SENT = 0.995, 1.04
+# What Horovod's ranks tell each other in a cycle: in those runs 2,000 to 5,000.
+NEGOTIATION_BYTES = 6_000
+
+
+def read(files: BoxFiles, spec: RunSpec) -> Emulation | None:
+    """Return the facts of a run and the rules that they break; None where no epoch counts.
+
+    Raises
+    ------
+    RecordError
+        If a file of counters is missing or damaged.
+    """
+    counters = [read_counters(files, rank) for rank in range(spec.world_size)]
+    if not all(counters):
+        return None
+    facts = _facts(spec, counters, read_links(files))
+    return facts.model_copy(update={"unfaithful": broken_rules(spec, facts)})
+
+
+def warnings(records: Iterable[RunRecord]) -> list[str]:
+    """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
+    emulated = [one for one in records if one.spec.emulated and one.status == "completed"]
+    facts = [(one.run_id, one.emulation) for one in emulated]
+    invalid = [(run_id, found.unfaithful) for run_id, found in facts if found and found.unfaithful]
+    if not invalid:
+        return []
+    run_id, reasons = invalid[0]
+    return [
+        f"unfaithful, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
+        f"{run_id}: {'; '.join(reasons)} (docs/emulation.md)"
+    ]
+
+
+def _facts(spec: RunSpec, counters: list[list[EpochCounters]], links: list[float]) -> Emulation:
+    """Return the facts; `counters` has a list of epochs of each rank."""
+    first = counters[0]
+    cores, wall_s = first[0].cores, sum(epoch.wall_s for epoch in first)
+    own = sum(epoch.cpu_s for epoch in chain(*counters)) / wall_s / cores
+    busy = sum(epoch.machine_cpu_s for epoch in first) / wall_s / cores
+    steps = sum(len(epoch.factors) for epoch in first)
+    sent = [
+        sum(epoch.sent_bytes or 0 for epoch in epochs) / steps
+        for epochs in counters[:: spec.gpus_per_node]
+    ]
+    factors = zip(*(chain(*(epoch.factors for epoch in one)) for one in counters), strict=True)
+    late_s = [sum(sum(epoch.late_s) for epoch in epochs) for epochs in counters]
+    return Emulation(
+        cores=cores,
+        link_mbit_least=min(links, default=None),
+        link_mbit_most=max(links, default=None),
+        steps=steps,
+        gradient_bytes=first[0].gradient_bytes,
+        sent_bytes_least=min(sent),
+        sent_bytes_most=max(sent),
+        own_cpu_share=own,
+        other_cpu_share=max(0.0, busy - own),
+        late_share=max(late_s) / wall_s,
+        slowest_factor=sum(map(max, factors)) / steps,
+    )
+
+
+def sent_bytes(spec: RunSpec, facts: Emulation) -> float:
+    """Return what each node's link has to carry in a step, each way, without headers.
+
+    A ring over G ranks moves 2 (G-1)/G of the gradients over each link (Patarasuk and Yuan, J.
+    Parallel Distrib. Comput. 69:117, 2009). DeepSpeed's stage 1 over Gloo adds the gathering of the
+    weights, (G-1)/G. Ranks of one node are neighbours, so its link carries what one rank's would.
+    """
+    ranks = spec.world_size
+    if spec.nodes == 1:
+        return 0.0
+    halved = "fp16" in (spec.ddp_compression, spec.horovod_compression)
+    times = 3 if spec.deepspeed_zero_stage else 2
+    return times * (ranks - 1) / ranks * facts.gradient_bytes / (2 if halved else 1)
+
+
+def broken_rules(spec: RunSpec, facts: Emulation) -> list[str]:
+    """Return a text on each rule that an emulated run breaks: what was found, what is allowed."""
+    shares = (
+        ("the ranks' own share of the cores", facts.own_cpu_share, MAX_OWN_CPU),
+        ("the share of the cores that others took", facts.other_cpu_share, MAX_OTHER_CPU),
+        ("the share of a step that its end was late", facts.late_share, MAX_LATE),
+    )
+    found = [
+        f"{what} is {share:.3f}, more than {most:g}" for what, share, most in shares if share > most
+    ]
+    if spec.nodes > 1:  # the link of a single node is not used
+        found += [*_link_rates(spec, facts), *_bytes(spec, facts)]
+    return found
+
+
+def _link_rates(spec: RunSpec, facts: Emulation) -> list[str]:
+    slowest, fastest = facts.link_mbit_least, facts.link_mbit_most
+    if slowest is None or fastest is None:
+        return ["the rate of the links was not measured"]
+    link, uplink = spec.box_link_mbit, spec.box_uplink_mbit
+    if uplink:
+        # Two flows across an uplink wait for each other's data with their acknowledgements, so they
+        # need not fill it; but none is faster.
+        wrong = slowest > min(uplink, link) * (1 + LINK_ERROR)
+    else:
+        wrong = slowest < link * (1 - LINK_ERROR)
+    if not wrong and fastest <= link * (1 + LINK_ERROR):
+        return []
+    return [
+        f"links carried {slowest:.3g} to {fastest:.3g} Mbit/s, more than {LINK_ERROR:.0%} off "
+        f"{link:g}" + (f", uplink {uplink:g}" if uplink else "")
+    ]
+
+
+def _bytes(spec: RunSpec, facts: Emulation) -> list[str]:
+    theory = sent_bytes(spec, facts)
+    least, most = theory * MIN_SENT, theory * MAX_SENT
+    if spec.strategy == "horovod":
+        step_ms = spec.box_step_ms * facts.slowest_factor
+        most += NEGOTIATION_BYTES * (1 + step_ms / spec.horovod_cycle_ms)
+    if least <= facts.sent_bytes_least and facts.sent_bytes_most <= most:
+        return []
+    return [
+        f"links sent {facts.sent_bytes_least:.4g} to {facts.sent_bytes_most:.4g} bytes a step, "
+        f"theory is {theory:.4g}, allowed {least:.4g} to {most:.4g}"
+    ]

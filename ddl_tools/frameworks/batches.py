@@ -1,0 +1,228 @@
+"""Batches as numpy arrays: torch's `native` to the last bit, and `synthetic`.
+
+The images of a rank are decoded by threads, which Pillow and numpy let run side by side.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from PIL.Image import Resampling, Transpose
+
+from ddl_core.config import RunSpec
+from ddl_core.data.augment import (
+    MEAN,
+    STD,
+    UNREADABLE,
+    Training,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
+from ddl_core.data.images import ImageSource, NamedOnce
+from ddl_core.data.sampling import Indices, Split, made_up
+from ddl_core.seeds import derive_seed
+from ddl_tools.frameworks.protocol import Layout
+from ddl_tools.frameworks.weights import Floats
+
+Labels = npt.NDArray[np.int32]
+Places = list[tuple[int, int]]  # (epoch, number) of each image
+
+POOL = 4  # different batches of `Synthetic`, as in torch's
+
+
+def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
+    return (3, size, size) if layout == "NCHW" else (size, size, 3)
+
+
+class Begun(NamedTuple):
+    """A batch whose images are being made; each part returns how many of its were unreadable."""
+
+    images: Floats
+    labels: Labels
+    numbers: Indices
+    parts: list[Callable[[], int]]
+
+
+class Native(ImageSource):
+    """Image files or TFRecord, decoded, cut and resized by Pillow; one rank's share of one split.
+
+    ``loader_workers`` threads make batches, ``loader_prefetch`` ahead of the one that is used; they
+    end with the epoch. Without any, the rank itself makes a batch when it is
+    asked for it.
+
+    Parameters
+    ----------
+    layout
+        Of the batches: (n, 3, size, size) or (n, size, size, 3).
+
+    Raises
+    ------
+    DataError, SpecError
+        As `Images`.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        layout: Layout,
+    ) -> None:
+        super().__init__(spec, data_dir, split, rank, world_size)
+        self._layout = layout
+        self._views = Training(spec) if split == "train" else None
+        self._named = NamedOnce()
+        colours = (3, 1, 1) if layout == "NCHW" else (3,)
+        self._mean = np.array(MEAN, np.float32).reshape(colours)
+        self._std = np.array(STD, np.float32).reshape(colours)
+
+    def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
+        """Yield float32 images and labels (n,); the arrays are nobody else's.
+
+        Raises
+        ------
+        DataError
+            If a file has gone, or a label is not one of the run's classes.
+        """
+        seen = self.seen = []
+        places, ahead = iter(self._plan), deque[Begun]()
+        with _threads(self._spec.loader_workers) as pool:
+            while True:
+                more = islice(places, self._spec.loader_prefetch + 1 - len(ahead))
+                ahead.extend(self._begin(batch, pool) for batch in more)
+                if not ahead:
+                    return
+                images, labels, numbers, parts = ahead.popleft()
+                self.corrupt_images += sum(part() for part in parts)
+                seen.append(numbers)
+                yield images, labels
+
+    def _begin(self, places: Places, pool: ThreadPoolExecutor | None) -> Begun:
+        """Start making a batch, in as many parts as there are threads."""
+        shape = _shape(self._layout, self._spec.image_size)
+        images = np.empty((len(places), *shape), np.float32)
+        labels = np.empty(len(places), np.int32)
+        size = -(-len(places) // (self._spec.loader_workers or 1))
+        parts = [
+            partial(self._make, images[part], labels[part], places[part])
+            for part in (slice(start, start + size) for start in range(0, len(places), size))
+        ]
+        return Begun(
+            images,
+            labels,
+            np.array([number for _, number in places], np.int64),
+            [pool.submit(part).result for part in parts] if pool else list(parts),
+        )
+
+    def _make(self, images: Floats, labels: Labels, places: Places) -> int:
+        """Fill in a part of a batch; return how many images were unreadable."""
+        corrupt = 0
+        for index, (epoch, number) in enumerate(places):
+            content, labels[index] = self._files.read(number)
+            try:
+                image = open_rgb(content)
+            except UNREADABLE as error:
+                self._named(self._files.name(number), error)
+                images[index] = 0  # the mean colour
+                corrupt += 1
+                continue
+            self._normalise(self._cut(image, epoch, number), images[index])
+        return corrupt
+
+    def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
+        """Return what `epoch` shows of an image."""
+        size = self._spec.image_size
+        if self._views:
+            view = self._views.view(epoch, number, image.height, image.width)
+            box = (view.left, view.top, view.left + view.width, view.top + view.height)
+            part = image.crop(box).resize((size, size), Resampling.BILINEAR)
+            return part.transpose(Transpose.FLIP_LEFT_RIGHT) if view.flip else part
+        height, width = evaluation_size(size, image.height, image.width)
+        resized = image.resize((width, height), Resampling.BILINEAR)
+        top, left = evaluation_corner(size, height, width)
+        return resized.crop((left, top, left + size, top + size))
+
+    def _normalise(self, image: Image.Image, out: Floats) -> None:
+        """Put the pixels into `out`, in the operations of torch's and in their order."""
+        pixels = np.asarray(image)
+        out[...] = pixels.transpose(2, 0, 1) if self._layout == "NCHW" else pixels
+        out /= np.float32(255)
+        out -= self._mean
+        out /= self._std
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor | None]:
+    """Keep so many threads; at the end, what they have not begun is left undone."""
+    if count == 0:
+        yield None
+        return
+    pool = ThreadPoolExecutor(count, thread_name_prefix="images")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Synthetic:
+    """Normal-distributed images with random labels, made once per epoch; what `Native` is else.
+
+    The numbers are not those of torch's `synthetic`.
+    """
+
+    fingerprint: str | None = None
+    corrupt_images = 0
+    rescued_images: int | None = None
+    seen: list[Indices] | None = None
+    own_order = False
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        layout: Layout,
+    ) -> None:
+        self.classes = spec.classes
+        self._spec, self._split, self._rank, self._layout = spec, split, rank, layout
+        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
+        self._pool: list[tuple[Floats, Labels]] = []
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make fresh batches; the old ones are gone before."""
+        self._pool = []
+        spec, size = self._spec, self._spec.local_batch_size
+        place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, self._rank)
+        rng = np.random.default_rng(derive_seed(f"synthetic {self._split}", *place))
+        shape = (size, *_shape(self._layout, spec.image_size))
+        for _ in range(min(POOL, self._batches)):
+            labels = rng.integers(spec.classes, size=size, dtype=np.int32)
+            self._pool.append((rng.standard_normal(shape, np.float32), labels))
+
+    def __len__(self) -> int:
+        """Return the batches per epoch."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
+        """Walk round the batches; a last one of evaluation is cut to the images that are left."""
+        left = self._own
+        for number in range(self._batches):
+            images, labels = self._pool[number % len(self._pool)]
+            if self._split == "eval":
+                images, labels = images[:left], labels[:left]
+                left -= len(labels)
+            yield images, labels

@@ -1,0 +1,313 @@
+"""MXNet 1.9: a network of symbols, updated by Gluon's Trainer."""
+
+import os
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Both are read when the library is loaded. Operators come one after the other, each computed by
+# the run's threads; fp32 means full single precision.
+os.environ |= {"MXNET_CPU_WORKER_NTHREADS": "1", "NVIDIA_TF32_OVERRIDE": "0"}
+
+import mxnet as mx
+from mxnet import autograd, gluon, nd, sym
+
+from ddl_core.config import RunSpec
+from ddl_core.seeds import derive_seed
+from ddl_tools.frameworks.layouts import NEW_SHARE, biased, unbiased
+from ddl_tools.frameworks.mxnet_groups import GROUPS
+from ddl_tools.frameworks.networks import network
+from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
+from ddl_tools.frameworks.rendezvous import Meeting
+
+AHEAD = 2  # steps that may be under way: each holds its images
+UNBIASED = ".unbiased"
+
+
+class MXNet:
+    """A network in MXNet on one rank; see `Library`.
+
+    MXNet's SGD keeps the rate in its velocity, u = -rate v. Multiplied with the ratio of this
+    update's rate to the last one, the momentum makes it torch's rule (Goyal et al. 2017, section
+    3): one operator an update, as without.
+    """
+
+    layout: Layout = "NCHW"
+    synchronous = False
+
+    def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
+        self._spec, self._rank = spec, meeting.rank
+        own = own_gpu(spec.device, "MXNet", mx.context.num_gpus(), meeting.local_rank)
+        self.device = "cpu" if own is None else "cuda"
+        self._place = mx.cpu() if own is None else mx.gpu(own)
+        self._build()
+        self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
+        self._trainer = gluon.Trainer(self._trained, self._optimizer(), kvstore=None)
+        self._group = GROUPS[spec.strategy](spec, meeting, self.device)
+        self._rate, self._ratio, self._updates = 1.0, 1.0, 0
+        self._unbiased_at = -1
+        self._sum, self._under_way = 0.0, deque[nd.NDArray]()
+
+    def _build(self) -> None:
+        """Make the network twice, to train and to predict: they share all but the variances."""
+        spec, ops = self._spec, Operations()
+        suffix = UNBIASED if self.device == "cpu" else ""
+        images, labels = (sym.var(name, dtype="float32") for name in ("images", "labels"))
+        apply = network(spec.model, spec.image_size)
+        logits = apply(ops, images, spec.classes)
+        predicted = apply(Operations(suffix), images, spec.classes)
+        self._network = gluon.SymbolBlock(_smoothed(logits, labels, spec), [images, labels])
+        known = self._network.collect_params()
+        self._predictor = gluon.SymbolBlock(predicted, [images], params=known)
+        known.update(self._predictor.collect_params())
+        for one in (self._network, self._predictor):
+            one.hybridize(static_alloc=True, static_shape=True)
+
+        batch = (spec.local_batch_size, 3, spec.image_size, spec.image_size)
+        graph = sym.Group([logits, predicted, *ops.normalised.values()])
+        arguments, outputs, statistics = graph.infer_shape(images=batch)
+        names = graph.list_arguments() + graph.list_auxiliary_states()
+        for name, shape in zip(names, arguments + statistics, strict=True):
+            if name != "images":
+                known[name].shape = shape
+        known.initialize(mx.init.Zero(), ctx=self._place)
+        self._drops = ops.drops
+        self._parameters = {name: known[name] for name in ops.names}
+        # Of the variances that are kept biased: cuDNN's are not.
+        counts = [n * height * width for n, _, height, width in outputs[2:]]
+        self._counts = dict(zip(ops.normalised, counts, strict=True)) if suffix else {}
+        self._unbiased = {name: known[name + suffix] for name in self._counts}
+
+    def _optimizer(self) -> Any:
+        spec = self._spec
+        for one in self._trained:  # scales, shifts and biases are vectors
+            one.wd_mult = float(spec.decay_norm_bias or len(one.shape) > 1)
+        return mx.optimizer.SGD(momentum=spec.momentum, wd=spec.weight_decay)
+
+    def load(self, state: State) -> None:
+        """Take over weights, statistics and momentum; all ranks load the same."""
+        self._rate, self._updates, self._unbiased_at = 1.0, state.updates, -1
+        for name, value in state.values.items():
+            if name in self._counts:
+                value = biased(value, self._counts[name], state.updates)
+            self._parameters[name].set_data(nd.array(value))
+        updater = self._trainer._updaters[0]
+        updater.states.clear()
+        for index, one in enumerate(self._trained):
+            if one.name in state.momentum:
+                updater.states[index] = nd.array(-state.momentum[one.name], ctx=self._place)
+                updater.states_synced[index] = True
+
+    def state(self) -> State:
+        """Return this rank's; its statistics are its own."""
+        values = {name: one.data().asnumpy() for name, one in self._parameters.items()}
+        for name, count in self._counts.items():
+            values[name] = unbiased(values[name], count, self._updates)
+        velocities = self._trainer._updaters[0].states
+        momentum = {
+            self._trained[index].name: velocity.asnumpy() / np.float32(-self._rate)
+            for index, velocity in velocities.items()
+            if velocity is not None
+        }
+        return State(values, momentum, self._updates)
+
+    def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
+        """Do forward, backward, mean over ranks and one update.
+
+        Nothing is waited for but the step before the last one: images of more would pile up.
+        """
+        if self._drops:  # anew for each step: a resumed run draws what an undisturbed one does
+            place = (self._spec.seed, self._spec.repeat, self._rank, self._updates)
+            mx.random.seed(derive_seed("dropout", *place) % 2**31)
+        self._use(rate)
+        with autograd.record():
+            loss = self._network(*map(self._sent, (images, labels)))
+        loss.backward()
+        self._group.add_up([one.grad() for one in self._trained])
+        self._trainer.step(self._spec.world_size)
+        self._updates += 1
+        self._under_way.append(loss)
+        if len(self._under_way) > AHEAD:
+            self._sum += self._under_way.popleft().asscalar()
+
+    def _use(self, rate: float) -> None:
+        self._rate, self._ratio = rate, rate / self._rate
+        self._trainer.set_learning_rate(rate)
+        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
+
+    def _sent(self, values: npt.NDArray[Any]) -> nd.NDArray:
+        return nd.array(values, dtype="float32").as_in_context(self._place)
+
+    def loss(self) -> float:
+        """Return the sum of the steps' mean losses since the last call."""
+        total = self._sum + sum(loss.asscalar() for loss in self._under_way)
+        self._sum = 0.0
+        self._under_way.clear()
+        return float(total)
+
+    def predict(self, images: Floats) -> Floats:
+        """Return logits (n, classes) by the running statistics, as torch keeps them."""
+        if self._unbiased_at != self._updates:
+            for name, count in self._counts.items():
+                kept = self._parameters[name].data().asnumpy()
+                self._unbiased[name].set_data(nd.array(unbiased(kept, count, self._updates)))
+            self._unbiased_at = self._updates
+        return self._predictor(self._sent(images)).asnumpy()
+
+    def settings(self) -> dict[str, float]:
+        """Return ``lr``, ``momentum`` and ``weight_decay`` of the last update, as torch counts."""
+        optimizer = self._trainer.optimizer
+        momentum = round(optimizer.momentum / self._ratio, 12)  # as it was before the product
+        return {"lr": optimizer.learning_rate, "momentum": momentum, "weight_decay": optimizer.wd}
+
+    def wait(self) -> None:
+        """Wait until all that was asked for is done."""
+        nd.waitall()
+
+    def describe(self) -> dict[str, Any]:
+        """Return threads, switches, and what carries the gradients."""
+        features = mx.runtime.Features()
+        return {
+            "threads": {
+                "compute": int(os.environ.get("OMP_NUM_THREADS", 0)),
+                "interop": int(os.environ["MXNET_CPU_WORKER_NTHREADS"]),
+            },
+            "settings": {
+                "onednn": features.is_enabled("MKLDNN"),
+                "cudnn": features.is_enabled("CUDNN"),
+                "static_alloc": True,
+                "tf32": False,
+            },
+            "communication": self._group.describe(),
+        }
+
+    def close(self) -> None:
+        """Leave the group; end what was started."""
+        self._group.close()
+
+
+class Operations:
+    """The operations of `networks.py` as symbols; see `Ops`.
+
+    Attributes
+    ----------
+    drops
+        Whether values are dropped, by random numbers.
+    names
+        Of all parameters and statistics, in the order of torch.
+    normalised
+        What each running variance is taken of, by its name.
+    """
+
+    def __init__(self, suffix: str = "") -> None:
+        self._suffix = suffix
+        self.drops = False
+        self.names: list[str] = []
+        self.normalised: dict[str, Any] = {}
+
+    def _variable(self, name: str) -> Any:
+        self.names.append(name)
+        return sym.var(name)
+
+    def conv(
+        self,
+        name: str,
+        x: Any,
+        channels: int,
+        width: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        bias: bool = False,
+    ) -> Any:
+        """Convolve; the number of `channels` follows from `x`."""
+        parameters = {"weight": self._variable(f"{name}.weight")}
+        if bias:
+            parameters["bias"] = self._variable(f"{name}.bias")
+        return sym.Convolution(
+            x,
+            **parameters,
+            no_bias=not bias,
+            num_filter=width,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            pad=(padding, padding),
+        )
+
+    def norm(self, name: str, x: Any, width: int, eps: float = 1e-5) -> Any:
+        """Normalise over the rank's own batch; MXNet keeps the biased variance."""
+        variance = f"{name}.running_var"
+        self.normalised[variance] = x
+        return sym.BatchNorm(
+            x,
+            gamma=self._variable(f"{name}.weight"),
+            beta=self._variable(f"{name}.bias"),
+            moving_mean=self._variable(f"{name}.running_mean"),
+            moving_var=self._variable(variance + self._suffix),
+            eps=eps,
+            momentum=1 - NEW_SHARE,
+            fix_gamma=False,
+        )
+
+    def linear(self, name: str, x: Any, width: int, outputs: int) -> Any:
+        """Return x W' + b; `width` follows from `x`."""
+        weight, bias = self._variable(f"{name}.weight"), self._variable(f"{name}.bias")
+        return sym.FullyConnected(x, weight=weight, bias=bias, num_hidden=outputs)
+
+    def relu(self, x: Any) -> Any:
+        """Return max(x, 0)."""
+        return sym.Activation(x, act_type="relu")
+
+    def tanh(self, x: Any) -> Any:
+        """Return tanh x."""
+        return sym.Activation(x, act_type="tanh")
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Return a + b."""
+        return a + b
+
+    def concat(self, parts: list[Any]) -> Any:
+        """Return the channels of all parts one after the other."""
+        return sym.concat(*parts, dim=1)
+
+    def max_pool(self, x: Any, kernel: int, stride: int, padding: int, ceil: bool = False) -> Any:
+        """Return the largest value of each window."""
+        return sym.Pooling(
+            x,
+            pool_type="max",
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            pad=(padding, padding),
+            pooling_convention="full" if ceil else "valid",
+        )
+
+    def global_mean(self, x: Any) -> Any:
+        """Return the mean over all pixels."""
+        return sym.flatten(sym.Pooling(x, pool_type="avg", global_pool=True))
+
+    def flatten(self, x: Any) -> Any:
+        """Return (n, channels x height x width)."""
+        return sym.flatten(x)
+
+    def halve(self, x: Any) -> Any:
+        """Take every other pixel, and as many channels of zeros more."""
+        ends = (None, None, None, None)
+        kept = sym.slice(x, begin=ends, end=ends, step=(1, 1, 2, 2))
+        return sym.concat(kept, sym.zeros_like(kept), dim=1)
+
+    def dropout(self, x: Any, rate: float) -> Any:
+        """Set a share `rate` of the values to zero in training, and scale the others up."""
+        self.drops = True
+        return sym.Dropout(x, p=rate)
+
+
+def _smoothed(logits: Any, labels: Any, spec: RunSpec) -> Any:
+    """Return the mean cross entropy as torch smooths it.
+
+    MXNet's own smoothing gives the wrong labels alone a share of it, torch's all of them.
+    """
+    logs, smoothing = sym.log_softmax(logits), spec.label_smoothing
+    own = (1 - smoothing) * sym.pick(logs, labels)
+    return -sym.mean(own + smoothing / spec.classes * sym.sum(logs, axis=1))

@@ -1,0 +1,106 @@
+"""What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core import gpus
+from ddl_core.errors import LaunchError
+from ddl_tools.frameworks.weights import Floats as Floats
+from ddl_tools.frameworks.weights import State as State
+
+Layout = Literal["NCHW", "NHWC"]
+
+
+def own_gpu(device: str, library: str, found: int, local_rank: int) -> int | None:
+    """Return which of the `found` GPUs that `library` sees is this rank's; None for the CPU.
+
+    Parameters
+    ----------
+    device
+        ``"auto"``, ``"cpu"`` or ``"cuda"``, as the run asks.
+
+    Raises
+    ------
+    LaunchError
+        If CUDA is asked for and not there, or if the library sees no GPU that the driver lists.
+    """
+    if device == "cpu":
+        return None
+    if found:  # some sites show every rank all GPUs of the node, some only its own
+        return local_rank % found
+    remedy = f"use a CUDA build of {library} (docs/libraries.md), or device 'cpu'"
+    if device == "cuda":
+        raise LaunchError(
+            f"device 'cuda' was asked for, but {library} sees no CUDA device; {remedy}"
+        )
+    if listed := gpus.count():
+        raise LaunchError(f"{library} sees no GPU, but nvidia-smi lists {listed}; {remedy}")
+    return None
+
+
+class Library(Protocol):
+    """A network and its update rule on one rank. The constructor takes ``(spec, meeting)``.
+
+    It joins the group of the run's strategy, builds the network and sets threads and arithmetic;
+    weights come by `load`.
+    """
+
+    layout: Layout
+    synchronous: bool
+    """Whether a step has ended when `step` returns: only then may steps be timed one by one."""
+    device: str
+    """``"cpu"`` or ``"cuda"``."""
+
+    def load(self, state: State) -> None:
+        """Take over weights, statistics and momentum; all ranks load the same."""
+        ...
+
+    def state(self) -> State:
+        """Return this rank's; its statistics are its own."""
+        ...
+
+    def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
+        """Do forward, backward, mean over ranks and one update; wait for nothing.
+
+        Parameters
+        ----------
+        images : (n, 3, s, s) or (n, s, s, 3)
+            In `layout`; n is the run's local batch size, in every step.
+        labels : (n,)
+        rate
+            Learning rate of the update.
+        """
+        ...
+
+    def loss(self) -> float:
+        """Return the sum of the steps' mean losses since the last call; waits for the device."""
+        ...
+
+    def predict(self, images: Floats) -> Floats:
+        """Return logits (n, classes) in float32 by the running statistics. Local.
+
+        All calls have the same n, so that nothing is compiled anew for a last batch.
+        """
+        ...
+
+    def settings(self) -> dict[str, float]:
+        """Return ``lr``, ``momentum`` and ``weight_decay`` as the last update has used them."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was given."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the record tells beside the layout.
+
+        ``threads`` (dict), ``settings`` (dict of switches in effect) and ``communication`` (dict
+        with ``library``: what carries the gradients).
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the group; end what was started."""
+        ...

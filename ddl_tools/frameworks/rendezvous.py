@@ -1,0 +1,196 @@
+"""Where the ranks of a library meet: rank 0 listens, the others connect, numbers go through it.
+
+What a run needs beside its gradients (barriers, maxima of times, counts, addresses) goes this way,
+for every library alike and exact in float64; gradients go by the library's own means.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from io import BytesIO
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_core.group import RankInfo, Reduction
+from ddl_tools.processes import TOKEN
+
+LOCAL = "127.0.0.1"
+PATIENCE_S = 600.0  # as for collectives of torch: the first waits for the slowest list of images
+REDUCTIONS: dict[Reduction, Callable[..., Any]] = {"sum": np.sum, "min": np.min, "max": np.max}
+ADDRESS = "address"
+
+
+class Meeting:
+    """One rank of a group whose ranks are connected to rank 0; see `Group`.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    folder
+        Of this start of the run: rank 0 leaves its address there, and all ranks see it.
+
+    Attributes
+    ----------
+    host
+        Address of this machine that the other ranks reach.
+
+    Raises
+    ------
+    LaunchError
+        If the others do not come within ten minutes.
+    """
+
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
+        place = RankInfo.from_environment(spec)
+        self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
+        self.host = _own_address() if spec.nodes > 1 else LOCAL
+        self._kept: list[socket.socket] = []
+        self._key = os.environ.get(TOKEN, "").encode() or b"alone"
+        self._others: list[Connection] = []
+        if self.world_size > 1:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._others = self._listen(folder) if self.rank == 0 else [self._call(folder)]
+
+    def _listen(self, folder: Path) -> list[Connection]:
+        others: dict[int, Connection] = {}
+        with Listener((self.host, 0), backlog=self.world_size, authkey=self._key) as listener:
+            # How long `accept` may take is nobody's parameter.
+            listener._listener._socket.settimeout(PATIENCE_S)  # type: ignore[attr-defined]
+            part = folder / f".{ADDRESS}"
+            address = "{}:{}".format(*listener.address)
+            part.write_text(address)
+            part.rename(folder / ADDRESS)
+            while len(others) + 1 < self.world_size:
+                try:
+                    other = listener.accept()
+                except TimeoutError:
+                    missing = sorted({*range(1, self.world_size)} - {*others})
+                    raise LaunchError(
+                        f"ranks {_some(missing)} did not come to rank 0 at {address} "
+                        f"within {PATIENCE_S:.0f} s; their own logs say why"
+                    ) from None
+                others[int(other.recv_bytes())] = other
+        return [others[rank] for rank in range(1, self.world_size)]
+
+    def _call(self, folder: Path) -> Connection:
+        until, address = time.monotonic() + PATIENCE_S, folder / ADDRESS
+        while not address.exists():
+            if time.monotonic() > until:
+                raise LaunchError(
+                    f"rank 0 did not leave its address in {folder} within {PATIENCE_S:.0f} s; its "
+                    "own log says why"
+                )
+            time.sleep(0.05)
+        host, port = address.read_text().rsplit(":", 1)
+        first = Client((host, int(port)), authkey=self._key)
+        first.send_bytes(str(self.rank).encode())
+        return first
+
+    def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
+        """Return `values` reduced over ranks, in their own type. A collective."""
+        own = np.asarray(values)
+        if self.world_size == 1:
+            return own.copy()
+        if self.rank:
+            self._send(self._others[0], 0, _packed(own))
+            return _unpacked(self._receive(self._others[0], 0))
+        whole = [own, *(_unpacked(self._receive(one, r)) for r, one in self._numbered())]
+        result = REDUCTIONS[op](whole, axis=0).astype(own.dtype)
+        for rank, one in self._numbered():
+            self._send(one, rank, _packed(result))
+        return np.asarray(result)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self.reduce(0.0)
+
+    def exchange(self, text: str) -> list[str]:
+        """Return what each rank has given, in their order. A collective."""
+        if self.world_size == 1:
+            return [text]
+        if self.rank:
+            self._send(self._others[0], 0, text.encode())
+            return self._receive(self._others[0], 0).decode().split("\0")
+        given = [text, *(self._receive(one, r).decode() for r, one in self._numbered())]
+        for rank, one in self._numbered():
+            self._send(one, rank, "\0".join(given).encode())
+        return given
+
+    def reserve(self) -> str:
+        """Return ``host:port``, a port that nobody else gets until `release`.
+
+        It is bound and never listened on, so that a server that shares ports may take it.
+        """
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind((self.host, 0))
+        self._kept.append(kept)
+        return f"{self.host}:{kept.getsockname()[1]}"
+
+    def release(self) -> None:
+        """Let the reserved ports go, just before a server that does not share takes them."""
+        for kept in self._kept:
+            kept.close()
+        self._kept = []
+
+    def close(self) -> None:
+        """Leave."""
+        self.release()
+        for one in self._others:
+            one.close()
+
+    def _numbered(self) -> list[tuple[int, Connection]]:
+        return list(enumerate(self._others, start=1))
+
+    def _send(self, other: Connection, rank: int, content: bytes) -> None:
+        try:
+            other.send_bytes(content)
+        except OSError:
+            raise _gone(rank) from None
+
+    def _receive(self, other: Connection, rank: int) -> bytes:
+        try:
+            # Not `poll` of the connection: who hangs is told by the innermost frame of each rank.
+            waiting = select.poll()
+            waiting.register(other.fileno(), select.POLLIN)
+            if not waiting.poll(1000 * PATIENCE_S):
+                raise LaunchError(
+                    f"rank {rank} sent nothing for {PATIENCE_S:.0f} s; its own log says why"
+                )
+            return other.recv_bytes()
+        except (OSError, EOFError):
+            raise _gone(rank) from None
+
+
+def _gone(rank: int) -> LaunchError:
+    return LaunchError(f"rank {rank} is gone; its own log says why")
+
+
+def _some(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
+
+
+def _packed(values: npt.NDArray[Any]) -> bytes:
+    file = BytesIO()
+    np.save(file, values, allow_pickle=False)
+    return file.getvalue()
+
+
+def _unpacked(content: bytes) -> npt.NDArray[Any]:
+    return np.asarray(np.load(BytesIO(content), allow_pickle=False))
+
+
+def _own_address() -> str:
+    """Return the address of this node on the network of ``MASTER_ADDR``, where rank 0 is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ.get("MASTER_ADDR", LOCAL), 9))  # sends nothing
+        return str(probe.getsockname()[0])

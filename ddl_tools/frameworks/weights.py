@@ -1,0 +1,92 @@
+"""The state a run starts and continues from, as every library reads and writes it: an npz file.
+
+Torch's names and layouts whatever the library, so that weights drawn in one environment are those
+of another, and files of two libraries can be compared.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core.errors import RecordError
+from ddl_core.files import cannot_write, replacing
+
+Floats = npt.NDArray[np.float32]
+
+VALUES, MOMENTUM = "values/", "momentum/"  # beginnings of names in the file
+
+
+@dataclass
+class State:
+    """What is trained, in torch's names, order and layouts: the same in all libraries.
+
+    Attributes
+    ----------
+    values
+        Parameters and running statistics by the names of torch's ``state_dict``, without its
+        counters of batches. Running variances are unbiased, as torch's are.
+    momentum
+        Torch's momentum buffer of each parameter, v of v = mu v + g + wd w; empty before the first
+        update.
+    updates
+        Updates so far: a library that keeps biased variances needs their number.
+    """
+
+    values: dict[str, Floats]
+    momentum: dict[str, Floats] = field(default_factory=dict)
+    updates: int = 0
+
+
+def save(path: Path, run_id: str, state: State, epochs_done: int = 0) -> None:
+    """Replace the file at `path`; a crash leaves the old one.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    content: dict[str, Any] = {
+        "run_id": np.array(run_id),
+        "epochs_done": np.array(epochs_done),
+        "updates": np.array(state.updates),
+        **{VALUES + name: array for name, array in state.values.items()},
+        **{MOMENTUM + name: array for name, array in state.momentum.items()},
+    }
+    try:
+        with replacing(path) as file:
+            np.savez(file, **content)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def load(path: Path, run_id: str) -> tuple[State, int]:
+    """Return what `save` has written, and the number of epochs already done.
+
+    Raises
+    ------
+    RecordError
+        If the file is missing, damaged or of another run.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            content = {name: file[name] for name in file.files}  # compared with its checksums
+        found, epochs_done = str(content["run_id"]), int(content["epochs_done"])
+        state = State(_of(content, VALUES), _of(content, MOMENTUM), updates=int(content["updates"]))
+    except Exception as error:
+        raise RecordError(
+            f"cannot read {path} ({error}); delete it, if it is there, to start the run again"
+        ) from error
+    if found != run_id:
+        raise RecordError(
+            f"{path} belongs to run {found}; delete it to start {run_id} from its beginning"
+        )
+    return state, epochs_done
+
+
+def _of(content: dict[str, Any], kind: str) -> dict[str, Floats]:
+    return {
+        name.removeprefix(kind): array for name, array in content.items() if name.startswith(kind)
+    }

@@ -1,0 +1,166 @@
+"""How the ranks of a run are started: here as forks of a process, in a SLURM job by `srun`."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_core.system import compiled
+from ddl_tools.emulation.nodes import Wiring
+from ddl_tools.launch import interpreters
+from ddl_tools.processes import import_path, inherited
+
+# Set by a job of several runs before each of them.
+BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
+
+# srun tells a rank its place in its own variables and passes all output on to its own. This gives
+# it the names that torchrun sets, and log files of its own.
+TASK = """
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
+"""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes that SLURM has granted, and the site's way to start tasks on them."""
+
+    nodes: int
+    srun: tuple[str, ...]
+    block: str | None = None  # of runs that share this start of the job
+    place: int | None = None  # of the run at work in it
+
+    @classmethod
+    def current(cls) -> "Allocation | None":
+        """Return the allocation of this process.
+
+        None outside a job, and in a job without ``DDL_SRUN``, which the job script sets: there a
+        run uses this node alone, as on a laptop.
+        """
+        srun = os.environ.get("DDL_SRUN")
+        if not srun or "SLURM_JOB_ID" not in os.environ:
+            return None
+        return cls(
+            nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
+            srun=tuple(shlex.split(srun)),
+            block=os.environ.get(BLOCK),
+            place=int(os.environ[PLACE]) if BLOCK in os.environ else None,
+        )
+
+
+@dataclass(frozen=True)
+class Command:
+    """What starts the ranks of a run.
+
+    Attributes
+    ----------
+    rank
+        Words of each rank's command.
+    ranks
+        How many of them begin on this machine.
+    step
+        Words of the job step that starts them all, inside a SLURM job; else empty.
+    wiring
+        Nodes to make for them on this machine; None: they are in none.
+    """
+
+    rank: tuple[str, ...]
+    ranks: int
+    step: tuple[str, ...] = ()
+    wiring: Wiring | None = None
+
+    def __str__(self) -> str:
+        if self.step:
+            return shlex.join(self.step)
+        nodes = f" on {self.wiring.nodes} emulated nodes" if self.wiring else ""
+        return f"{self.ranks} x {shlex.join(self.rank)}{nodes}"
+
+
+def command(
+    spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
+) -> Command:
+    """Return what starts the ranks of a run.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    worker
+        Module that each rank executes, with `run_dir` as its argument.
+    run_dir
+        The run's folder.
+    logs
+        Folder for ``*/attempt_*/RANK/stderr.log`` of each rank.
+    before
+        Words before each rank's own command: a profiler that runs it.
+
+    Raises
+    ------
+    NotInstalledError
+        If the library or the framework is not there.
+    LaunchError
+        If `srun` is not there, inside a SLURM job.
+    """
+    interpreters.require(spec.library, spec.strategy)
+    python = str(interpreters.python_of(spec.library))
+    rank = [*before, python, "-m", worker, str(run_dir)]
+    if wiring := Wiring.of(spec):
+        return Command(tuple(rank), spec.world_size, wiring=wiring)
+    allocation = Allocation.current()
+    words = step(spec, rank, logs, allocation) if allocation else []
+    return Command(tuple(rank), spec.gpus_per_node, tuple(words))
+
+
+def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run; see `words_of_step`.
+
+    Raises
+    ------
+    LaunchError
+        If `srun` is not there.
+    """
+    program = shutil.which(allocation.srun[0])
+    if program is None:
+        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
+    return [program, *words_of_step(spec, rank, logs, allocation)[1:]]
+
+
+def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
+    """Return the job step of a run, a task for each rank: a pure function.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    rank
+        Command of a rank.
+    logs
+        Folder for ``srun/attempt_0/RANK/stderr.log`` of each rank.
+    allocation
+        The job that the step is part of.
+    """
+    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * spec.gpus_per_node}"]
+    size.append(f"--ntasks-per-node={spec.gpus_per_node}")
+    task = ["sh", "-c", TASK, str(logs / "srun" / "attempt_0"), *rank]
+    return [allocation.srun[0], *size, *allocation.srun[1:], *task]
+
+
+def environment(spec: RunSpec) -> Mapping[str, str]:
+    """Return the environment of the ranks: this package importable, threads as the run says.
+
+    Whatever the shell has: torch computes with OpenMP and MKL. NumPy, with an OpenBLAS of its own,
+    has one thread, as it has in a fork of a process that loaded it so.
+    """
+    threads = str(spec.cpu_threads)
+    return {
+        **inherited(),
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": "1",
+        **compiled(),
+    }

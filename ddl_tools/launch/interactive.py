@@ -1,0 +1,363 @@
+"""Runs on engines that stay: for a notebook in which one turns a knob, looks, and turns it again.
+
+Such a run is like any other: the same worker, checks, record and files. Only its ranks are not
+started for it. Imports ipyparallel: import it when needed.
+"""
+
+import logging
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from subprocess import Popen, TimeoutExpired
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import psutil
+from ipyparallel import Cluster
+from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher
+from ipyparallel.error import IPythonError
+from traitlets import Any as AnyTrait
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_core.registry import known
+from ddl_tools import processes
+from ddl_tools.launch import commands, diagnose, engine, preflight, ranks, supervise
+from ddl_tools.launch.commands import Allocation
+from ddl_tools.launch.ranks import OnProgress
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.run import RunRecord, read_record
+
+RankState = dict[str, Any]
+OnRanks = Callable[[list[RankState]], None]
+
+START_S = 120.0
+POLL_S = 0.1
+# Fixed when the engines start, so the same for all runs on them.
+FIXED = ("nodes", "gpus_per_node", "cpu_threads")
+CONTROLLER = (
+    # Only the owner of the connection files may talk to the engines, on a shared node or network.
+    "--IPController.enable_curve=True",
+    # The controller knows an engine only after its first heartbeat, by default up to 3 s later. On
+    # a busy machine a heart may be late: an engine is watched by its process, not by this.
+    "--HeartMonitor.period=1000",
+    "--HeartMonitor.max_heartmonitor_misses=120",
+)
+_log = logging.getLogger(__name__)
+_log.setLevel(logging.CRITICAL)  # errors of the cluster are raised, with what it printed
+
+
+class _Controller(LocalControllerLauncher):
+    """Starts the controller, which ends with this process."""
+
+    def find_args(self) -> list[str]:
+        leash = [sys.executable, "-I", "-S", "-c", processes.LEASH, str(os.getpid())]
+        return [*leash, *super().find_args()]
+
+    def _log_output(self, stop_data: Any = None) -> None:
+        """Leave the log where it is: ipyparallel would read and remove it."""
+
+
+class _RankEngines(EngineLauncher):
+    """Starts an engine per rank: processes of this machine, or tasks of one step of a job."""
+
+    spec = AnyTrait()
+    token = AnyTrait()
+    processes: Sequence[Popen[bytes]] = ()  # until they are started
+
+    def start(self, n: int) -> None:
+        folder, allocation = Path(self.profile_dir), Allocation.current()
+        words = [sys.executable, "-m", engine.__name__, f"--timeout={START_S}"]
+        words.append(f"--profile-dir={folder}")
+        if allocation:
+            # By the file on the shared disk: an environment travels over the network.
+            del self.environment["IPP_CONNECTION_INFO"]
+            words.append(f"--file={self.connection_files['engine']}")
+            step = commands.step(self.spec, words, folder, allocation)
+            self.processes = [self._begin(step, diagnose.launcher_log(folder), {})]
+        else:
+            size = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
+            self.processes = [
+                self._begin(
+                    words,
+                    folder / f"rank_{rank}.log",
+                    {"RANK": rank, "LOCAL_RANK": rank, **size},
+                )
+                for rank in range(n)
+            ]
+
+    def _begin(self, words: list[str], log: Path, place: dict[str, int]) -> Popen[bytes]:
+        own = {name: str(value) for name, value in place.items()}
+        environment = {**self.environment, **own}
+        return processes.start(words, token=self.token, log=log, environment=environment)
+
+
+class Engines:
+    """One engine per rank of a run, on this machine or on the nodes of the SLURM job around it.
+
+    Engines survive a run that completes, unless it was one of Horovod or DeepSpeed, or used a
+    network or plug-in of the user's, whose code may be edited before the next run. After one that
+    fails, hangs or is interrupted they are ended at once, since one in a hung collective answers
+    nothing else. The next run gets new ones.
+
+    Parameters
+    ----------
+    spec
+        A run like those that are to come: its ranks and threads.
+
+    Raises
+    ------
+    SpecError, LaunchError, NotInstalledError
+        If the engines cannot be started here.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        preflight.check_run(spec)
+        self._spec = spec
+        self._runs = 0
+        self._cluster: Any = None
+        self._client: Any = None
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    @property
+    def places(self) -> list[dict[str, Any]]:
+        """``rank``, ``host``, ``pid`` of every engine, in order of rank; starts them if need be."""
+        self._start()
+        return self._ranks
+
+    def run(
+        self,
+        run_dir: Path | str,
+        on_progress: OnProgress | None = None,
+        on_ranks: OnRanks | None = None,
+        stall_timeout: float | None = None,
+    ) -> RunRecord:
+        """Execute a planned, failed or interrupted run on the engines; return its record.
+
+        Parameters
+        ----------
+        run_dir, on_progress, stall_timeout
+            See `ranks.run_ranks`.
+        on_ranks
+            Called several times a second with where every rank is, in order of rank: what
+            ``progress.json`` says, its own ``images_per_s``, and ``rank``, ``host``, ``pid``.
+
+        Raises
+        ------
+        LaunchError, SpecError, DataError, RecordError, NotInstalledError
+            As `ranks.run_ranks`; also if the run does not fit the engines.
+        KeyboardInterrupt
+            If this process was interrupted, once the engines are gone.
+        """
+        self._check(read_record(Path(run_dir)).spec)
+        execute = partial(self._execute, on_ranks)
+        return ranks.run_ranks(run_dir, on_progress, stall_timeout, execute)
+
+    def close(self) -> None:
+        """End everything at once: an engine in a hung collective answers no message or Ctrl-C."""
+        if self._cluster is None:
+            return
+        with processes.undisturbed():
+            cluster, self._cluster = self._cluster, None
+            if self._client is not None:
+                self._client.close()
+            started = cluster.engine_set.processes if cluster.engines else []
+            for process in started:
+                if Allocation.current():
+                    supervise.end_step(process)
+            processes.end_all(self._token)
+            for process in started:
+                with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
+                    process.wait(processes.PATIENCE_S)
+            if cluster.controller:
+                _stop_controller(cluster)
+            self._folder.cleanup()
+
+    def _start(self) -> None:
+        """Start the engines, unless they are there and whole."""
+        if self._cluster is not None and not self._broken:
+            return
+        self.close()
+        self._token, self._client = uuid.uuid4().hex, None
+        self._folder = _private_folder()
+        allocation = Allocation.current()
+        self._cluster = Cluster(
+            controller=_Controller,
+            engines=_RankEngines,
+            controller_ip="*" if allocation else "127.0.0.1",
+            controller_args=list(CONTROLLER),
+            profile_dir=self._folder.name,
+            cluster_id="",
+            cluster_file="",
+            load_profile=False,
+            shutdown_atexit=False,
+            parent=None,
+            log=_log,
+        )
+        environment = {**commands.environment(self._spec), "IPYTHONDIR": self._folder.name}
+        if not allocation:
+            environment["TMPDIR"] = self._folder.name
+        try:
+            self._cluster.start_controller_sync()
+            self._cluster.start_engines_sync(
+                self._spec.world_size, spec=self._spec, token=self._token, environment=environment
+            )
+            self._client = self._cluster.connect_client_sync(timeout=START_S)
+            self._wait(lambda: len(self._client.ids) == self._spec.world_size)
+            self._find_ranks()
+        except (OSError, RuntimeError, IPythonError) as error:  # ipyparallel's own
+            logs = sorted(Path(self._folder.name).rglob("*.log"))
+            said = "".join(diagnose.tail(log) for log in logs)
+            self.close()
+            raise LaunchError(f"the engines cannot be started: {error}{said}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_ranks(self) -> None:
+        """Ask every engine for its rank; keep views and ranks in that order."""
+        views = [self._client[number] for number in self._client.ids]
+        answers = [view.apply_async(engine.rank_info) for view in views]
+        self._wait(lambda: all(answer.ready() for answer in answers))
+        found = [(answer.get(), view) for answer, view in zip(answers, views, strict=True)]
+        found.sort(key=lambda pair: pair[0]["rank"])
+        self._ranks, self._views = [info for info, _ in found], [view for _, view in found]
+        numbers = [info["rank"] for info in self._ranks]
+        if numbers != list(range(self._spec.world_size)):
+            raise RuntimeError(f"the engines were given the ranks {numbers}")
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_S
+        while not condition():
+            if self._broken:
+                raise RuntimeError("a process ended at once")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no answer within {START_S:.0f} s")
+            time.sleep(POLL_S)
+
+    @property
+    def _broken(self) -> bool:
+        """Whether a process of the cluster has ended."""
+        engines = self._cluster.engine_set.processes
+        return self._cluster.controller.poll() is not None or any(
+            process.poll() is not None for process in engines
+        )
+
+    def _ended(self) -> list[tuple[int, int]]:
+        """Return rank and exit code of the engines that have ended badly."""
+        if Allocation.current():
+            return diagnose.ended_ranks(Path(self._folder.name))
+        codes = enumerate(process.poll() for process in self._cluster.engine_set.processes)
+        return [(rank, code) for rank, code in codes if code]
+
+    def _check(self, spec: RunSpec) -> None:
+        for unfit, reason in (
+            (spec.library != "torch", f"library = {spec.library!r}: engines compute with torch"),
+            (spec.emulated, "emulated = true: engines are in no emulated node"),
+            (spec.nsys, "nsys = true: Nsight Systems can only begin with a process"),
+        ):
+            if unfit:
+                raise LaunchError(reason, remedy="use ranks.run_ranks or `ddl run` for this run")
+        for name in FIXED:
+            wanted, given = getattr(spec, name), getattr(self._spec, name)
+            if wanted != given:
+                raise LaunchError(
+                    f"{name} = {wanted}, but these engines were started with {name} = {given}",
+                    remedy="close them, and start Engines for this run",
+                )
+
+    def _execute(
+        self,
+        on_ranks: OnRanks | None,
+        spec: RunSpec,
+        files: RunFiles,
+        logs: Path,
+        on_progress: OnProgress | None,
+        stall_timeout: float,
+    ) -> None:
+        """Let the engines execute their ranks; after `on_ranks`, see `ranks.Execute`."""
+        self._start()
+        whole = False
+        try:
+            arguments = (ranks.WORKER, str(files.directory), str(logs), self._rendezvous())
+            answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
+            ended = partial(self._look, answers, on_ranks)
+            stalled = ranks.watch(spec, ended, files, on_progress, stall_timeout)
+            cause = supervise.ask_ranks(logs, self._token, stalled) if stalled else None
+            gone = self._ended()
+            whole = not self._broken and all(answer.ready() for answer in answers)
+        finally:
+            if not whole or not _completed(files) or _one_run_per_process(spec):
+                self.close()
+        if not _completed(files):
+            raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))
+
+    def _look(self, answers: list[Any], on_ranks: OnRanks | None) -> bool:
+        """Show where the ranks are; return whether there is nothing left to wait for."""
+        done = [answer for answer in answers if answer.ready()]
+        well = [answer for answer in done if answer.successful() and answer.get() == 0]
+        if on_ranks:
+            states = [_state(*pair) for pair in zip(self._ranks, answers, strict=True)]
+            # What a rank told last may arrive later than that it has returned.
+            ends = [{"phase": "done"} if answer in well else {} for answer in answers]
+            on_ranks([state | end for state, end in zip(states, ends, strict=True)])
+        # One rank that has failed is enough: the others may wait for it for ever.
+        return self._broken or len(well) < len(done) or len(done) == len(answers)
+
+    def _rendezvous(self) -> dict[str, str]:
+        """Return where the ranks of the next run meet: a new port, the last may be in use."""
+        self._runs += 1
+        if Allocation.current():
+            port = int(os.environ["MASTER_PORT"]) + self._runs
+            return {"MASTER_ADDR": os.environ["MASTER_ADDR"], "MASTER_PORT": str(port)}
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
+
+
+def _private_folder() -> "TemporaryDirectory[str]":
+    """Return a folder of this user alone for logs and keys; in a job all nodes see it."""
+    if Allocation.current() is None:
+        return TemporaryDirectory(prefix="ddl-engines-", ignore_cleanup_errors=True)
+    root = results().root
+    root.mkdir(parents=True, exist_ok=True)
+    return TemporaryDirectory(prefix=".engines-", dir=root, ignore_cleanup_errors=True)
+
+
+def _stop_controller(cluster: Any) -> None:
+    """Let the controller end its own processes, and kill what is left of them."""
+    left = []
+    with suppress(psutil.Error):
+        left = psutil.Process(cluster.controller.pid).children(recursive=True)
+    cluster.stop_controller_sync()
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _state(info: dict[str, Any], answer: Any) -> RankState:
+    state = {**info, **answer.data}
+    if state.get("images_per_s") is not None:
+        state["images_per_s"] /= state["world_size"]
+    return state
+
+
+def _one_run_per_process(spec: RunSpec) -> bool:
+    """Say whether engines may execute no second run: it could fail, or use old code of a user."""
+    parts = (known(kind, getattr(spec, kind)) for kind in ("strategy", "loader", "model"))
+    return any(part is not None and part.one_run_per_process for part in parts)
+
+
+def _completed(files: RunFiles) -> bool:
+    return read_record(files.directory).status == "completed"

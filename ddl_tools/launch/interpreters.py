@@ -1,0 +1,126 @@
+"""The Python of a library's ranks: each library but torch has an environment of its own.
+
+``make tensorflow`` and the like build ``.venv-<library>`` in this checkout. A site that has the
+library as a module names its interpreter instead: ``DDL_PYTHON_<LIBRARY>=/path/to/python``.
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from ddl_core import registry
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.registry import LIBRARIES, STRATEGIES
+from ddl_tools.records.paths import PROJECT
+
+# What the ranks of every library import besides it: requirements/libraries/common.txt.
+COMMON = ("numpy", "pillow", "psutil", "pydantic", "pyyaml")
+PATIENCE_S = 120.0  # a first start from a parallel file system
+
+
+def python_of(library: str) -> Path:
+    """Return the interpreter of a library's ranks, without starting it.
+
+    Links are not followed: what an environment's link points to has none of its packages.
+
+    Raises
+    ------
+    LaunchError
+        If the library's variable does not name an executable file.
+    NotInstalledError
+        If the library has no environment, with what makes it.
+    """
+    if library == "torch":
+        return Path(sys.executable)
+    if named := os.environ.get(_variable(library)):
+        return _executable(library, named)
+    python = _environment(library) / "bin" / "python"
+    if not python.exists():
+        there = f"the environment {_environment(library).name}, which is not there"
+        raise _lacking(library, f"library {library!r} needs {there}")
+    return python
+
+
+def version(library: str, package: str) -> str | None:
+    """Return the version of a package where a library's ranks run, None if it is not there.
+
+    Raises
+    ------
+    LaunchError, NotInstalledError
+        As `python_of`; also if the interpreter that a variable names does not start.
+    """
+    found = metadata.distributions(name=package, path=_path(library))
+    return next((one.version for one in found), None)
+
+
+def require(library: str, strategy: str) -> None:
+    """Refuse a library or its strategy if a package is not there, before anything starts.
+
+    Raises
+    ------
+    LaunchError, NotInstalledError
+        As `version`; also if a package is missing, with what installs it.
+    """
+    if library == "torch":
+        return registry.require("strategy", strategy)
+    needed = [
+        (f"library {library!r}", LIBRARIES[library].packages),
+        *((f"library {library!r}", (name,)) for name in LIBRARIES[library].also),
+        (f"strategy {strategy!r} of library {library!r}", STRATEGIES[strategy].packages),
+        *(("every rank", (name,)) for name in COMMON),
+    ]
+    for who, packages in needed:
+        if packages and not any(version(library, package) for package in packages):
+            without = f"the package {packages[0]!r}, which {python_of(library)} does not have"
+            raise _lacking(library, f"{who} needs {without}")
+
+
+def _variable(library: str) -> str:
+    return f"DDL_PYTHON_{library.upper()}"
+
+
+def _environment(library: str) -> Path:
+    return PROJECT / f".venv-{library}"
+
+
+def _lacking(library: str, what: str) -> NotInstalledError:
+    return NotInstalledError(
+        f"{what}; run `{LIBRARIES[library].install}`, or name a Python that has it: "
+        f"{_variable(library)}=/path/to/python"
+    )
+
+
+def _executable(library: str, named: str) -> Path:
+    python = Path(named).absolute()
+    if python.is_file() and os.access(python, os.X_OK):
+        return python
+    raise LaunchError(
+        f"{_variable(library)} = {named!r} is not an executable file; set it to a Python that has "
+        f"{LIBRARIES[library].title}, or unset it and run `{LIBRARIES[library].install}`"
+    )
+
+
+def _path(library: str) -> list[str]:
+    """Return where a library's interpreter looks for packages."""
+    if library == "torch":
+        return sys.path
+    python = python_of(library)
+    if os.environ.get(_variable(library)):
+        return _asked(python)
+    return [str(place) for place in _environment(library).glob("lib/python*/site-packages")]
+
+
+@cache
+def _asked(python: Path) -> list[str]:
+    """Ask an interpreter that this checkout has not made: its packages may lie anywhere."""
+    code = "import sys; print(*sys.path[1:], sep='\\n')"
+    try:
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"{python} does not start as a Python: {error}") from error
+    return done.stdout.splitlines()

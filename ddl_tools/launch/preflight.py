@@ -1,0 +1,159 @@
+"""What can be known before anything starts: is there room, data, and a core for every rank."""
+
+import os
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddl_core import gpus
+from ddl_core.config import RunSpec
+from ddl_core.data.shards import shards_folder, shards_in
+from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
+from ddl_core.files import cannot_write
+from ddl_core.system import caches
+from ddl_tools.datasets import PUBLIC_SETS
+from ddl_tools.emulation import nodes
+from ddl_tools.launch.commands import Allocation
+from ddl_tools.records.provenance import available_cores
+
+# Two checkpoints of the largest model (one being written) are 1 GB.
+MIN_FREE_BYTES = 1_000_000_000
+
+
+def check_run(spec: RunSpec) -> None:
+    """Check that this machine, or the SLURM job around this process, can start the ranks of a run.
+
+    Raises
+    ------
+    SpecError
+        If the run needs more machines, GPUs, cores or images than there are.
+    NotInstalledError
+        If torch is not installed, or no C compiler for a run with `compile`.
+    LaunchError
+        If the folder for caches is not this user's alone, or a cluster cannot be emulated here.
+    """
+    if find_spec("torch") is None:
+        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
+    _check_compiler(spec)
+    caches()
+    allocation = Allocation.current()
+    if spec.emulated:
+        nodes.check_support()  # its ranks share whatever cores there are
+    elif allocation:
+        _check_nodes(spec, allocation)
+    else:
+        if spec.nodes > 1:
+            raise SpecError(
+                f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
+                "to 1, or submit the study to SLURM with `ddl study submit`"
+            )
+        _check_ranks(spec, gpus.count() if spec.device != "cpu" else 0)
+    check_batch(spec)
+
+
+def _check_compiler(spec: RunSpec) -> None:
+    """Check what torch.compile needs while a run goes on: what it makes is compiled on the spot."""
+    names = [os.environ.get("CC", ""), "cc", "gcc"]
+    if spec.compile and not any(name and shutil.which(name) for name in names):
+        raise NotInstalledError(
+            "compile = true, but this machine has no C compiler (neither cc nor gcc in PATH, nor "
+            "what CC names), which torch.compile calls while the run goes on; load or install "
+            "one where the ranks run, or set compile to false"
+        )
+
+
+def check_batch(spec: RunSpec) -> None:
+    """Check that one optimiser step has images enough.
+
+    Raises
+    ------
+    SpecError
+        If it has not.
+    """
+    if spec.train_images and spec.global_batch_size > spec.train_images:
+        raise SpecError(
+            f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
+            f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
+            f"larger than train_images = {spec.train_images}; make one of them fit"
+        )
+
+
+def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:
+    """Check the nodes only: their GPUs and cores were asked for, and granted, with the job."""
+    if spec.nodes > allocation.nodes:
+        raise SpecError(
+            f"nodes = {spec.nodes}, but this SLURM job has {allocation.nodes}; "
+            "submit the run with `ddl study submit`, or set nodes to fewer"
+        )
+
+
+def _check_ranks(spec: RunSpec, found: int) -> None:
+    ranks = spec.gpus_per_node
+    if spec.device == "cuda" and found == 0:
+        raise SpecError("device = 'cuda', but no GPU is visible here; choose 'cpu' or 'auto'")
+    if found:
+        if ranks > found:
+            raise SpecError(
+                f"gpus_per_node = {ranks}, but this machine shows {found} GPU(s); "
+                f"use at most {found}, or device 'cpu'"
+            )
+    elif ranks > available_cores():
+        raise SpecError(
+            f"gpus_per_node = {ranks}, but this process may use {available_cores()} core(s); "
+            f"ranks that share a core measure nothing: use at most {available_cores()}"
+        )
+
+
+def check_data(folder: Path, data_format: str) -> None:
+    """Check that `folder` looks like images in `data_format` and may be read.
+
+    Raises
+    ------
+    DataError
+        Saying how to get the data.
+    """
+    made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
+    what = "it" if folder.name in PUBLIC_SETS else "a sample set"
+    remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist; {remedy}")
+    parts = [folder, folder / "train", folder / "val"]
+    if data_format == "tfrecord":
+        parts = [shards_folder(folder)]
+    for part in parts:
+        try:
+            next(part.iterdir(), None)
+        except OSError as error:
+            raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
+    if data_format == "tfrecord" and not shards_in(parts[0], "train"):
+        raise DataError(
+            f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
+            f"with `ddl data convert {folder}`, or leave data_format out"
+        )
+
+
+def check_room(folder: Path) -> None:
+    """Check that files can be made below `folder`, which need not exist, and that disk is left.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be written.
+    LaunchError
+        If too little disk is left.
+    """
+    try:
+        present = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryFile(dir=present) as probe:
+            probe.write(b"0")
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    free = shutil.disk_usage(present).free
+    if free < MIN_FREE_BYTES:
+        raise LaunchError(
+            f"{free / 1e6:.0f} MB are free on the disk of {folder}",
+            remedy=f"a run may need {MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another "
+            "place with --results DIR",
+            category="disk",
+        )

@@ -1,0 +1,248 @@
+"""Start the ranks of one run, watch them, and leave a record that tells how they ended.
+
+Whatever happens (a rank is killed, raises or hangs, none can be started, the caller is
+interrupted) no process is left behind and ``run.json`` says why.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DDLError, LaunchError
+from ddl_tools import processes
+from ddl_tools.launch import commands, diagnose, measuring, nsys, preflight, supervise
+from ddl_tools.launch.commands import Allocation, environment
+from ddl_tools.records.ledger import INTERRUPTED, complete_text, exclusive, finish_run
+from ddl_tools.records.paths import RunFiles, locate
+from ddl_tools.records.progress import WAITING, Standing, read_progress
+from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record
+from ddl_tools.records.storage import now
+
+WORKER = "ddl_tools.rank.worker"
+PROBE_WORKER = "ddl_tools.doctor.probe"
+POLL_S = 0.25
+STALL_TIMEOUT_S = 300.0
+# Until the first step. Longer than what may end it with a better message: a collective's time-out.
+SETUP_TIMEOUT_S = 1200.0
+PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
+# A rank may hang at its end after correct training. Nothing of the result is outstanding once the
+# record says completed.
+EXIT_GRACE_S = 20.0
+
+
+OnProgress = Callable[[Standing], None]
+Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
+"""Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
+
+
+def run_ranks(
+    run_dir: Path | str,
+    on_progress: OnProgress | None = None,
+    stall_timeout: float | None = None,
+    execute: Execute | None = None,
+) -> RunRecord:
+    """Execute a planned, failed or interrupted run; return its completed record.
+
+    Parameters
+    ----------
+    run_dir
+        Folder with the run's ``run.json``.
+    on_progress
+        Called with every new content of ``progress.json``, about once a second.
+    stall_timeout
+        Seconds without a new ``progress.json`` after which a run that makes steps counts as
+        hanging; by default the environment variable ``DDL_STALL_TIMEOUT``, else 300. Before its
+        first step, and that of its first evaluation: ``DDL_SETUP_TIMEOUT``, else 1200 at least. Of
+        a probe: ``DDL_SETUP_TIMEOUT``, else 300.
+    execute
+        How the ranks are executed; by default as processes of their own, by the run's launcher.
+
+    Raises
+    ------
+    LaunchError
+        If the run failed: then the record says why. Also, leaving the record alone, if the run is
+        complete or another process executes it.
+    SpecError, DataError, RecordError, NotInstalledError
+        If it could not be started.
+    KeyboardInterrupt
+        If this process was interrupted or told to end, once all ranks are gone.
+    """
+    directory = Path(run_dir).resolve()
+    files = RunFiles(directory)
+    read_record(directory)
+    limit = stall_timeout or float(os.environ.get("DDL_STALL_TIMEOUT") or STALL_TIMEOUT_S)
+    name = f"run {directory.name}"
+    with processes.stoppable(), measuring.alone(name), exclusive(files.lock, name):
+        record = read_record(directory)
+        if record.status == "completed":
+            raise LaunchError(complete_text(record, directory))
+        with _recorded(directory):
+            _check(record, directory)
+            logs = _begin(record, files)
+            (execute or _execute)(record.spec, files, logs, on_progress, limit)
+        return read_record(directory)
+
+
+def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
+    """Return what starts the ranks of a run."""
+    worker = PROBE_WORKER if spec.work == "probe" else WORKER
+    return commands.command(spec, worker, run_dir, logs, before=nsys.words(spec, logs))
+
+
+def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
+    """Return how long a stage of set-up may take; never less than steps may by default."""
+    if given := os.environ.get("DDL_SETUP_TIMEOUT"):
+        return float(given)
+    return PROBE_TIMEOUT_S if spec.work == "probe" else max(SETUP_TIMEOUT_S, stall_timeout)
+
+
+def _check(record: RunRecord, directory: Path) -> None:
+    preflight.check_room(directory)
+    if record.spec.work == "probe":
+        return  # what else is wrong, its ranks are to find
+    preflight.check_run(record.spec)
+    if record.data_dir is not None:
+        preflight.check_data(locate(record.data_dir), record.spec.data_format)
+
+
+def _begin(record: RunRecord, files: RunFiles) -> Path:
+    """Open a new attempt in the record; return the folder of its logs."""
+    files.error.unlink(missing_ok=True)
+    files.progress.unlink(missing_ok=True)
+    gone = Failure(kind=INTERRUPTED, message="its process was gone", category="killed")
+    record.close_attempts(gone, ended_utc=None)
+    logs = files.attempt(len(record.attempts))
+    job = Allocation.current()
+    record.attempts.append(
+        Attempt(started_utc=now(), block=job and job.block, place=job and job.place)
+    )
+    record.status, record.error = "running", None
+    record.job_id = os.environ.get("SLURM_JOB_ID") if job else None
+    write_record(files.directory, record)
+    return logs
+
+
+def _execute(
+    spec: RunSpec,
+    files: RunFiles,
+    logs: Path,
+    on_progress: OnProgress | None,
+    stall_timeout: float,
+) -> None:
+    """Let processes of their own execute the ranks; see `Execute`."""
+    nsys.make_folder(spec, logs)
+    _draw_weights(spec, files)
+    oom_kills = processes.oom_kills()
+    cause, exit_code = supervise.execute(
+        command(spec, files.directory, logs),
+        logs,
+        environment(spec),
+        lambda launcher: watch(
+            spec, partial(_has_ended, launcher), files, on_progress, stall_timeout
+        ),
+    )
+    if read_record(files.directory).status == "completed":
+        return
+    oom_kills = processes.oom_kills() - oom_kills
+    raise Failed(cause or diagnose.diagnose(files, logs, exit_code, oom_kills))
+
+
+def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
+    """Let torch draw the weights of a run of another library, so that all begin with the same."""
+    if spec.library == "torch" or files.initial.exists():
+        return
+    command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(files.directory)]
+    done = subprocess.run(command, env=environment(spec), capture_output=True, text=True)
+    if done.returncode:
+        text = f"torch could not draw the initial weights: {done.stderr.strip()[-500:]}"
+        raise Failed(Failure.of("NotStarted", text))
+
+
+def _has_ended(launcher: supervise.Launcher) -> bool:
+    return launcher.poll() is not None
+
+
+def watch(
+    spec: RunSpec,
+    ended: Callable[[], bool],
+    files: RunFiles,
+    on_progress: OnProgress | None,
+    stall_timeout: float,
+) -> str | None:
+    """Return when the ranks have ended; if they make no progress any more, return a text on that.
+
+    `ended` is asked several times a second.
+    """
+    seen, since, progress = _changed(files.progress), time.monotonic(), None
+    setup_timeout = setup_limit_s(spec, stall_timeout)
+    grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
+    while not ended():
+        time.sleep(POLL_S)
+        latest = _changed(files.progress)
+        if latest != seen:
+            seen, since = latest, time.monotonic()
+            progress = read_progress(files.directory)
+            if progress and on_progress:
+                on_progress(progress)
+        if progress and progress["phase"] == WAITING:
+            since = time.monotonic()  # other arms measure: it is not to move, nor to be looked at
+        waited = time.monotonic() - since
+        if waited > grace and read_record(files.directory).status == "completed":
+            return None
+        preparing = progress is None or progress.get("stage") is not None
+        if waited > (setup_timeout if preparing else stall_timeout):
+            return _stall_text(progress, waited, preparing)
+    return None
+
+
+def _changed(path: Path) -> int | None:
+    """Return when a file was last replaced, nanoseconds; None where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _stall_text(progress: Standing | None, seconds: float, preparing: bool) -> str:
+    where = f"in phase {progress['phase']}, epoch {progress['epoch']}" if progress else "at start"
+    if progress and progress.get("stage"):
+        where += f", {progress['stage']}"
+    variable = "DDL_SETUP_TIMEOUT" if preparing else "DDL_STALL_TIMEOUT"
+    return (
+        f"no progress for {seconds:.0f} s ({where}): the ranks were ended; if such a pause is "
+        f"expected, set {variable} to more seconds"
+    )
+
+
+class Failed(LaunchError):
+    """A failure that is to be recorded."""
+
+    def __init__(self, cause: Failure) -> None:
+        super().__init__(f"{cause.kind}: {cause.message}")
+        self.cause = cause
+
+
+@contextmanager
+def _recorded(directory: Path) -> Iterator[None]:
+    """Write into the record how the block failed, then let the error go on."""
+    try:
+        yield
+    except Failed as error:
+        finish_run(directory, error.cause)
+        raise LaunchError(f"run {directory.name} failed: {error}") from None
+    except DDLError as error:
+        finish_run(directory, Failure.of_error(error))
+        raise
+    except KeyboardInterrupt as error:
+        with processes.undisturbed():
+            # A job stops its run likewise, at the notice of its time limit.
+            others = "the user or its job" if Allocation.current() else "the user"
+            cause = f"stopped by {str(error) or others} before its end"
+            finish_run(directory, Failure.of(INTERRUPTED, cause))
+        raise

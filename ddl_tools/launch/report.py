@@ -1,0 +1,188 @@
+"""A report that can be sent: the notebooks that show results, executed, as a folder of plain HTML.
+
+Pictures are inside the pages, which load nothing from elsewhere and need no JavaScript.
+"""
+
+import base64
+import shutil
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tqdm import tqdm
+
+from ddl_core.errors import RecordError
+from ddl_core.files import cannot_write
+from ddl_tools.launch.notebook import execute
+from ddl_tools.records.ledger import find_study, study_folders
+from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
+from ddl_tools.records.run import RunRecord, read_record
+
+SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
+INDEX = "index.html"
+MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
+ANSWERS = ("comparison",)  # figures that answer a question, best first
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+
+
+class Page(NamedTuple):
+    """A link of the index."""
+
+    title: str
+    path: str  # from the report's folder
+
+
+class Study(NamedTuple):
+    """What the index tells of a study: question, facts, figure, table, lab books of its runs."""
+
+    name: str
+    question: str
+    facts: list[str]
+    figure: str  # as an address with its content; empty where none is drawn
+    table: Page | None
+    lab_books: list[Page]
+
+
+def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
+    """Execute the notebooks on the records of `tree`; return the index of their pages in `folder`.
+
+    An older report there is replaced once the new one is whole. Anything else is left alone: a
+    folder that holds a file which no report wrote is refused.
+
+    Raises
+    ------
+    LaunchError
+        If a notebook fails.
+    RecordError
+        If there is no such tree, `folder` holds something else, or cannot be written.
+    """
+    if not tree.studies():
+        raise RecordError(
+            f"there are no runs in {tree.runs}; name a folder of results that holds runs/, or "
+            "measure something first: ddl study run laptop"
+        )
+    try:
+        _require_report(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".report-") as place:
+            made = Path(place) / folder.name
+            made.mkdir()
+            _write_pages(tree, made, progress)
+            written = sorted(str(one.relative_to(made)) for one in _files(made))
+            (made / MARKER).write_text("\n".join([*written, ""]), encoding="utf-8")
+            _require_report(folder)  # writing took minutes
+            if folder.exists():
+                shutil.rmtree(folder)
+            made.rename(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    return folder / INDEX
+
+
+def _require_report(folder: Path) -> None:
+    """Refuse a folder that holds a file which no report wrote."""
+    if not folder.exists():
+        return
+    marker = folder / MARKER
+    own = marker.read_text(encoding="utf-8").splitlines() if marker.is_file() else []
+    known = {marker, *(folder / name for name in own)}
+    if foreign := sorted(_files(folder) - known):
+        raise RecordError(
+            f"{folder} holds {foreign[0].relative_to(folder)}, which no `ddl report` wrote; a "
+            "report replaces only a report: name another folder with --to, or move that away"
+        )
+
+
+def _files(folder: Path) -> set[Path]:
+    """Return all that is in a folder and below, but folders."""
+    return {one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir()}
+
+
+def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
+    own = {} if tree.root == committed().root else {"results": str(tree.root)}
+    pages = []
+    notebooks = sorted(NOTEBOOKS.glob(SHOWING))
+    for notebook in tqdm(notebooks, desc="report", unit="notebook", disable=not progress):
+        executed = folder / notebook.name
+        execute(notebook, executed, own)
+        pages.append(_write_page(executed, folder / f"{notebook.stem}.html", folder))
+        executed.unlink()
+    studies = [_of_study(tree, study, folder) for study in tree.studies()]
+    _fill(folder / INDEX, title="", up="", body="", pages=pages, studies=studies)
+
+
+def _of_study(tree: Tree, study: str, folder: Path) -> Study:
+    """Copy the table of a study and write its lab books."""
+    table = tree.tables / f"{study}.csv"
+    if table.is_file():
+        (folder / "tables").mkdir(exist_ok=True)
+        shutil.copyfile(table, folder / "tables" / table.name)
+    books = []
+    for run in map(RunFiles, tree.run_folders(study)):
+        if run.notebook.is_file():
+            target = folder / "lab_books" / study / f"{run.directory.name}.html"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            book = _write_page(run.notebook, target, folder, code=True)
+            books.append(book._replace(title=run.directory.name))
+    linked = Page(table.name, f"tables/{table.name}") if table.is_file() else None
+    question = find_study(study, tree)
+    figures = [tree.figures / study / f"{name}.png" for name in ANSWERS]
+    drawn = next((path for path in figures if path.is_file()), None)
+    content = base64.b64encode(drawn.read_bytes()).decode() if drawn else ""
+    figure = f"data:image/png;base64,{content}" if drawn else ""
+    return Study(
+        study, question.question if question else "", _facts(study, tree), figure, linked, books
+    )
+
+
+def _facts(study: str, tree: Tree) -> list[str]:
+    """Return how many runs there are, when and where they were made, and by which commit."""
+    records: list[RunRecord] = []
+    for folder in study_folders(study, tree):
+        with suppress(RecordError):  # the pages name what cannot be read
+            records.append(read_record(folder))
+    by_state = Counter(one.status for one in records)
+    days = sorted(one.started_utc[:10] for record in records for one in record.attempts)
+    systems = [record.system or {} for record in records if record.system]
+    machines = {f"{one.get('accelerator') or one.get('cpu')}" for one in systems}
+    commits = {
+        f"{(one.provenance or {}).get('git_commit')}"[:8] for one in records if one.provenance
+    }
+    told = {
+        "runs": ", ".join(f"{number} {state}" for state, number in sorted(by_state.items())),
+        "measured": " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
+        "machine": ", ".join(sorted(machines)),
+        "commit": ", ".join(sorted(commits)),
+        "records": portable(tree.study(study)),
+    }
+    return [f"{name}: {text}" for name, text in told.items() if text]
+
+
+def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:
+    """Write an executed notebook as HTML; without `code`, what its cells show alone."""
+    from nbconvert import HTMLExporter
+
+    content = nbformat.read(notebook, as_version=4)
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=not code,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(content)
+    title = content.cells[0].source.partition("\n")[0].lstrip("# ")
+    path = target.relative_to(folder)
+    _fill(target, title=title, up="../" * (len(path.parts) - 1), body=body, pages=[], studies=[])
+    return Page(title, str(path))
+
+
+def _fill(target: Path, **values: Any) -> None:
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent), undefined=StrictUndefined, autoescape=True
+    )
+    text = templates.get_template(TEMPLATE.name).render(index=INDEX, **values)
+    target.write_text(text, encoding="utf-8")

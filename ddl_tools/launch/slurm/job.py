@@ -1,0 +1,159 @@
+"""What a SLURM job executes on its first node: one run, or the runs of a block in turn.
+
+``python -m ddl_tools.launch.slurm.job RUN_DIR...``
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ddl_core.errors import STOPPED, DDLError
+from ddl_core.system import die_with_parent
+from ddl_tools.launch.commands import BLOCK, PLACE
+from ddl_tools.launch.local import run_one
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.processes import stoppable, undisturbed
+from ddl_tools.records.ledger import INTERRUPTED, finish_idle_run, finish_run
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import Failure, RunRecord, read_record
+
+NOTICE = signal.SIGUSR1  # the script passes the notice of the time limit on
+GOES_ON = "stopped at the notice of its time limit; it goes on from its last checkpoint"
+NO_HEADWAY = (
+    "stopped at the notice of its time limit, before the first checkpoint of this start: it would "
+    "never get further; give it more with --time, or fewer images per epoch (and checkpoint_every "
+    "= 1, if that is not so)"
+)
+LATE = (
+    "stopped at the notice of its block's time limit, before its first checkpoint; the next start "
+    "of the block gives it more time"
+)
+NO_TURN = "its job was stopped before its turn in the block"
+
+
+def main(arguments: list[str]) -> int:
+    """Execute runs through their notebooks, one after the other; return the exit status.
+
+    A run that fails stops no other: the status then is 1 once all have ended. It is `STOPPED` if
+    the job was told to stop and something is left that may go on.
+    """
+    if not arguments:
+        sys.stderr.write("usage: python -m ddl_tools.launch.slurm.job RUN_DIR...\n")
+        return 2
+    block = [Path(one) for one in arguments]
+    try:
+        todo = _left(block)
+        before = _headway(todo[0]) if todo else None
+    except DDLError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+    turn, status = 0, 0
+    try:
+        with stoppable(NOTICE):
+            for turn in range(len(todo)):
+                if len(block) > 1:
+                    _tell_place(block.index(todo[turn]))
+                status = max(status, _execute(todo[turn]))
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("stopped\n")
+        with undisturbed():
+            later, noticed = todo[turn + 1 :], str(stop) == NOTICE.name
+            for run_dir in later:
+                _say_no_turn(run_dir, noticed)
+            if not noticed:
+                return STOPPED
+            ended = _at_limit(todo[turn], None if turn else before)
+            return STOPPED if later else max(status, ended)
+    return status
+
+
+def _left(block: list[Path]) -> list[Path]:
+    """Return the runs that a job has to execute, in their order.
+
+    What is complete is not run again. What failed is, as SLURM may have started the job again since
+    a node broke; but not after the notice of the time limit, which fails nothing.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be read.
+    """
+    records = {one: read_record(one) for one in block}
+    todo = [one for one in block if records[one].status != "completed"]
+    if any(_was_noticed(record) for record in records.values()):
+        todo = [one for one in todo if _may_go_on(records[one])]
+    return todo
+
+
+def _was_noticed(record: RunRecord) -> bool:
+    error = record.error
+    return error is not None and (error.kind, error.category) == (INTERRUPTED, "time_limit")
+
+
+def _may_go_on(record: RunRecord) -> bool:
+    return record.error is None or record.error.kind == INTERRUPTED
+
+
+def _tell_place(place: int) -> None:
+    """Tell the run that is next, for its record, in which start of which job it is, and where."""
+    job, number = os.environ.get("SLURM_JOB_NAME"), os.environ.get("SLURM_JOB_ID")
+    # Started again, a job may have other nodes: that is another block.
+    os.environ[BLOCK] = f"{job}-job{number}.{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+    os.environ[PLACE] = str(place)
+
+
+def _execute(run_dir: Path) -> int:
+    try:
+        # A probe has nothing that a notebook could show.
+        probe = read_record(run_dir).spec.work == "probe"
+        record = run_ranks(run_dir) if probe else run_one(run_dir)
+    except DDLError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+    sys.stderr.write(f"{record.run_id}: {record.status}\n")
+    return 0
+
+
+def _headway(run_dir: Path) -> tuple[int, int]:
+    """Return the starts of a run, and when its checkpoint was written."""
+    files = RunFiles(run_dir)
+    kept = [path.stat().st_mtime_ns for path in (files.checkpoint, files.state) if path.exists()]
+    return len(read_record(run_dir).attempts), max(kept, default=0)
+
+
+def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:
+    """Let the record say that it was the time limit; return `STOPPED` if the run may go on.
+
+    `before` is its headway at the start of the job, None if that began with another run.
+    """
+    record = read_record(run_dir)
+    if record.status == "completed":
+        return 0
+    if record.error and record.error.kind != INTERRUPTED:
+        return 1
+    starts, written = _headway(run_dir)
+    stuck = before is not None and starts > before[0] and written == before[1]
+    goes_on = GOES_ON if written or before else LATE
+    kind, text = ("TimeLimit", NO_HEADWAY) if stuck else (INTERRUPTED, goes_on)
+    finish_run(run_dir, Failure(kind=kind, message=text, category="time_limit"), restate=True)
+    return 1 if stuck else STOPPED
+
+
+def _say_no_turn(run_dir: Path, noticed: bool) -> None:
+    """Let the record of a run whose turn has not come say that its job was stopped."""
+    category = "time_limit" if noticed else "cancelled"
+    cause = Failure(kind=INTERRUPTED, message=NO_TURN, category=category)
+    with suppress(DDLError):  # it is at work elsewhere
+        finish_idle_run(
+            run_dir,
+            os.environ.get("SLURM_JOB_ID"),
+            lambda record: cause if record.status == "submitted" else None,
+        )
+
+
+if __name__ == "__main__":
+    # SLURM may end a script and not what it started; the run would go on without its nodes.
+    die_with_parent(number=signal.SIGTERM)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,285 @@
+"""The text that `sbatch` gets: a pure function of runs, a site and what was asked for."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+from ddl_core.system import CACHES
+from ddl_tools.launch.slurm.site import Site, clock, seconds
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.paths import SITES, RunFiles
+
+USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
+TEMPLATE = "job.sh.j2"
+NAME = re.compile(r"[\w.,@/-]+")
+# A line break ends an #SBATCH line, and what follows would be a line of its own.
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+
+
+def job_name(study: str, specs: Sequence[RunSpec]) -> str:
+    """Return what the job of some runs of a study is called: a run alone, or a block."""
+    return f"ddl-{specs[0].run_id if len(specs) == 1 else block_name(study, specs[0])}"
+
+
+def block_name(study: str, spec: RunSpec) -> str:
+    """Return what the block is called that a run may be part of: its study, size and repeat."""
+    work = "" if spec.work == "train" else f"-{spec.work}"
+    return f"{study}-{spec.nodes}x{spec.gpus_per_node}{work}-r{spec.repeat}"
+
+
+def may_be_of(job: str, item: Entry) -> bool:
+    """Say whether a job of this name may be that of a run, alone or in its block."""
+    study = item.directory.parent.name
+    return job in (job_name(study, [item.spec]), f"ddl-{block_name(study, item.spec)}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about all jobs of a study; None: as the site says."""
+
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+
+    def limit_s(self, site: Site, runs: int = 1) -> int:
+        """Return the time limit of a job: what was asked for, else the sum of its runs' limits."""
+        return seconds(self.time) if self.time else runs * seconds(site.time)
+
+    def check(self, site: Site) -> None:
+        """Check the options against a site.
+
+        Raises
+        ------
+        SpecError
+            If a needed account is missing, or a value is not what `sbatch` takes.
+        """
+        if site.account_needed and not self.account:
+            raise SpecError("this site bills jobs to a project; name it with --account PROJECT")
+        for option, value in (("account", self.account), ("partition", self.partition)):
+            if value is not None and not NAME.fullmatch(value):
+                raise SpecError(
+                    f"{option} = {value!r}: letters, digits and _ . , @ / - are allowed"
+                )
+        if self.limit_s(site) <= site.signal_s:
+            raise SpecError(
+                f"time = {self.time or site.time!r}: a job is told to stop {site.signal_s} s "
+                "before its limit (signal_s of the site); ask for more time than that"
+            )
+
+    def check_length(self, site: Site, name: str, runs: int) -> None:
+        """Check that a job of so many runs may last as long as it asks for.
+
+        Raises
+        ------
+        SpecError
+            If that is more than the site's partition grants.
+        """
+        limit_s = self.limit_s(site, runs)
+        if self.partition not in (None, site.partition) or site.time_max is None:
+            return  # not known of another partition: sbatch has the word
+        if limit_s > seconds(site.time_max):
+            of = "" if self.time or runs == 1 else f" ({runs} runs of {site.time} each)"
+            apart = "" if runs == 1 else ", or submit each run as a job of its own with --by run"
+            raise SpecError(
+                f"{name} asks for {clock(limit_s)}{of}, but a job of this site may last "
+                f"{site.time_max} (time_max); give it no more with --time {site.time_max}: what is "
+                f"then left goes on when the study is submitted again{apart}"
+            )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job finds what it runs, this project and Python on the shared file system."""
+
+    run_dirs: tuple[Path, ...]  # in running order; the first one has the job's log
+    project: Path
+    python: str
+
+    def check(self) -> None:
+        """Check that the paths can stand in a script.
+
+        Raises
+        ------
+        SpecError
+            If one has a line break or another control character.
+        """
+        for what, path in (("project", self.project), ("Python", self.python),
+                           *(("folder of the run", one) for one in self.run_dirs)):  # fmt: skip
+            if found := CONTROL.search(str(path)):
+                raise SpecError(
+                    f"the {what} is at {str(path)!r}: a job's script cannot name a path with "
+                    f"{found[0]!r} in it; rename that folder, or choose another place (of results: "
+                    "--results DIR or DDL_RESULTS)"
+                )
+
+
+def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place) -> str:
+    """Return the script of a job that executes one run or, one after the other, those of a block.
+
+    Raises
+    ------
+    SpecError
+        If a run, the options or their time do not fit the site, or a path cannot stand in it.
+    """
+    options.check(site)
+    place.check()
+    for spec in specs:
+        site.check(spec)
+    name = job_name(place.run_dirs[0].parent.name, specs)
+    options.check_length(site, name, len(specs))
+    return template(TEMPLATE).render(
+        # They need the same nodes; what one of them needs to use MPI hinders no other.
+        **surroundings(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
+        directives=_directives(name, specs, site, options, place),
+        python=shlex.quote(place.python),
+        run_dirs=[shlex.quote(str(one)) for one in place.run_dirs],
+        requeues=requeues(specs, site),
+    )
+
+
+def template(name: str) -> Template:
+    """Return a template of ``slurm/``."""
+    environment = Environment(
+        loader=FileSystemLoader(SITES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # a shell script, not a web page
+    )
+    return environment.get_template(name)
+
+
+def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
+    """Return what a site needs around any run: modules, variables, and how ranks are started."""
+    return {
+        "modules": site.modules,
+        "environment": _variables(site, project),
+        "setup": site.setup,
+        "srun": shlex.quote(shlex.join(srun(spec, site))),
+        "master_address": site.master_address,
+        "master_suffix": site.master_suffix,
+    }
+
+
+def requeues(specs: Sequence[RunSpec], site: Site) -> int:
+    """Return how often a job may go on after its time limit.
+
+    A run alone never without checkpoints; what a block has completed stays.
+    """
+    return site.requeues if len(specs) > 1 or specs[0].checkpoint_every else 0
+
+
+def _directives(
+    name: str, specs: Sequence[RunSpec], site: Site, options: Options, place: Place
+) -> list[str]:
+    spec = specs[0]
+    # A % would be a placeholder to sbatch.
+    log = str(RunFiles(place.run_dirs[0]).logs).replace("%", "%%") + "/slurm-%j.log"
+    values = {
+        "job-name": name,
+        "output": shlex.quote(log),
+        "open-mode": "append",
+        "chdir": shlex.quote(str(place.project)),
+        "account": options.account,
+        "partition": options.partition or site.partition,
+        "constraint": site.constraint,
+        "qos": site.qos,
+        "time": clock(options.limit_s(site, len(specs))),
+        "nodes": spec.machines,
+        # Emulated ranks share the cores that there are.
+        "ntasks-per-node": 1 if spec.emulated else spec.gpus_per_node,
+        "cpus-per-task": site.cpus_per_rank,
+        **_gpus(spec, site),
+        "mem": site.memory,
+        "signal": f"B:USR1@{site.signal_s}",
+    }
+    flags = ["--requeue" if requeues(specs, site) else "--no-requeue"]
+    flags += ["--exclusive"] if site.exclusive else []
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [*given, *flags, *site.sbatch_lines]
+
+
+def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:
+    if not site.wants_gpus(spec):
+        return {}
+    number = spec.gpus_per_node
+    requests: dict[str, dict[str, str | int]] = {
+        "gres": {"gres": f"gpu:{number}"},
+        "gres_typed": {"gres": f"gpu:{site.gpu_type}:{number}"},
+        "gpus_per_node": {"gpus-per-node": number},
+        "gpus_per_task": {},  # the whole node is granted; the step divides it
+    }
+    return requests[site.gpu_request]
+
+
+def _variables(site: Site, project: Path) -> dict[str, str]:
+    """Return what the job exports: what the site says may be more, and has the last word."""
+    caches = site.caches
+    found = {
+        "USER": USER,
+        "PYTHONPATH": f"{_in_quotes(project)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        CACHES: caches,
+        "XDG_CACHE_HOME": caches,
+        "MPLCONFIGDIR": f"{caches}/matplotlib",
+        "TORCH_HOME": f"{caches}/torch",
+        "TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions",
+        "TRITON_CACHE_DIR": f"{caches}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/torchinductor",
+    }
+    if site.nccl_interface:
+        found["NCCL_SOCKET_IFNAME"] = site.nccl_interface
+    if site.gloo_interface:
+        found |= {
+            "GLOO_SOCKET_IFNAME": site.gloo_interface,
+            "HOROVOD_GLOO_IFACE": site.gloo_interface,
+        }
+    if site.horovod_controller == "mpi":
+        found["HOROVOD_CONTROLLER"] = "mpi"
+    return {**found, **site.environment}
+
+
+def _in_quotes(path: Path) -> str:
+    """Return a path as it stands in double quotes of a shell script."""
+    return re.sub(r'(["\\`$])', r"\\\1", str(path))
+
+
+def srun(spec: RunSpec, site: Site) -> list[str]:
+    """Return the step's command up to the rank itself, without the number of tasks."""
+    words = [
+        "srun",
+        "--kill-on-bad-exit=1",
+        "--distribution=block",
+        f"--cpus-per-task={site.cpus_per_rank}",
+        f"--mpi={site.mpi if _over_mpi(spec, site) else 'none'}",
+    ]
+    words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []
+    if site.wants_gpus(spec):
+        words += ["--gpus-per-task=1"] if site.gpu_request == "gpus_per_task" else []
+        words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
+        words += _visible(site, spec.gpus_per_node)
+    return words
+
+
+def _over_mpi(spec: RunSpec, site: Site) -> bool:
+    return spec.strategy == "horovod" and site.horovod_controller == "mpi"
+
+
+def _visible(site: Site, gpus: int) -> list[str]:
+    """Return the command that gives a rank its view of the GPUs, then becomes the rank."""
+    variable, devices = site.visible_variable, site.visible_devices
+    if devices == "leave":
+        return []
+    if devices == "unset":
+        return ["env", "-u", variable]
+    if devices == "local_rank":
+        return ["sh", "-c", f'export {variable}=$SLURM_LOCALID; exec "$@"', "rank"]
+    # A device that the job was not granted would hide all those after it.
+    granted = [one for one in devices.split(",") if int(one) < gpus]
+    return ["env", f"{variable}={','.join(granted)}"]

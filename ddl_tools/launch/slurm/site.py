@@ -1,0 +1,209 @@
+"""What differs between SLURM machines: one TOML file each in ``slurm/``, read as a `Site`."""
+
+import re
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
+from ddl_core.errors import SpecError
+from ddl_core.files import reading
+from ddl_core.registry import PlugIn, plug_ins
+from ddl_tools.records.paths import SITES
+
+TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
+
+# They stand in double quotes in the script, so that a value may name a variable of the machine.
+Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
+Word = Annotated[str, Field(pattern=r"^[^\s'\"]+$")]
+Line = Annotated[str, Field(pattern=r"^[^\n]+$")]
+Directive = Annotated[str, Field(pattern=r"^--[^\n]+$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+
+
+class Site(BaseModel):
+    """One machine: how it wants to be asked for nodes, and what its ranks need."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    description: Line
+    account_needed: bool = Field(False, description="sbatch refuses a job without --account")
+    partition: Word | None = Field(None, description="unless the command line names another")
+    constraint: Word | None = None
+    qos: Word | None = None
+    time: str = Field("01:00:00", pattern=f"^{TIME.pattern}$", description="limit of a run")
+    time_max: str | None = Field(
+        None, pattern=f"^{TIME.pattern}$", description="longest limit that `partition` grants"
+    )
+    gpus_per_node: int = Field(0, ge=0, le=10**4, description="0: ranks compute on the CPU")
+    gpu_request: Literal["none", "gres", "gres_typed", "gpus_per_node", "gpus_per_task"] = "none"
+    gpu_type: Word | None = Field(None, description="the a100 of --gres=gpu:a100:4")
+    cpus_per_rank: PositiveInt = Field(1, le=10**4)
+    memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="of a node; 0: all")
+    exclusive: bool = Field(False, description="share no node with other jobs")
+    sbatch_lines: tuple[Directive, ...] = Field((), description="further options of sbatch")
+    modules: tuple[Word, ...] = ()
+    environment: dict[Variable, Quoted] = Field(default_factory=dict)
+    setup: tuple[Line, ...] = Field((), description="shell lines between modules and run")
+    caches: Quoted = Field("${TMPDIR:-/tmp}/ddl-$USER", description="homes are small, or read-only")
+    cpu_bind: Word | None = None
+    gpu_bind: Word | None = None
+    horovod_controller: Literal["gloo", "mpi"] = Field(
+        "gloo", description="by what Horovod's ranks meet"
+    )
+    mpi: Word = Field("none", description="srun's --mpi, for Horovod over MPI only")
+    master_suffix: str = Field("", pattern=r"^[\w.-]*$", description="of the fast network's name")
+    master_address: Literal["host", "ip"] = "host"
+    nccl_interface: Word | None = None
+    gloo_interface: Word | None = Field(None, description="one alone: Horovod takes no list")
+    visible_variable: Literal[
+        "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+    ] = "CUDA_VISIBLE_DEVICES"
+    visible_devices: str = Field(
+        "leave",
+        pattern=r"^(leave|unset|local_rank|\d+(,\d+)*)$",
+        description="what a rank's `visible_variable` is made to be",
+    )
+    dali: bool = Field(True, description="NVIDIA DALI can run here")
+    signal_s: PositiveInt = Field(120, le=10**6, description="notice before the time limit")
+    requeues: int = Field(0, ge=0, le=100, description="times a job goes on after its time limit")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.gpu_request == "none") != (self.gpus_per_node == 0):
+            raise ValueError(
+                f"gpu_request = {self.gpu_request!r} with gpus_per_node = {self.gpus_per_node}: "
+                "'none' belongs to 0, and to nothing else"
+            )
+        if (self.gpu_request == "gres_typed") != (self.gpu_type is not None):
+            raise ValueError(
+                f"gpu_type = {self.gpu_type!r} with gpu_request = {self.gpu_request!r}: "
+                "a type is given for 'gres_typed', and for nothing else"
+            )
+        if "HOROVOD_CONTROLLER" in self.environment:
+            raise ValueError(
+                "environment.HOROVOD_CONTROLLER: a job also has to be started for it; set "
+                "horovod_controller = 'gloo' or 'mpi' instead"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "Site":
+        """Read a site from its TOML file.
+
+        Raises
+        ------
+        SpecError
+            If the file is missing or no TOML; or naming each wrong field, its value and what is
+            allowed.
+        """
+        with reading(path, cls):
+            return cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
+
+    def check(self, spec: RunSpec) -> None:
+        """Check that a run fits this machine.
+
+        Raises
+        ------
+        SpecError
+            If it asks for GPUs that a node does not have, for DALI where it cannot run, or for
+            Horovod over Gloo on too many nodes.
+        """
+        if spec.device == "cuda" and self.gpus_per_node == 0:
+            raise SpecError(f"{spec.run_id}: device = 'cuda', but this site has no GPUs; use 'cpu'")
+        if self.wants_gpus(spec) and spec.gpus_per_node > self.gpus_per_node:
+            raise SpecError(
+                f"{spec.run_id}: gpus_per_node = {spec.gpus_per_node}, but a node of this site has "
+                f"{self.gpus_per_node}; use at most {self.gpus_per_node}"
+            )
+        if spec.loader.startswith("dali") and not self.dali:
+            raise SpecError(
+                f"{spec.run_id}: loader = {spec.loader!r}, but DALI does not run on this site's "
+                "GPUs; use 'native', 'turbo' or 'synthetic'"
+            )
+        gloo = self.horovod_controller == "gloo"
+        if spec.strategy == "horovod" and gloo and spec.nodes > MOST_NODES_OVER_GLOO:
+            raise SpecError(
+                f"{spec.run_id}: nodes = {spec.nodes}, but over Gloo, this site's "
+                f"horovod_controller, Horovod runs on up to {MOST_NODES_OVER_GLOO}; set "
+                "horovod_controller = 'mpi' and mpi in the site's file, and build Horovod with "
+                "HOROVOD_WITH_MPI=1 (docs/installing_horovod.md)"
+            )
+
+    def wants_gpus(self, spec: RunSpec) -> bool:
+        """Say whether the ranks of a run compute on GPUs here."""
+        return self.gpus_per_node > 0 and spec.device != "cpu"
+
+
+def known_sites() -> list[str]:
+    """Return the names of the files in ``slurm/``, and those that installed packages bring."""
+    return sorted({*_own(), *brought_sites()[0]})
+
+
+def brought_sites() -> tuple[dict[str, PlugIn], list[str]]:
+    """Return the sites of installed packages, and a sentence on each that cannot be had."""
+    return plug_ins("site", _own())
+
+
+def _own() -> dict[str, Path]:
+    return {path.stem: path for path in SITES.glob("*.toml")}
+
+
+def _file_of(one: PlugIn) -> Path:
+    """Return the file that a package announces as ``"package:file.toml"``."""
+    module, _, name = one.code.partition(":")
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    for folder in (found and found.submodule_search_locations) or ():
+        if (path := Path(folder) / name).suffix == ".toml" and path.is_file():
+            return path
+    raise SpecError(
+        f"site {one.name!r} of package {one.package} is announced as {one.code}, but there is no "
+        "such .toml file in that package"
+    )
+
+
+def find_site(name: str) -> Site:
+    """Load a site by its name, or by the path of a .toml file.
+
+    Raises
+    ------
+    SpecError
+        If there is no such site, or its file is wrong.
+    """
+    if Path(name).suffix == ".toml":
+        return Site.load(Path(name))
+    if name in (own := _own()):
+        return Site.load(own[name])
+    if name in (brought := brought_sites()[0]):
+        return Site.load(_file_of(brought[name]))
+    raise SpecError(
+        f"unknown site {name!r}; choose one of: {', '.join(known_sites())}; "
+        "or name a .toml file of your own (slurm/generic.toml is a start)"
+    )
+
+
+def seconds(time: str) -> int:
+    """Return the seconds of ``HH:MM:SS``.
+
+    Raises
+    ------
+    SpecError
+        If `time` is not written like that, or is nothing.
+    """
+    if not (parts := TIME.fullmatch(time)):
+        raise SpecError(f"time = {time!r} is not HH:MM:SS, e.g. 01:30:00")
+    hours, minutes, rest = map(int, parts.groups())
+    if not (total := 3600 * hours + 60 * minutes + rest):
+        raise SpecError(f"time = {time!r} is no time at all; e.g. 01:30:00")
+    return total
+
+
+def clock(seconds: int) -> str:
+    """Return seconds as ``HH:MM:SS``; hours may be more than 24."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

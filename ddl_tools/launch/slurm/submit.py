@@ -1,0 +1,319 @@
+"""Hand what is left of a study to SLURM, a job per run or per block, and say what it may cost.
+
+The large runs of an arm may wait for a small one: a broken set-up then burns few node-hours.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError, RecordError
+from ddl_core.files import cannot_write
+from ddl_tools.labels import REPEATS, labels
+from ddl_tools.launch import preflight
+from ddl_tools.launch.plan import check_data, pending, write_plans
+from ddl_tools.launch.slurm import reconcile, scheduler
+from ddl_tools.launch.slurm.reconcile import queued, settled
+from ddl_tools.launch.slurm.scheduler import Queue
+from ddl_tools.launch.slurm.script import (
+    Options,
+    Place,
+    block_name,
+    job_name,
+    render,
+    requeues,
+)
+from ddl_tools.launch.slurm.site import Site
+from ddl_tools.processes import uninterrupted
+from ddl_tools.records.ledger import Entry, exclusive, ledger
+from ddl_tools.records.paths import PROJECT, RunFiles, Tree
+from ddl_tools.records.run import RunRecord, read_record, write_record
+from ddl_tools.records.storage import write_atomically
+from ddl_tools.study import Study
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that is to be submitted: one run, or a block of them."""
+
+    entries: list[Entry]  # in running order
+    script: str
+    limit_s: int
+    node_hours: float
+    after: list[Entry]  # starts once these runs are complete
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        study = self.entries[0].directory.parent.name
+        return job_name(study, [item.spec for item in self.entries])
+
+
+@dataclass(frozen=True)
+class Submissions:
+    """What is about to be submitted, out of all runs of a study."""
+
+    entries: list[Entry]
+    jobs: list[Submission]
+    left_out: list[Entry]  # the small runs of their arm have failed
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one arm of a study may cost at most."""
+
+    name: str
+    runs: int
+    complete: int
+    jobs: int
+    node_hours: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of a study's runs are submitted, and in which order."""
+
+    retry_failed: bool = False
+    small_first: bool = False
+    by_block: bool = False
+
+
+def prepare(
+    entries: list[Entry],
+    site: Site,
+    options: Options,
+    queue: scheduler.Queue | None,
+    choice: Choice,
+) -> Submissions:
+    """Return the jobs of what a study still has to run; write nothing.
+
+    What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
+    unless that is chosen and its block has ended.
+
+    Raises
+    ------
+    SpecError
+        If an option or a run does not fit the site.
+    """
+    options.check(site)
+    todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
+    for item in todo:
+        preflight.check_batch(item.spec)
+    order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
+    parts = blocks(order, site) if choice.by_block else [[item] for item in order]
+    jobs = [_job(part, site, options, waits) for part in parts]
+    return Submissions(entries, jobs, [item for item in todo if item not in order])
+
+
+def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Submission:
+    place = Place(tuple(item.directory for item in entries), PROJECT, sys.executable)
+    specs = [item.spec for item in entries]
+    found = (waits[spec.run_id] for spec in specs if spec.run_id in waits)
+    after = list({item.spec.run_id: item for item in found}.values())
+    text, limit_s = render(specs, site, options, place), options.limit_s(site, len(specs))
+    return Submission(entries, text, limit_s, node_hours(specs, site, options), after)
+
+
+def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
+    """Return some runs of a study as blocks, each in the order in which its job executes them.
+
+    A block is what is left of one repeat and needs the same nodes: a slow node then slows all of
+    its runs and cancels in their ratios. The order is random, so that what changes with time does
+    not fall on the same arm each time, and the same whenever it is asked for: it follows from the
+    names of the run and the block, whatever else is left.
+    """
+    found: dict[tuple[object, ...], list[Entry]] = {}
+    for item in items:
+        # On nodes with GPUs a job of runs on the CPU asks for none.
+        key = (block_name("", item.spec), site.wants_gpus(item.spec))
+        found.setdefault(key, []).append(item)
+    return [sorted(block, key=_drawn) for block in found.values()]
+
+
+def _drawn(item: Entry) -> str:
+    seed = block_name(item.directory.parent.name, item.spec)
+    return hashlib.sha256(f"{seed} {item.spec.run_id}".encode()).hexdigest()
+
+
+def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
+    """Return what a job of some runs may cost at most: nodes x time limit x starts, in hours."""
+    starts = 1 + requeues(specs, site)
+    return specs[0].machines * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
+
+
+def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:
+    """Return the cost of each arm, in order of appearance; arms differ in more than their size.
+
+    The runs of a block have equal shares in what it costs, and it counts as a job of each arm.
+    """
+    told = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
+    own: dict[str, list[Entry]] = {}
+    for item, label in zip(entries, told, strict=True):
+        own.setdefault(label or arm(item.spec), []).append(item)
+    shares: dict[Path, tuple[Submission, float]] = {
+        item.directory: (job, 1 / len(job.entries)) for job in jobs for item in job.entries
+    }
+    found = []
+    for name, runs in own.items():
+        complete = sum(item.state == "completed" for item in runs)
+        paid = [shares[item.directory] for item in runs if item.directory in shares]
+        hours = sum(job.node_hours * share for job, share in paid)
+        found.append(Arm(name, len(runs), complete, len({id(job) for job, _ in paid}), hours))
+    return found
+
+
+def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
+    """Return a table of runs, complete ones, jobs and node-hours, per arm and in total."""
+    rows = arms(entries, jobs)
+    total = Arm(
+        "total",
+        sum(row.runs for row in rows),
+        sum(row.complete for row in rows),
+        len(jobs),
+        sum(row.node_hours for row in rows),
+    )
+    width = max(len(row.name) for row in [*rows, total])
+    lines = [f"{'arm':<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most"]
+    lines += [
+        f"{row.name:<{width}}  {row.runs:>6}{row.complete:>10}{row.jobs:>6}{row.node_hours:>20.1f}"
+        for row in [*rows, total]
+    ]
+    return "\n".join(lines)
+
+
+def submit(
+    study: Study,
+    tree: Tree,
+    site: Site,
+    options: Options,
+    choice: Choice,
+    *,
+    data_dir: Path | None = None,
+    show: Callable[[Submissions], None] = lambda plan: None,
+) -> Iterator[tuple[Entry, str]]:
+    """Submit what is left of a study; yield each run with the number of its job.
+
+    `show` is called with what is about to be submitted. Jobs that SLURM holds because their start
+    failed are released, and yielded too.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM refuses a job (those before it are submitted), does not answer or is not there.
+    SpecError, DataError, RecordError
+        If an option, a run, the data or the place for results is wrong: nothing was submitted.
+    """
+    preflight.check_room(tree.root)
+    lock = tree.study(study.name) / ".lock"
+    with exclusive(lock, f"study {study.name!r}"):
+        found = ledger(study, tree)
+        queue = scheduler.queue()  # if it cannot be asked, nothing is submitted: it might be twice
+        entries = settled(found, queue)
+        for item in reconcile.release_held(entries, queue):
+            yield item, str(item.job_id)
+        plan = prepare(entries, site, options, queue, choice)
+        show(plan)
+        todo = [item for job in plan.jobs for item in job.entries]
+        check_data(todo, tree, data_dir)
+        write_plans(study, todo, tree, data_dir)
+        numbers = {item.spec.run_id: item.job_id for item in plan.entries}
+        for job in plan.jobs:
+            after = [str(numbers[item.spec.run_id]) for item in job.after]
+            job_id = submit_job(job.entries, job.script, list(dict.fromkeys(after)))
+            for item in job.entries:
+                numbers[item.spec.run_id] = job_id
+                yield item, job_id
+
+
+def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> str:
+    """Submit a job of planned runs, to start once the jobs `after` have ended well.
+
+    Returns
+    -------
+    str
+        Its number, which the records of its runs then name.
+
+    Raises
+    ------
+    LaunchError
+        If SLURM refuses; no record says then that the runs were submitted.
+    RecordError
+        If a file cannot be written.
+    KeyboardInterrupt
+        If this process was interrupted; the job is submitted, and the records name it.
+    """
+    first, *others = (RunFiles(item.directory) for item in entries)
+    for files in (first, *others):
+        files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
+        write_atomically(files.script, script)
+    before = [read_record(item.directory) for item in entries]
+    with uninterrupted():  # else no record might name the job, and it would be submitted again
+        job_id = scheduler.submit(first.script, after)
+        try:
+            for files in others:  # a job has one log, in the folder of its first run
+                _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")
+            for files, record in zip((first, *others), before, strict=True):
+                _write_job(files, record, job_id)
+        except RecordError as error:
+            raise RecordError(
+                f"job {job_id} is submitted, but not every record of its runs can say so: {error}; "
+                f"cancel it with `scancel {job_id}` before the study is submitted again"
+            ) from None
+    return job_id
+
+
+def _write_job(files: RunFiles, before: RunRecord, job_id: str) -> None:
+    """Note the job of a run, unless the job has begun with it: what it wrote itself counts."""
+    with suppress(LaunchError), exclusive(files.lock, f"run {before.run_id}"):
+        if read_record(files.directory) == before:
+            changes = {"status": "submitted", "error": None, "job_id": job_id}
+            write_record(files.directory, before.model_copy(update=changes))
+
+
+def _link(path: Path, target: Path) -> None:
+    """Let `path` lead to `target`, also where all runs are moved together."""
+    try:
+        path.unlink(missing_ok=True)
+        path.symlink_to(os.path.relpath(target, path.parent))
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def arm(spec: RunSpec) -> str:
+    """Return what the runs of one curve have in common."""
+    return f"{spec.library} {spec.strategy} {spec.loader} {spec.model}"
+
+
+def small_first(
+    entries: list[Entry], todo: list[Entry], queue: Queue | None
+) -> tuple[list[Entry], dict[str, Entry]]:
+    """Return what may be submitted, in order, and by run the smaller one that it waits for.
+
+    A run on more nodes than the smallest of its arm waits for the first of these that is about to
+    be submitted or in the queue. Where one of them is complete, nothing waits; where all have
+    failed and are not tried again, the larger runs of the arm are left out.
+    """
+    order, waits = [], {}
+    for item in sorted(todo, key=lambda one: one.spec.nodes):
+        small = _smallest(item, entries)
+        alive = [one for one in small if one in todo or queued(one, queue)]
+        if item in small or any(one.state == "completed" for one in small):
+            order.append(item)
+        elif alive:
+            order.append(item)
+            waits[item.spec.run_id] = alive[0]
+    return order, waits
+
+
+def _smallest(item: Entry, entries: list[Entry]) -> list[Entry]:
+    """Return the runs of an arm on the fewest nodes."""
+    own = [one for one in entries if arm(one.spec) == arm(item.spec)]
+    nodes = min(one.spec.nodes for one in own)
+    return [one for one in own if one.spec.nodes == nodes]

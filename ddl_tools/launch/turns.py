@@ -1,0 +1,315 @@
+"""The arms of a study measure in turns: one trains an epoch while all others stand still.
+
+A machine drifts: the same program is faster now and slower a minute later. What two arms do within
+seconds of each other is hit alike, so that their ratio is not. All arms of a block are alive, their
+ranks stopped by signal; in each round every arm gets one window, in an order drawn anew. Ranks ask
+for their turn through `ddl_tools/rank/turns.py`.
+"""
+
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DDLError
+from ddl_core.system import TURNS, Passing
+from ddl_tools import processes
+from ddl_tools.labels import Names, named
+from ddl_tools.launch.local import Local, LocalJob
+from ddl_tools.launch.screen import Screen
+from ddl_tools.records.ledger import Entry, entry, plan_one
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.progress import fraction, read_progress
+from ddl_tools.records.run import Turn
+from ddl_tools.study import Study
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+MARGIN = 1.25  # an arm may need so many times what the largest one took so far
+SPARE_BYTES = GIB  # for everything else on the machine
+POLL_S = 0.02
+SHOW_EVERY_S = 0.25
+
+
+@dataclass
+class Arm:
+    """One run of a block."""
+
+    entry: Entry
+    job: LocalJob
+    asked: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
+    last: bool = False  # there is no window to come
+    stopped: list[psutil.Process] = field(default_factory=list)
+    told: bool = False  # how it ended was said
+
+    @property
+    def stands(self) -> bool:
+        """Whether all its ranks wait for a turn."""
+        return len(self.asked) == self.entry.spec.world_size
+
+    def hold(self, token: str) -> None:
+        """Stop its processes: some frameworks have threads that are at work between windows."""
+        self.stopped = processes.freeze(token)
+
+    def release(self, turn: Turn | None) -> None:
+        """Let it measure one window; None: let it come to its end."""
+        processes.thaw(self.stopped)
+        self.stopped = []
+        asked, self.asked = self.asked, {}
+        for connection in asked.values():
+            with suppress(OSError):  # a rank that has died: its job tells
+                connection.send_bytes(json.dumps(turn and turn.model_dump()).encode())
+
+
+class Desk:
+    """Where the ranks of all arms ask for their turn, a socket that only this user can reach."""
+
+    def __init__(self) -> None:
+        self._folder = Passing()
+        self.address = str(Path(self._folder.name) / "turns")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.address)
+        self._socket.listen(1024)
+        self._ranks: list[Connection] = []
+
+    def hear(self, arms: dict[str, Arm]) -> None:
+        """Note who asks, for a moment; stop an arm when all its ranks have asked."""
+        for ready in wait([self._socket, *self._ranks], POLL_S):
+            if ready is self._socket:
+                self._ranks.append(Connection(self._socket.accept()[0].detach()))
+                continue
+            assert isinstance(ready, Connection)
+            try:
+                asks: dict[str, Any] = json.loads(ready.recv_bytes())
+            except (EOFError, OSError):  # its rank has ended, well or badly
+                ready.close()
+                self._ranks.remove(ready)
+                continue
+            arm = arms[asks["run"]]
+            arm.asked[asks["rank"]], arm.last = ready, asks["last"]
+            if arm.stands:
+                arm.hold(asks["token"])
+
+    def __enter__(self) -> Self:
+        os.environ[TURNS] = self.address
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        del os.environ[TURNS]
+        for connection in self._ranks:
+            connection.close()
+        self._socket.close()
+        self._folder.cleanup()
+
+
+def run_in_turns(
+    study: Study,
+    todo: list[Entry],
+    tree: Tree,
+    data_dir: Path | None,
+    launcher: Local,
+    shown: Screen,
+) -> None:
+    """Run the arms of each repetition together, in as many blocks as memory asks for.
+
+    Every block has a run of the reference arm: its own, or one beyond the study's repeats.
+    """
+    assert study.turns is not None
+    done, names = 0, named(study.expand())
+    for repeat in sorted({item.spec.repeat for item in todo}):
+        left = [_now(item) for item in todo if item.spec.repeat == repeat]
+        while left := [item for item in left if item.state != "completed"]:
+            own = [item for item in left if study.turns.is_reference(item.spec)]
+            first = own or [_further_reference(study, tree, data_dir)]
+            block = [*first, *(item for item in left if item not in own)]
+            left = Block(launcher, shown, done, names).run(block)
+            done += sum(item.spec.epochs for item in block if item not in left)
+
+
+def _further_reference(study: Study, tree: Tree, data_dir: Path | None) -> Entry:
+    """Plan one more run of the arm that all are compared with, unless one is left over."""
+    beyond = map(study.reference, itertools.count(study.repeats))
+    found = (plan_one(spec, study.name, tree, data_dir) for spec in beyond)
+    return next(item for item in found if item.state != "completed")
+
+
+def _now(item: Entry) -> Entry:
+    return entry(item.spec, item.directory)
+
+
+class Block:
+    """Arms that are alive together, the first of them the one that the others are compared with."""
+
+    def __init__(self, launcher: Local, shown: Screen, done: float, names: Names) -> None:
+        self._launcher, self._shown, self._names = launcher, shown, names
+        self._done = done  # epochs of blocks before
+        self._shown_at = 0.0
+        self._arms: dict[str, Arm] = {}
+        self._where = ""
+        self.name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
+
+    def run(self, entries: list[Entry]) -> list[Entry]:
+        """Run as many of `entries` as memory holds to their end; return the others."""
+        with Desk() as desk, self._ended_together():
+            self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
+            begun = self._begin(entries, desk)
+            self._shown.restart_clock(self._done_now())
+            number = 0
+            while measuring := [arm for arm in self._alive() if not arm.last]:
+                self._tell_ends()
+                self._where = f"round {number + 1}"
+                # Drawn, so that a drift favours nobody.
+                random.Random(f"{self.name} {number}").shuffle(measuring)
+                for place, arm in enumerate(measuring):
+                    turn = Turn(block=self.name, reference=entries[0].spec.run_id,
+                                round=number, place=place)  # fmt: skip
+                    self._let(arm, turn, desk)
+                number += 1
+            self._where = "evaluating"
+            for arm in self._alive():
+                arm.release(None)
+                while not (arm.job.ended or arm.job.state == "completed"):
+                    desk.hear(self._arms)
+                    self._show(arm)
+                self._tell_end(arm)
+            self._tell_ends()
+        return entries[begun:]
+
+    def _begin(self, entries: list[Entry], desk: Desk) -> int:
+        """Start arms one by one, each up to its first window; return how many have found room."""
+        room = Room()
+        for number, item in enumerate(entries):
+            if number > 1 and not room.fits(item.spec):
+                self._shown.say(f"no memory for more than {number} arms at once: {room}")
+                return number
+            try:
+                job = self._launcher.submit(item.directory)
+            except DDLError as error:
+                self._shown.say(f"failed     {self._names[item.spec.run_id]}: {error}")
+                continue
+            arm = self._arms[str(job.run_dir)] = Arm(item, job)
+            self._where = f"starting {item.spec.run_id}"
+            self._until_still(arm, desk)
+            room.note(item.spec)
+        return len(entries)
+
+    def _let(self, arm: Arm, turn: Turn | None, desk: Desk) -> None:
+        arm.release(turn)
+        self._until_still(arm, desk)
+
+    def _until_still(self, arm: Arm, desk: Desk) -> None:
+        """Wait until an arm asks for its next turn, or has ended."""
+        while not (arm.stands or arm.job.ended):
+            desk.hear(self._arms)
+            self._show(arm)
+
+    def _alive(self) -> list[Arm]:
+        return [arm for arm in self._arms.values() if not arm.job.ended]
+
+    def _show(self, arm: Arm) -> None:
+        """Show now and then how far all arms are: looking takes processor time."""
+        if time.monotonic() - self._shown_at < SHOW_EVERY_S:
+            return
+        self._shown_at = time.monotonic()
+        self._shown.show(self._done_now(), self._where, read_progress(arm.job.run_dir))
+
+    def _done_now(self) -> float:
+        return self._done + sum(_epochs_done(arm) for arm in self._arms.values())
+
+    def _tell_ends(self) -> None:
+        """Say how those arms ended that have ended since."""
+        for arm in self._arms.values():
+            if arm.job.ended and not arm.told:
+                self._tell_end(arm)
+
+    def _tell_end(self, arm: Arm) -> None:
+        arm.told = True
+        try:
+            arm.job.wait()
+            self._shown.say(f"completed  {self._names[arm.entry.spec.run_id]}")
+        except DDLError as error:
+            self._shown.say(f"failed     {self._names[arm.entry.spec.run_id]}: {error}")
+
+    @contextmanager
+    def _ended_together(self) -> Iterator[None]:
+        """Leave no arm behind, whatever ends the block."""
+        try:
+            yield
+        except BaseException:
+            with processes.undisturbed():
+                for arm in self._alive():
+                    processes.thaw(arm.stopped)
+                    arm.job.interrupt()
+                for arm in self._alive():
+                    arm.job.cancel()
+            raise
+
+
+def _epochs_done(arm: Arm) -> float:
+    epochs = arm.entry.spec.epochs
+    return epochs if arm.job.ended else epochs * fraction(read_progress(arm.job.run_dir))
+
+
+class Room:
+    """Learns from arms that have started what the next one will need."""
+
+    def __init__(self) -> None:
+        self._free = free_bytes()
+        self._per_rank = dict.fromkeys(self._free, 0)
+
+    def note(self, spec: RunSpec) -> None:
+        """Note what the arm took that has just started."""
+        now = free_bytes()
+        for place, free in now.items():
+            taken = (self._free.get(place, free) - free) // spec.world_size
+            self._per_rank[place] = max(self._per_rank.get(place, 0), taken)
+        self._free = now
+
+    def fits(self, spec: RunSpec) -> bool:
+        """Say whether one more arm finds room."""
+        return all(
+            self._per_rank[place] * spec.world_size * MARGIN + SPARE_BYTES <= free
+            for place, free in self._free.items()
+            if self._per_rank[place]
+        )
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{place}: {self._free[place] / GIB:.1f} GiB free, {needed / GIB:.1f} GiB for each rank"
+            for place, needed in self._per_rank.items()
+            if needed
+        )
+
+
+def free_bytes() -> dict[str, int]:
+    """Return what could still be taken, by place: this machine, and each GPU that its driver shows.
+
+    What a container may take less than its machine has is not known here.
+    """
+    found = {"this machine": psutil.virtual_memory().available}
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return found
+    query = [program, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return found
+    # A GPU that shares the memory of the machine, or a part of one, has no number: "[N/A]".
+    lines = enumerate(line.strip() for line in answer.stdout.splitlines())
+    return found | {f"GPU {number}": int(line) * MIB for number, line in lines if line.isdecimal()}

@@ -1,0 +1,115 @@
+"""The meter of a run: all ranks agree on what is read, and each thing is read by one of them."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+
+from ddl_core.group import Group
+from ddl_tools.rank.energy_counters import Counter, GpuCounter, GpuPower, Rapl, Unmeasured
+
+log = logging.getLogger(__name__)
+
+
+class Meter:
+    """Joules of a window over all ranks, every GPU and every machine once.
+
+    A source counts only if all ranks have it. On GPUs, theirs has to be one of them: processors
+    alone would be a small part of the energy that looks like all of it. The constructor is a
+    collective, and so is `stop`; leaving the context ends a window that an error cut short.
+
+    Parameters
+    ----------
+    group : Group
+    gpu : str or None
+        UUID of this rank's GPU; None on the CPU.
+
+    Attributes
+    ----------
+    method : str or None
+        What `stop` counts; None if it counts nothing.
+    missing : str or None
+        What is not counted, and why.
+    """
+
+    def __init__(self, group: Group, gpu: str | None) -> None:
+        self._group = group
+        self._mine: list[Counter] = []
+        self._failed = False
+        methods: list[str] = []
+        reasons: list[str] = []
+        if gpu is not None:
+            self._add([lambda: GpuCounter(gpu), lambda: GpuPower(gpu)], methods, reasons)
+        if gpu is None or methods:
+            self._add([Rapl], methods, reasons)
+        self.method = " + ".join(methods) or None
+        self.missing = "; ".join(reasons) or None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for source in self._mine:
+            try:
+                source.close()
+            except Unmeasured as error:
+                log.warning("energy: %s", error)
+
+    def start(self) -> None:
+        """Open a window."""
+        self._failed = False
+        for source in self._mine:
+            try:
+                source.start()
+            except Unmeasured as error:
+                self._fail(error)
+
+    def stop(self) -> float | None:
+        """Close the window; return joules of all ranks, None if any could not be read."""
+        if self.method is None:
+            return None
+        joules = 0.0
+        for source in self._mine:
+            try:
+                joules += source.stop()
+            except Unmeasured as error:
+                self._fail(error)
+        # Not a number on one rank is not a number in the sum.
+        total = float(self._group.reduce(float("nan") if self._failed else joules))
+        return None if total != total else total
+
+    def _fail(self, error: Unmeasured) -> None:
+        self._failed = True
+        log.warning("energy of this window is lost: %s", error)
+
+    def _add(
+        self, makers: list[Callable[[], Counter]], methods: list[str], reasons: list[str]
+    ) -> None:
+        """Use the first source that all ranks can make, or tell why there is none."""
+        for make in makers:
+            try:
+                source = make()
+                reason = f"{source.method}: not readable on every rank"
+            except Unmeasured as error:
+                source, reason = None, str(error)
+            if self._everywhere(source is not None):
+                assert source is not None
+                methods.append(source.method)
+                if self._first_with(source.place):
+                    self._mine.append(source)
+                return
+        reasons.append(reason)
+
+    def _everywhere(self, here: bool) -> bool:
+        return bool(self._group.reduce(float(here), "min"))
+
+    def _first_with(self, place: str) -> bool:
+        """Say whether no lower rank has the same `place`."""
+        group = self._group
+        places = np.zeros(group.world_size)
+        # 48 bits: float64 holds them exactly, and so does a sum with zeros.
+        places[group.rank] = int(hashlib.sha256(place.encode()).hexdigest()[:12], 16)
+        own, *lower = group.reduce(places)[group.rank :: -1].tolist()
+        return own not in lower

@@ -1,0 +1,183 @@
+"""torch.profiler on a few steps of one epoch, on every rank: a trace each, and one record.
+
+Nothing of this file is imported in a run that is not profiled.
+"""
+
+import math
+from typing import Self
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+from ddl_core.strategies.base import Strategy
+from ddl_tools.rank.kineto import kernel_shares, read_trace, timeline
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.profiling import (
+    KINDS,
+    PARTS,
+    ProfileRecord,
+    RankProfile,
+    Seconds,
+    Shares,
+    Timeline,
+    transfer_and_waiting,
+    write_profile,
+)
+
+# Steps in which the profiler gets ready, results thrown away. As many as `fairness.py` watches
+# closely after a start, so that a resumed run is not profiled with that.
+WARMUP = 3
+
+HIDDEN = (
+    "this framework's operations on the CPU leave no trace: what overlaps with compute is unknown"
+)
+
+
+def first_step(spec: RunSpec, steps: int) -> int:
+    """Return the first step to watch: the window lies in the middle of the epoch.
+
+    At its beginning a loader has batches in store, at its end it has no more to make.
+
+    Raises
+    ------
+    SpecError
+        If the epoch's `steps` are too few.
+    """
+    if steps < WARMUP + spec.profile_steps:
+        raise SpecError(
+            f"profile_steps = {spec.profile_steps}, but an epoch has {steps} steps, of which the "
+            f"profiler needs {WARMUP} to get ready; at most {max(0, steps - WARMUP)} can be "
+            "watched: choose fewer, or more training images"
+        )
+    return max(WARMUP, (steps - spec.profile_steps) // 2)
+
+
+class Profiler:
+    """Watches one epoch of one rank; a context to train in, with `step` called after each step.
+
+    Parameters
+    ----------
+    spec : RunSpec
+    strategy : Strategy
+        The group; all ranks profile at once.
+    steps : int
+        Of the epoch.
+    """
+
+    def __init__(self, spec: RunSpec, strategy: Strategy, steps: int) -> None:
+        self._spec, self._strategy = spec, strategy
+        self._first = first_step(spec, steps)
+        self._on_gpu = strategy.device.type == "cuda"
+        seen = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self._on_gpu
+        self._profile = profile(
+            activities=seen,
+            schedule=schedule(
+                wait=self._first - WARMUP, warmup=WARMUP, active=spec.profile_steps, repeat=1
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        self._profile.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._profile.stop()
+
+    def step(self) -> None:
+        """Note the end of a step."""
+        self._profile.step()
+
+    def write(self, files: RunFiles, epoch: int) -> None:
+        """Write this rank's trace, and on rank 0 the record of all. A collective.
+
+        Raises
+        ------
+        DataError
+            If the trace is not what it should be.
+        RecordError
+            If a file cannot be written.
+        """
+        group, trace = self._strategy, files.trace(self._strategy.rank)
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        self._profile.export_chrome_trace(str(trace))
+        events = read_trace(trace)
+        line = timeline(events, self._spec.profile_steps, self._on_gpu)
+        kernels = kernel_shares(events, line.steps) if self._on_gpu else {}
+        rows = self._gathered(
+            np.concatenate(
+                [
+                    _seconds(line),
+                    [line.overlapped_s() if self._sees_collectives() else math.nan],
+                    [kernels.get(name, math.nan) for name in KINDS],
+                    line.by_step(line.parts()["communication"]),
+                ]
+            )
+        )
+        if group.rank == 0:
+            write_profile(files.directory, self._record(rows, epoch))
+
+    def _sees_collectives(self) -> bool:
+        """Say whether collectives are in the trace: NCCL's always, Gloo's if torch runs them."""
+        alone = self._strategy.world_size == 1
+        return alone or self._on_gpu or torch.distributed.is_initialized()
+
+    def _gathered(self, own: Seconds) -> Seconds:
+        """Return the rows of all ranks, in order of rank: (ranks, n)."""
+        group = self._strategy
+        table = torch.zeros(group.world_size, len(own), dtype=torch.float64, device=group.device)
+        table[group.rank] = torch.from_numpy(own)
+        return group.all_reduce(table).cpu().numpy()
+
+    def _record(self, rows: Seconds, epoch: int) -> ProfileRecord:
+        sees = self._sees_collectives()
+        return ProfileRecord(
+            run_id=self._spec.run_id,
+            device="cuda" if self._on_gpu else "cpu",
+            epoch=epoch,
+            first_step=self._first,
+            steps=self._spec.profile_steps,
+            overlapped_missing=None if sees else HIDDEN,
+            ranks=ranks(rows),
+        )
+
+
+def _seconds(line: Timeline) -> Seconds:
+    parts = line.parts()
+    return np.array([line.by_step(parts[name]).sum() for name in PARTS])
+
+
+def ranks(rows: Seconds) -> list[RankProfile]:
+    """Return what each rank's row says once the ranks are compared.
+
+    Parameters
+    ----------
+    rows : (ranks, n)
+        Seconds of `PARTS`; seconds of overlap; shares of `KINDS` in kernel time; seconds of
+        exposed communication of each step. NaN is unknown.
+    """
+    parts, overlapped, kernels, exposed = np.split(
+        rows, np.cumsum([len(PARTS), 1, len(KINDS)]), axis=1
+    )
+    windows = parts.sum(axis=1)
+    transfer, waiting = transfer_and_waiting(exposed)
+    found = []
+    for rank, window in enumerate(windows):
+        seconds = dict(zip(PARTS, parts[rank], strict=True))
+        del seconds["communication"]
+        seconds |= {"transfer": transfer, "waiting": waiting[rank]}
+        known = dict(zip(KINDS, kernels[rank].tolist(), strict=True))
+        overlap = float(overlapped[rank, 0])
+        found.append(
+            RankProfile(
+                rank=rank,
+                window_s=window,
+                shares=Shares(**{name: value / window for name, value in seconds.items()}),
+                overlapped=None if math.isnan(overlap) else overlap / window,
+                exposed_s=exposed[rank].tolist(),
+                kernels=None if math.isnan(sum(known.values())) else known,
+            )
+        )
+    return found

@@ -1,0 +1,186 @@
+"""What a rank leaves of its run: the record, a row for each epoch, or why it failed.
+
+Rank 0 writes the record; its last act is to mark the run completed.
+"""
+
+import json
+import logging
+import os
+import re
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from ddl_core.errors import DDLError
+from ddl_core.fairness import Source
+from ddl_core.loop import EpochResult
+from ddl_tools.emulation import validity
+from ddl_tools.emulation.counters import RankCounters
+from ddl_tools.rank.turns import Turns
+from ddl_tools.records.environment import told
+from ddl_tools.records.paths import BoxFiles, RunFiles
+from ddl_tools.records.progress import WAITING, Progress, Publish
+from ddl_tools.records.provenance import host, provenance
+from ddl_tools.records.run import (
+    EMULATION,
+    DataInfo,
+    EpochRecord,
+    Turn,
+    append_epoch,
+    read_record,
+    write_record,
+)
+from ddl_tools.records.storage import free_room, keep_room, now
+
+log = logging.getLogger(__name__)
+
+# What libraries call it when the memory of a GPU is full.
+OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
+
+
+class RunRecorder:
+    """The files of a run, as one of its ranks sees them.
+
+    Made before a framework is asked for anything, which may add to the environment.
+
+    Parameters
+    ----------
+    directory
+        Folder of the run.
+    publish
+        Is told where the rank is; see `Progress`.
+
+    Attributes
+    ----------
+    first : bool
+        Whether this rank is the one that writes.
+    """
+
+    def __init__(self, directory: Path, publish: Publish | None = None) -> None:
+        self.files = RunFiles(directory)
+        self.record = read_record(directory)
+        self.spec = self.record.spec
+        rank = int(os.environ.get("RANK", 0))
+        self.first = rank == 0
+        self._environment = told(os.environ)
+        if self.first:
+            keep_room(self.files.reserve)
+        own = self.files.progress if self.first else None
+        self.progress = Progress(own, self.spec.epochs, publish)
+        self.turns = Turns(directory, rank)
+        self._turn: Turn | None = None
+        self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
+        self._counters = RankCounters(self.spec, self._box) if self.spec.emulated else None
+
+    def take_turn(self, epoch: int, cold: bool) -> None:
+        """Wait until the other arms of the study stand still; cold epochs belong to the start."""
+        if self._counters:
+            self._counters.begin()
+        if self.turns.taken and not cold:
+            self.progress.begin(WAITING, epoch, 0)
+            self._turn = self.turns.wait()
+
+    def end_turns(self, epoch: int) -> None:
+        """After the last window, let the others measure before anything else is done."""
+        if self.turns.taken and epoch + 1 == self.spec.epochs:
+            self.progress.begin(WAITING, epoch + 1, 0)
+            self._turn = self.turns.wait(last=True)
+
+    def describe(self, train: Source, eval_images: int | None, system: dict[str, Any]) -> None:
+        """Record the data that are read, the code, and the `system` on which it runs."""
+        if not self.first:
+            return
+        self.record.data = DataInfo(
+            train_images=train.images,
+            eval_images=eval_images,
+            classes=train.classes,
+            fingerprint=train.fingerprint,
+        )
+        self.record.provenance = provenance(self.record.spec.library)
+        self.record.system = {**host(), **system, "environment": self._environment}
+        write_record(self.files.directory, self.record)
+
+    def store(
+        self,
+        result: EpochResult,
+        epoch: int,
+        phase: Literal["train", "eval"],
+        cold: bool,
+        memory: int | None,
+    ) -> None:
+        """Add the row of an epoch; `memory` is the most that was used on a device, bytes."""
+        if self._counters:
+            self._counters.end(epoch, cold)
+        if not self.first:
+            return
+        measured = vars(result) | vars(result.timing)
+        del measured["timing"]
+        row = EpochRecord(
+            attempt=len(self.record.attempts) - 1,
+            epoch=epoch,
+            phase=phase,
+            cold=cold,
+            throughput_samples_per_s=result.samples / result.timing.wall_s,
+            max_memory_bytes=memory,
+            turn=self._turn if phase == "train" else None,
+            **measured,
+        )
+        append_epoch(self.files.directory, row)
+
+    def complete(self, digest: str | None) -> None:
+        """Mark the run completed, with the hash of its final weights."""
+        self.progress.begin("done", self.spec.epochs, 0)
+        if not self.first:
+            return
+        if self.record.system and self._counters:  # all ranks have noted their last epoch by now
+            facts = validity.read(self._box, self.spec)
+            self.record.system[EMULATION] = facts and facts.model_dump()
+        self.record.weights_sha256 = digest
+        self.record.status = "completed"
+        self.record.error = None
+        self.record.attempts[-1].status = "completed"
+        self.record.attempts[-1].ended_utc = now()
+        free_room(self.files.reserve)
+        write_record(self.files.directory, self.record)
+        self.files.initial.unlink(missing_ok=True)  # 100 MB of ResNet50, drawn again at will
+
+
+def report(directory: Path, error: Exception) -> None:
+    """Leave what went wrong for the launcher; the first rank to fail knows best.
+
+    Where the disk is full, this takes the room that was kept for it.
+    """
+    files = RunFiles(directory)
+    free_room(files.reserve)
+    kind = type(error).__name__
+    if kind in OUT_OF_MEMORY:
+        message = f"out of memory on the GPU: {error}; lower local_batch_size"
+    else:
+        message = _in_loader(str(error), kind) or repr(error)
+    content = {
+        "rank": int(os.environ.get("RANK", 0)),
+        "kind": kind,
+        "message": message if isinstance(error, DDLError) else f"{kind}: {message}",
+        "traceback": traceback.format_exc(),
+    }
+    try:
+        with files.error.open("x", encoding="utf-8") as file:
+            json.dump(content, file)
+    except OSError as failure:
+        log.error("could not leave error.json: %s", failure)
+    if isinstance(error, DDLError):
+        log.error("%s: %s", kind, message)
+    else:
+        with suppress(OSError):
+            traceback.print_exc()
+
+
+def _in_loader(text: str, kind: str) -> str:
+    """Return the sentence itself where torch tells an error of a loader's process.
+
+    It is the last one of the traceback that torch makes the message of.
+    """
+    if "in DataLoader worker process" not in text.partition("\n")[0]:
+        return text
+    return re.split(rf"^(?:\w+\.)*{kind}: ", text, flags=re.MULTILINE)[-1].strip()

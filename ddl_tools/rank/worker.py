@@ -1,0 +1,239 @@
+"""One rank of a run, with any framework: ``python -m ddl_tools.rank.worker RUN_DIR``.
+
+Started once per rank, with the interpreter of the run's framework.
+"""
+
+import faulthandler
+import logging
+import signal
+import sys
+from contextlib import ExitStack, nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import Split
+from ddl_core.fairness import check_agreement
+from ddl_core.group import Group, affinity
+from ddl_core.loop import BatchLoader, EpochResult, OnStep
+from ddl_core.system import caches, die_with_parent
+from ddl_core.timing import EnergyMeter
+from ddl_tools.processes import allow_open_files
+from ddl_tools.rank.energy import Meter
+from ddl_tools.rank.recorder import RunRecorder, report
+from ddl_tools.records.paths import RunFiles, locate
+from ddl_tools.records.progress import Publish
+
+log = logging.getLogger(__name__)
+
+TRAINERS = {"torch": "ddl_core.trainer"}
+OTHER_TRAINERS = "ddl_tools.frameworks.trainer"
+PROFILER = "ddl_tools.rank.profiler"
+
+
+class Profile(Protocol):
+    """A profile of the last epoch."""
+
+    def write(self, files: RunFiles, epoch: int) -> None:
+        """Write it into the run's folder. A collective."""
+        ...
+
+
+class Trainer(Protocol):
+    """Training with one framework on this rank.
+
+    Attributes
+    ----------
+    meter
+        Set by the worker; measures the energy of each epoch.
+    profile
+        What watches the last epoch; None without a profiler.
+    """
+
+    group: Group
+    meter: EnergyMeter | None
+    profile: Profile | None
+
+    def energy(self) -> tuple[str | None, str | None]:
+        """Return the UUID of the rank's GPU, None on the CPU; or why no energy can be read."""
+        ...
+
+    def loader(self, split: Split) -> BatchLoader:
+        """Return this rank's share of a split; later calls return the same."""
+        ...
+
+    def build(self, directory: Path) -> str:
+        """Make the network with the run's initial weights; return their hash. A collective."""
+        ...
+
+    def resume(self, directory: Path) -> int:
+        """Continue from a checkpoint if there is one; return the epochs done. A collective."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts of device, settings and communication, for the record."""
+        ...
+
+    def train_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
+        """Train on every image once."""
+        ...
+
+    def load_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
+        """Fetch every image once, and train nothing."""
+        ...
+
+    def evaluate(self, on_step: OnStep) -> EpochResult:
+        """Evaluate on every image of the validation set once."""
+        ...
+
+    def peak_memory(self) -> int | None:
+        """Return the most memory of any rank in the last epoch, bytes. A collective."""
+        ...
+
+    def save(self, directory: Path, epochs_done: int) -> None:
+        """Write a checkpoint. A collective."""
+        ...
+
+    def weights_sha256(self) -> str:
+        """Return a hash over all parameters and statistics. A collective."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+def main(arguments: list[str], publish: Publish | None = None) -> int:
+    """Do one rank's part of the run whose folder is named; return the exit status.
+
+    `publish` is told where the rank is; see `Progress`. A rank that fails leaves its group once it
+    has said why: the others would else be the first to complain, of it.
+    """
+    if len(arguments) != 1:
+        log.error("usage: python -m ddl_tools.rank.worker RUN_DIR")
+        return 2
+    die_with_parent()
+    allow_open_files()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
+    directory = Path(arguments[0])
+    leaving = ExitStack()
+    try:
+        caches()  # each node may have its own, from which libraries load code
+        Run(directory, publish).execute(leaving)
+        leaving.close()
+    except Exception as error:
+        report(directory, error)
+        leaving.close()  # while the error is handled, as those who leave can see
+        return 1
+    finally:
+        leaving.close()  # nothing is left on it but where an engine is interrupted
+    return 0
+
+
+def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> Trainer:
+    """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
+    module = import_module(TRAINERS.get(spec.library, OTHER_TRAINERS))
+    trainer: Trainer = module.Trainer(spec, data_dir, rendezvous)
+    return trainer
+
+
+class Run:
+    """One rank's part of one run."""
+
+    def __init__(self, directory: Path, publish: Publish | None = None) -> None:
+        self.recorder = RunRecorder(directory, publish)
+        self.files, self.progress = self.recorder.files, self.recorder.progress
+        self.spec = self.recorder.spec
+        record = self.recorder.record
+        data_dir = locate(record.data_dir) if record.data_dir else None
+        attempt = f"attempt_{len(record.attempts) - 1}"
+        self.trainer = make_trainer(self.spec, data_dir, self.files.logs / attempt / "meeting")
+
+    def execute(self, leaving: ExitStack) -> None:
+        """Train, evaluate, record; put on `leaving` how to leave the group."""
+        leaving.callback(self.trainer.close)
+        gpu, self.no_energy = self.trainer.energy()
+        meter = None if self.no_energy else Meter(self.trainer.group, gpu)
+        self.trainer.meter = self.meter = meter
+        with meter or nullcontext():
+            if self.spec.work == "load":
+                self._load()
+            else:
+                self._train()
+
+    def _train(self) -> None:
+        """Train from where a stop has left."""
+        spec, trainer, group = self.spec, self.trainer, self.trainer.group
+        self.progress.set_up("listing the images")
+        train = trainer.loader("train")
+        evaluation = trainer.loader("eval") if spec.eval_every else None
+        self.progress.set_up("building the network and sending its weights")
+        self.recorder.record.initial_sha256 = trainer.build(self.files.directory)
+        first_epoch = trainer.resume(self.files.directory)
+        check_agreement(group, f"{first_epoch:x}", "same first epoch")
+        if spec.profile_steps:  # without, nothing of it is imported
+            profiler = import_module(PROFILER).Profiler
+            trainer.profile = profiler(spec, group, len(train) // spec.accumulation)
+        self._describe(train, evaluation.images if evaluation else None)
+        warm_from = first_epoch + self._cold_epochs(train)
+        if spec.nsys:
+            warm_from = spec.epochs  # none: a profiler takes time of its own
+        for epoch in range(first_epoch, spec.epochs):
+            self._train_epoch(epoch, epoch < warm_from)
+            if evaluation and spec.due(spec.eval_every, epoch):
+                self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
+                result = trainer.evaluate(self.progress.step)
+                self.recorder.store(result, epoch, "eval", epoch < warm_from, trainer.peak_memory())
+            if spec.due(spec.checkpoint_every, epoch):
+                trainer.save(self.files.directory, epoch + 1)
+                group.barrier()
+        digest = trainer.weights_sha256()
+        check_agreement(group, digest, "same final weights")
+        self.recorder.complete(digest)
+
+    def _train_epoch(self, epoch: int, cold: bool) -> None:
+        trainer = self.trainer
+        profile = trainer.profile if epoch + 1 == self.spec.epochs else None
+        self.recorder.take_turn(epoch, cold)
+        self.progress.begin("train", epoch, self.spec.global_batch_size)
+        result = trainer.train_epoch(epoch, self.progress.step)
+        # A profiler takes time of its own.
+        self.recorder.store(result, epoch, "train", cold or bool(profile), trainer.peak_memory())
+        if profile:
+            profile.write(self.files, epoch)
+        self.recorder.end_turns(epoch)
+
+    def _load(self) -> None:
+        """Only fetch the batches of each epoch, from the first one again after a stop."""
+        self.progress.set_up("listing the images")
+        loader = self.trainer.loader("train")
+        self._describe(loader, None)
+        cold = self._cold_epochs(loader)
+        for epoch in range(self.spec.epochs):
+            self.recorder.take_turn(epoch, epoch < cold)
+            self.progress.begin("train", epoch, self.spec.global_batch_size)
+            result = self.trainer.load_epoch(epoch, self.progress.step)
+            memory = self.trainer.peak_memory()
+            self.recorder.store(result, epoch, "train", epoch < cold, memory)
+        self.recorder.end_turns(self.spec.epochs - 1)
+        self.recorder.complete(None)
+
+    def _cold_epochs(self, loader: BatchLoader) -> int:
+        """Return how many epochs after a start may not count: at least the first."""
+        return self.spec.cold_epochs(len(loader) // self.spec.accumulation)
+
+    def _describe(self, train: BatchLoader, eval_images: int | None) -> None:
+        meter = self.meter
+        system = {
+            **self.trainer.describe(),
+            "affinity": affinity(self.trainer.group, self.spec.gpus_per_node),
+            "energy_method": meter.method if meter else None,
+            "energy_missing": meter.missing if meter else self.no_energy,
+        }
+        self.recorder.describe(train, eval_images, system)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    sys.exit(main(sys.argv[1:]))

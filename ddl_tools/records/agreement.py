@@ -1,0 +1,145 @@
+"""Do runs of different frameworks that did the same work hold the same weights? From records alone.
+
+A group is what must be equal: completed runs of one study that differ in the framework alone, on
+one processor with one version of one library. Processors round differently, and so do libraries, so
+weights are not compared across them.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.run import RunRecord
+
+# All that may differ within a group: the framework, and how it cuts and times its messages. Every
+# other field, and any that RunSpec may get later, divides groups. So do the knobs that are left:
+# compression rounds gradients, and ZeRO keeps the weights in another place.
+_FREE = {
+    "strategy",
+    "ddp_bucket_mb",
+    "ddp_bucket_view",
+    "ddp_static_graph",
+    "horovod_fusion_mb",
+    "horovod_cycle_ms",
+}
+_MACHINE = ("cpu", "architecture", "device", "accelerator")
+# Beginnings of names of packages.
+_COMPUTE = ("torch", "tensorflow", "keras", "jax", "mxnet", "pillow", "numpy", "nvidia-dali")
+_TITLE = {"model", "loader", "nodes", "gpus_per_node", "repeat"}
+
+REMEDY = """\
+This is a bug, or the hardware fails. Do not compare these runs. Were they all made on this machine,
+by the same code? Then remove their folders and run the study again: hashes that change point to the
+memory or the processor, hashes that stay to a bug; please report it with the run.json of each."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Completed runs, of two frameworks at least, that did the same work on one machine."""
+
+    records: list[RunRecord]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all hold the same weights."""
+        return len({one.weights_sha256 for one in self.records}) == 1
+
+    @property
+    def promised(self) -> bool:
+        """Whether anything but the same weights is a fault.
+
+        Two numbers have the same sum in either order; with more than two workers a framework's
+        order shows in the last bit. So does the choice of kernels on a GPU, where some also add in
+        an order of chance, and a compiler, which meets another graph under each framework: that of
+        a library that always compiles, too. Of several machines, a record names the processor of
+        the first alone.
+        """
+        one = self.records[0]
+        exact = (
+            one.spec.library == "torch" and one.spec.precision == "fp32" and not one.spec.compile
+        )
+        here = one.spec.nodes == 1 and (one.system or {}).get("device") == "cpu"
+        return exact and here and one.world_size <= 2
+
+
+def groups(records: Iterable[RunRecord]) -> list[Group]:
+    """Return the groups among some runs; what trained nothing or stands alone is in none."""
+    ordered = sorted((one for one in records if one.weights_sha256), key=_key)
+    found = [Group(list(same)) for _, same in groupby(ordered, _key)]
+    return [one for one in found if len({run.spec.strategy for run in one.records}) > 1]
+
+
+def _key(record: RunRecord) -> str:
+    """Return everything that decides the final weights, but for the framework."""
+    system, packages = record.system or {}, (record.provenance or {}).get("packages", {})
+    decisive = [
+        (record.study, record.method_version),
+        record.spec.model_dump(mode="json", exclude=_FREE),
+        record.data and record.data.model_dump(),
+        {name: system.get(name) for name in _MACHINE},
+        {name: version for name, version in packages.items() if name.startswith(_COMPUTE)},
+    ]
+    return json.dumps(decisive, sort_keys=True)
+
+
+def completed(entries: list[Entry]) -> list[RunRecord]:
+    """Return the records of the runs that completed."""
+    return [item.record for item in entries if item.record and item.state == "completed"]
+
+
+def statements(entries: list[Entry]) -> list[str]:
+    """Return what to say at the end of a study; nothing, if no two frameworks can be compared."""
+    found = groups(completed(entries))
+    all_complete = all(item.state == "completed" for item in entries)
+    scope = "" if all_complete else ", of what is complete"
+    lines = []
+    for promised, text in (
+        (True, "same weights under all frameworks"),
+        (False, "same weights where the last bit is not promised (docs/method.md)"),
+    ):
+        kind = [one for one in found if one.promised == promised]
+        same = sum(one.agrees for one in kind)
+        lines += [f"{text}: {same} of {len(kind)} groups{scope}"] if kind else []
+    return lines
+
+
+def alarm(entries: list[Entry]) -> str:
+    """Return the groups that disagree and must not, with what to do; empty if there are none."""
+    found = [one for one in groups(completed(entries)) if one.promised]
+    wrong = [one for one in found if not one.agrees]
+    if not wrong:
+        return ""
+    several = _several(found)
+    lines = [f"DIFFERENT WEIGHTS in {len(wrong)} of {len(found)} groups that must hold the same:"]
+    for one in wrong:
+        lines += [f"  {_title(one, several)}", *_hashes(one)]
+    return "\n".join([*lines, REMEDY])
+
+
+def _several(found: list[Group]) -> list[str]:
+    """Return the fields in which groups differ and that a title does not name anyway."""
+    specs = [one.records[0].spec.model_dump() for one in found]
+    names = [name for name in specs[0] if name not in _TITLE | _FREE]
+    return [name for name in names if len({spec[name] for spec in specs}) > 1]
+
+
+def _title(group: Group, several: list[str]) -> str:
+    """Return e.g. ``resnet18 native, 2 workers, repeat 1, on AMD EPYC``."""
+    record = group.records[0]
+    spec: dict[str, Any] = record.spec.model_dump()
+    workers = f"{record.world_size} worker{'s' if record.world_size > 1 else ''}"
+    parts = [f"{spec['model']} {spec['loader']}", workers, f"repeat {spec['repeat']}"]
+    parts += [f"{name}={spec[name]}" for name in several]
+    return ", ".join([*parts, f"on {(record.system or {}).get('cpu')}"])
+
+
+def _hashes(group: Group) -> list[str]:
+    """Return one line per run: its strategy, the beginning of its hash, its name and its code."""
+    return [
+        f"    {run.spec.strategy:<10} {str(run.weights_sha256)[:8]}  {run.run_id}  "
+        f"(commit {str((run.provenance or {}).get('git_commit'))[:7]})"
+        for run in sorted(group.records, key=lambda run: run.run_id)
+    ]

@@ -1,0 +1,306 @@
+"""The runs of a study: which there are, the state of each, its lock, and how one is finished.
+
+``study.json`` beside the runs is a copy of the study as it was planned last. No run needs it.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
+from ddl_core.files import cannot_write, some
+from ddl_tools.records.failures import remedy
+from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
+from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
+from ddl_tools.records.storage import free_room, now, write_atomically
+from ddl_tools.study import Study
+
+State = Status | Literal["missing", "interrupted", "unreadable", "damaged"]
+
+INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
+PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
+TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
+TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a ledger."""
+
+    spec: RunSpec
+    directory: Path
+    state: State
+    reason: str = ""
+    job_id: str | None = None  # of the scheduler that it was last handed to
+    category: Category | None = None  # of what ended it badly
+    record: RunRecord | None = None  # where there is one that can be read
+
+
+def read_study(name: str, tree: Tree) -> Study | None:
+    """Return a study as it was planned; None where nobody kept it."""
+    try:
+        return Study.model_validate_json(tree.asked(name).read_bytes())
+    except (OSError, ValidationError):
+        return None  # of an older version, or damaged: planning the study writes it anew
+
+
+def find_study(name: str, tree: Tree) -> Study | None:
+    """Return a study as it was planned, else as the project has it; None where nobody knows it."""
+    try:
+        return read_study(name, tree) or Study.load(STUDIES / f"{name}.yaml")
+    except SpecError:
+        return None
+
+
+def write_study(study: Study, tree: Tree) -> None:
+    """Write ``study.json``, where it does not say the same already."""
+    if read_study(study.name, tree) != study:
+        write_atomically(tree.asked(study.name), study.model_dump_json(indent=1) + "\n")
+
+
+def study_runs(study: Study, tree: Tree) -> list[RunSpec]:
+    """Return the runs of a study: its grid, then what blocks needed beyond its repeats."""
+    runs = study.expand()
+    if study.turns is not None:
+        further = map(study.reference, itertools.count(study.repeats))
+        there = tree.study(study.name)
+        runs += itertools.takewhile(lambda spec: (there / spec.run_id).is_dir(), further)
+    return runs
+
+
+def study_folders(name: str, tree: Tree) -> list[Path]:
+    """Return the folders of the runs that a study has as it was planned last.
+
+    All that are there where nobody kept the study, or where it cannot be planned here.
+    """
+    folders, study = tree.run_folders(name), read_study(name, tree)
+    try:
+        own = {spec.run_id for spec in study_runs(study, tree)} if study else None
+    except SpecError:  # it names what is not installed here
+        own = None
+    return folders if own is None else [one for one in folders if one.name in own]
+
+
+def former_folders(name: str, tree: Tree) -> list[Path]:
+    """Return the folders of the runs that a study had once, and has no more."""
+    own = set(study_folders(name, tree))
+    return [one for one in tree.run_folders(name) if one not in own]
+
+
+def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
+    """Write a ``planned`` record for every run that has none; return the ledger.
+
+    `data_dir` is the folder of the dataset; by
+    default the tree's own folder of that name.
+
+    Raises
+    ------
+    SpecError
+        If the runs that are there under this name are of another study.
+    """
+    _check_same(study, tree)
+    write_study(study, tree)
+    for spec in study.expand():
+        plan_one(spec, study.name, tree, data_dir)
+    return ledger(study, tree)
+
+
+def _check_same(study: Study, tree: Tree) -> None:
+    """Refuse to plan a study among completed runs of which it has none."""
+    planned = {spec.run_id for spec in study.expand()}
+    there = tree.run_folders(study.name)
+    if any(folder.name in planned for folder in there):
+        return
+    other = [folder for folder in there if _is_completed(folder)]
+    if other:
+        raise SpecError(
+            f"name = {study.name!r}: {tree.study(study.name)} holds {len(other)} completed runs of "
+            "another study of that name, and none of this one; figures would mix the two. Give "
+            "this one another name, or choose another place with --results DIR"
+        )
+
+
+def _is_completed(folder: Path) -> bool:
+    try:
+        return read_record(folder).status == "completed"
+    except RecordError:
+        return False
+
+
+def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
+    """Write a ``planned`` record for a run that has none; return its entry."""
+    if spec.work == "probe":
+        raise SpecError("work = 'probe': only `ddl doctor` starts probes; choose 'train' or 'load'")
+    directory = tree.study(study) / spec.run_id
+    if entry(spec, directory).state == "missing":
+        folder = data_folder(spec, tree, data_dir)
+        write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
+    return entry(spec, directory)
+
+
+def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
+    """Return the folder a run reads, None for synthetic data."""
+    return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
+
+
+def ledger(
+    study: Study, tree: Tree, look: Callable[[RunSpec, Path], Entry] | None = None
+) -> list[Entry]:
+    """Return one entry per run of the study, in running order; `look` may stand in for `entry`."""
+    folder = tree.study(study.name)
+    return [(look or entry)(spec, folder / spec.run_id) for spec in study_runs(study, tree)]
+
+
+def put_aside(study: str, tree: Tree) -> str:
+    """Name the runs that a study had once and has no more; nothing where there are none."""
+    found = former_folders(study, tree)
+    if not found:
+        return ""
+    names = some([folder.name for folder in found])
+    return (
+        f"{len(found)} further runs in {tree.study(study)}, which the study as it is now does not "
+        f"plan: they are kept, and no table or figure shows them: {names}"
+    )
+
+
+def entry(spec: RunSpec, directory: Path) -> Entry:
+    """Return what is known about one run.
+
+    ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
+    process holds its lock: the process was killed before it could say so.
+    Only `damage.checked` reads the lines of a run: here ``damaged`` does not come up.
+    """
+    files = RunFiles(directory)
+    if not files.record.exists() and not files.epochs.exists():
+        return Entry(spec, directory, "missing")
+    try:
+        record = read_record(directory)
+    except RecordError as error:
+        return Entry(spec, directory, "unreadable", str(error))
+    if record.status == "running" and not is_locked(directory):
+        gone = "its process is gone"
+        return Entry(spec, directory, "interrupted", gone, record.job_id, record=record)
+    cause = record.error
+    if cause is None:
+        return Entry(spec, directory, record.status, job_id=record.job_id, record=record)
+    state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
+    reason = f"{cause.kind}: {cause.message}"
+    return Entry(spec, directory, state, reason, record.job_id, cause.told, record)
+
+
+def counts(entries: list[Entry]) -> str:
+    """Return e.g. ``"18 runs: 12 completed, 1 failed, 5 planned"``."""
+    by_state = Counter(entry.state for entry in entries)
+    parts = ", ".join(f"{number} {state}" for state, number in sorted(by_state.items()))
+    return f"{len(entries)} runs: {parts}"
+
+
+def remedies(entries: list[Entry]) -> list[str]:
+    """Return one line on each class of failure: what to do about it."""
+    return [remedy(one) for one in dict.fromkeys(item.category for item in entries) if one]
+
+
+@contextmanager
+def exclusive(lock: Path, what: str) -> Iterator[None]:
+    """Hold `lock` for a ``with`` block; the system frees it when the process dies.
+
+    On a file system without ``flock`` the file itself is the lock, and stays after a crash.
+
+    Raises
+    ------
+    LaunchError
+        After `PATIENCE_S`, if another process holds it.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        guard = FileLock(lock, timeout=PATIENCE_S)
+        guard.acquire()
+    except Timeout:
+        raise LaunchError(
+            f"{what} is being run by another process (it holds {lock}); "
+            "wait for it, or watch it with `ddl study status`. If no such process lives, on a "
+            "file system without locks (flock), remove that file"
+        ) from None
+    except OSError as error:
+        raise cannot_write(lock.parent, error) from None
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def is_locked(directory: Path) -> bool:
+    """Say whether a living process holds the lock of a run; none can where it cannot be opened."""
+    lock = RunFiles(directory).lock
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a file system that is read-only, or another user's folder
+        return False
+
+
+def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> None:
+    """Write into the record of a run why it failed, unless it is complete.
+
+    The start that is at work ends with it. With `restate` the last start gets the new cause also
+    where it ended with the one that the record tells now.
+
+    Raises
+    ------
+    RecordError
+        If the record cannot be read; if it cannot be written, with the cause and what remains.
+    """
+    record = read_record(directory)
+    if record.status == "completed":
+        return
+    before = record.status
+    record.close_attempts(cause, now())
+    if restate and record.attempts and record.attempts[-1].error == record.error:
+        record.attempts[-1].error = cause
+    record.status, record.error = "failed", cause
+    free_room(RunFiles(directory).reserve)
+    try:
+        write_record(directory, record)
+    except RecordError as error:
+        raise RecordError(
+            f"{cause.kind}: {cause.message}; its record cannot say so and remains {before!r}: "
+            f"{error}"
+        ) from None
+
+
+def finish_idle_run(
+    directory: Path, job_id: str | None, cause: Callable[[RunRecord], Failure | None]
+) -> None:
+    """Finish a run of a job by what `cause` makes of its record, unless that is None.
+
+    Raises
+    ------
+    LaunchError
+        If a process is at work on the run.
+    RecordError
+        If the record cannot be read or written.
+    """
+    with exclusive(RunFiles(directory).lock, f"run {directory.name}"):
+        record = read_record(directory)
+        if record.job_id == job_id and (found := cause(record)):
+            finish_run(directory, found)
+
+
+def complete_text(record: RunRecord, directory: Path) -> str:
+    """Return why a complete run is refused, and what to do instead."""
+    return (
+        f"run {record.run_id} is complete and will not be run again; "
+        f"to measure anew, choose another `repeat`, or remove its folder {directory}"
+    )

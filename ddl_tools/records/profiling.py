@@ -1,0 +1,301 @@
+"""Profiles of runs: ``profile.json``, spans of time, and what CUDA kernels do by their names."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.storage import Strict, read_versioned, write_atomically
+
+# A name says who wrote the kernel, not who launched it, so some time cannot be told apart:
+#
+# - ATen's elementwise kernels are "other", even where a loader runs them (uint8 to float,
+#   normalise).
+# - Matrix products (``cutlass_80_tensorop_*gemm*``, ``sm80_xmma_gemm_*``, ``splitKreduce_kernel``)
+#   are "other": cuBLAS has them for linear layers, cuDNN for 1 x 1 convolutions, under one name.
+# - An NCCL kernel can run several collectives and is named after one of them. NCCL 2.13 named it
+#   SendRecv whatever it ran, as did RCCL (NVIDIA/nccl#714, #739, ROCm/rccl#505): all-reduce is then
+#   counted as "communication". RCCL's ``ncclDevKernel_Generic`` is "communication" for that reason.
+# - Copying into and out of Horovod's and DDP's buckets is "other", as it is compute of this GPU.
+Kind = Literal["allreduce", "communication", "data", "cudnn", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# In this order: the first that is found decides.
+_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    # Kernels since NCCL 2.0 (ncclAllReduceRingLLKernel_*, ncclKernel_AllReduce_*,
+    # ncclDevKernel_AllReduce_*, ncclSymkDevKernel_AllReduce_*), and torch's names of the calls.
+    ("allreduce", re.compile(r"\bnccl\w*AllReduce|\b(nccl|gloo):all_?reduce")),
+    ("communication", re.compile(r"\bnccl[A-Z]|\b(nccl|gloo):")),
+    ("data", re.compile(r"\bdali::|\bnvjpeg|\bnvimgcodec::|\bculj92::")),
+    # Most carry the library's name, at least in an argument's type. The others are its
+    # convolutions (forward, data and weight gradients), their layout changes and batch norms.
+    (
+        "cudnn",
+        re.compile(
+            r"cudnn|[fdw](?:prop|grad)(?![a-z])|wgrad2d|implicit_convolve|convolve_common_engine"
+            r"|winograd|conv2d_grouped_direct|nchwToNhwc|nhwcToNchw|\bbn_[fb]w_|\bbatchnorm_[fb]wtr_"
+        ),
+    ),
+)
+
+
+@lru_cache(maxsize=4096)
+def kind(name: str) -> Kind:
+    """Return what a kernel does.
+
+    Parameters
+    ----------
+    name
+        As a profiler shows it: demangled, with namespaces; it may be cut off after these.
+
+    Returns
+    -------
+    str
+        ``allreduce``; ``communication``: any other collective; ``data``: decoding and augmentation
+        by DALI, nvJPEG or nvImageCodec; ``cudnn``; or ``other``.
+    """
+    return next((found for found, pattern in _PATTERNS if pattern.search(name)), "other")
+
+
+PROFILE_VERSION = 1
+
+
+class Shares(Strict):
+    """Shares of a rank's window, 0 to 1; their sum is 1."""
+
+    compute: float = Field(description="GPU: kernels of the training; CPU: operators")
+    transfer: float = Field(
+        description="exposed communication of the rank that came last in each step: no waiting"
+    )
+    waiting: float = Field(description="the rest of it: waiting for slower ranks")
+    copies: float = Field(description="to, from and on the GPU; 0 on the CPU")
+    data: float = Field(description="waiting for the next batch, nothing of the above going on")
+    other: float = Field(description="the host in a call, nothing of the above going on")
+    idle: float = Field(description="nothing that the profiler sees")
+
+
+class RankProfile(Strict):
+    """One rank."""
+
+    rank: int
+    window_s: float = Field(gt=0, description="from the first watched step to the end of the last")
+    shares: Shares
+    overlapped: float | None = Field(
+        description="share of the window: communication during compute, part of compute's share"
+    )
+    exposed_s: list[float] = Field(description="exposed communication of each watched step")
+    kernels: dict[Kind, float] | None = Field(
+        description="shares of CUDA kernel time, the paper's Table 2; null on the CPU"
+    )
+
+
+class ProfileRecord(Strict):
+    """``profile.json``."""
+
+    profile_version: int = PROFILE_VERSION
+    run_id: str
+    device: Literal["cpu", "cuda"]
+    epoch: int
+    first_step: int = Field(description="of the watched steps, from 0")
+    steps: int
+    overlapped_missing: str | None = Field(description="why `overlapped` is null, if it is")
+    ranks: list[RankProfile]
+
+
+def write_profile(directory: Path, record: ProfileRecord) -> None:
+    """Write ``profile.json`` of a run atomically."""
+    text = record.model_dump_json(indent=1) + "\n"
+    write_atomically(RunFiles(directory).profile, text)
+
+
+def read_profile(directory: Path) -> ProfileRecord:
+    """Read ``profile.json`` strictly.
+
+    Raises
+    ------
+    RecordError
+        If it is missing, not JSON, of another version, or has a wrong field.
+    """
+    return read_versioned(
+        RunFiles(directory).profile,
+        ProfileRecord,
+        "profile",
+        PROFILE_VERSION,
+        "a run has one if profile_steps > 0",
+    )
+
+
+Spans = NDArray[Any]  # (n, 2): start and end, int64 nanoseconds or float64 seconds
+
+Part = Literal["compute", "communication", "copies", "data", "other", "idle"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+Seconds = NDArray[Any]  # float64
+
+
+def union(spans: ArrayLike) -> Spans:
+    """Return the time that at least one span covers.
+
+    Parameters
+    ----------
+    spans
+        Shape (n, 2), start and end, in any order; they may overlap. Times are in any unit and
+        half-open: a span that ends where it starts covers nothing.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (m, 2) and the input's type: sorted, with a gap between any two.
+
+    Raises
+    ------
+    ValueError
+        If the shape is another, or a span ends before it starts.
+    """
+    spans = _checked(spans)
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    if not len(spans):
+        return spans
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    covered_to = np.maximum.accumulate(spans[:, 1])
+    first = np.append(True, spans[1:, 0] > covered_to[:-1])
+    last = np.append(first[1:], True)
+    return np.column_stack([spans[first, 0], covered_to[last]])
+
+
+def length(spans: ArrayLike) -> float:
+    """Return the time that at least one span covers, in the spans' unit; 0 without spans."""
+    merged = union(spans)
+    return float((merged[:, 1] - merged[:, 0]).sum())
+
+
+def intersect(a: ArrayLike, b: ArrayLike) -> Spans:
+    """Return the time that both `a` and `b` cover; shapes and errors as in `union`."""
+    a, b = union(a), union(b)
+    if not len(a) or not len(b):
+        return a[:0]
+    # Within a union starts and ends both rise, so what meets a span of `a` is one run of `b`.
+    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    runs = np.searchsorted(b[:, 0], a[:, 1], side="left") - first
+    of_a = np.repeat(np.arange(len(a)), runs)
+    of_b = np.arange(len(of_a)) + np.repeat(first - (np.cumsum(runs) - runs), runs)
+    return np.column_stack([np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])])
+
+
+def subtract(a: ArrayLike, b: ArrayLike) -> Spans:
+    """Return the time that `a` covers and `b` does not; shapes and errors as in `union`."""
+    a, b = union(a), union(b)
+    if not len(a) or not len(b):
+        return a
+    edges = np.concatenate([a[:1, 0], b.ravel(), a[-1:, 1]])
+    gaps = edges.reshape(-1, 2)  # before, between and after the spans of `b`
+    return intersect(a, gaps[gaps[:, 0] < gaps[:, 1]])
+
+
+def _checked(spans: ArrayLike) -> Spans:
+    array = np.asarray(spans)
+    if array.size == 0:
+        return array.reshape(0, 2)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"spans of shape {array.shape}; (n, 2) is needed: start and end of each")
+    wrong = ~(array[:, 0] <= array[:, 1])  # so that not-a-number is wrong too
+    if wrong.any():
+        start, end = array[wrong][0]
+        raise ValueError(f"a span from {start} to {end}; a span may not end before it starts")
+    return array
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What one rank did, each kind (n, 2): starts and ends in seconds, any order, may overlap.
+
+    `steps` (n + 1,) are the edges of the watched steps. `collectives` are operations on the way,
+    `waits` times in which the rank has its gradients and waits for their mean over ranks, `data`
+    times in which it waits for its next batch, `calls` whatever else it was seen doing.
+    """
+
+    steps: Seconds
+    compute: Spans
+    collectives: Spans
+    copies: Spans
+    waits: Spans
+    data: Spans
+    calls: Spans
+
+    def parts(self) -> dict[Part, Spans]:
+        """Divide the window: each moment belongs to the first kind that covers it, else to idle.
+
+        Collectives come before copies, which are short and often their own; waiting for the mean
+        comes after copies, since a rank that copies does not only wait.
+        """
+        order: tuple[tuple[Part, Spans], ...] = (
+            ("compute", self.compute),
+            ("communication", self.collectives),
+            ("copies", self.copies),
+            ("communication", self.waits),
+            ("data", self.data),
+            ("other", self.calls),
+        )
+        left = self._window()
+        found: dict[Part, list[Spans]] = {part: [] for part in PARTS}
+        for part, spans in order:
+            found[part].append(intersect(left, spans))
+            left = subtract(left, spans)
+        found["idle"].append(left)
+        return {part: union(np.concatenate(pieces)) for part, pieces in found.items()}
+
+    def overlapped_s(self) -> float:
+        """Return the time in which a collective was on its way while the rank computed."""
+        return length(intersect(intersect(self.collectives, self.compute), self._window()))
+
+    def by_step(self, spans: Spans) -> Seconds:
+        """Return how much of each step `spans` cover, (n,)."""
+        merged = union(spans)
+        if not len(merged):
+            return np.zeros(len(self.steps) - 1)
+        grows = np.column_stack([np.zeros(len(merged)), merged[:, 1] - merged[:, 0]])
+        return np.diff(np.interp(self.steps, merged.ravel(), np.cumsum(grows)))
+
+    def _window(self) -> Spans:
+        return np.array([[self.steps[0], self.steps[-1]]])
+
+
+def device_steps(host: Seconds, launched: Seconds, ends: Seconds) -> Seconds:
+    """Return when a device was done with what the host launched before each edge of its steps.
+
+    Parameters
+    ----------
+    host : (n + 1,)
+        The edges on the host, which runs ahead.
+    launched, ends : (work,)
+        When each piece of work was launched, -inf if before all edges; when the device ended it.
+    """
+    order = np.argsort(launched)
+    done = np.maximum.accumulate(np.append(-np.inf, ends[order]))
+    return np.maximum(host, done[np.searchsorted(launched[order], host)])
+
+
+def transfer_and_waiting(exposed: Seconds) -> tuple[float, Seconds]:
+    """Tell waiting for slower ranks from moving data.
+
+    Parameters
+    ----------
+    exposed : (ranks, steps)
+        Seconds in which communication was all that went on.
+
+    Returns
+    -------
+    transfer : float
+        Seconds of the rank that waited least in each step, summed: it came last, so that nobody
+        was left to wait for. The same for all ranks.
+    waiting : (ranks,)
+        The rest.
+    """
+    transfer = float(exposed.min(axis=0).sum())
+    return transfer, (exposed - exposed.min(axis=0)).sum(axis=1)

@@ -1,0 +1,103 @@
+"""Copy the records of completed runs to the committed tree."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddl_core.errors import RecordError
+from ddl_tools.records.damage import verify
+from ddl_tools.records.ledger import former_folders
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.run import RunRecord
+from ddl_tools.records.storage import write_atomically
+
+
+@dataclass
+class Published:
+    """What `publish` did."""
+
+    new: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def publish(study: str, source: Tree, target: Tree) -> Published:
+    """Copy the records of every completed run of `study`: two files, three if it was profiled.
+
+    Published records are never replaced: a number that was shown stays what it was.
+
+    Raises
+    ------
+    RecordError
+        If there is nothing to publish, a record is damaged, or a run was published before with
+        other content; then nothing was copied.
+    """
+    found = verify(source, study)
+    if damages := [line for one in found for line in one.told()]:
+        raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
+    done = Published()
+    copies: list[tuple[Path, Path]] = []
+    others = former_folders(study, source)
+    for one in found:
+        folder, record = one.directory, one.record
+        assert record is not None  # else there is a damage
+        if record.status != "completed":
+            done.skipped.append(f"{record.run_id} ({record.status})")
+            continue
+        if folder in others:
+            done.skipped.append(f"{record.run_id} (not of the study as it is now)")
+            continue
+        done.warnings.extend(_doubts(record))
+        copies.append((folder, target.study(study) / folder.name))
+    for folder, copy in copies:
+        (done.unchanged if _same(folder, copy) else done.new).append(folder.name)
+    for folder, copy in copies:
+        if folder.name in done.new:
+            _copy(folder, copy)
+    if source.asked(study).exists():
+        write_atomically(target.asked(study), source.asked(study).read_bytes())
+    return done
+
+
+def _doubts(record: RunRecord) -> list[str]:
+    """Return what a reader of the published record may hold against it."""
+    origin = record.provenance or {}
+    doubts = []
+    if origin.get("git_dirty") is not False:
+        doubts.append("measured with uncommitted changes, or outside a git checkout")
+    if record.data_dir and Path(record.data_dir).is_absolute():
+        doubts.append(f"names a folder of this machine: {record.data_dir}")
+    return [f"{record.run_id}: {doubt}" for doubt in doubts]
+
+
+def _pairs(folder: Path, copy: Path) -> list[tuple[Path, Path]]:
+    """Return source and target of each file; the record last, it makes the copy complete."""
+    have, want = RunFiles(folder), RunFiles(copy)
+    profiles = [(have.profile, want.profile)] if have.profile.exists() else []
+    return [(have.epochs, want.epochs), *profiles, (have.record, want.record)]
+
+
+def _same(folder: Path, copy: Path) -> bool:
+    """Say whether `copy` is published already.
+
+    Raises
+    ------
+    RecordError
+        If something else is published there.
+    """
+    if not RunFiles(copy).record.exists():
+        return False
+    if all(
+        new.exists() and old.exists() and new.read_bytes() == old.read_bytes()
+        for old, new in _pairs(folder, copy)
+    ):
+        return True
+    raise RecordError(
+        f"{folder.name} was published before with other content; published records are not "
+        f"replaced: remove {copy} first, if that is what you want"
+    )
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    for old, new in _pairs(folder, copy):
+        write_atomically(new, old.read_text(encoding="utf-8"))

@@ -1,0 +1,390 @@
+"""The result record of a run: what is stored, how it is written, how strictly it is read.
+
+Two files per run. ``run.json`` is replaced whole (temporary file, then rename), so a reader always
+sees a complete record. ``epochs.jsonl`` only grows, one line per epoch and phase.
+"""
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AllowInfNan,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ddl_core import registry
+from ddl_core.config import RunSpec
+from ddl_core.errors import Category, DDLError, RecordError
+from ddl_core.files import cannot_write, describe, escaped
+from ddl_core.timing import Spent
+from ddl_tools.records.failures import classify
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.provenance import PACKAGES
+from ddl_tools.records.storage import Strict, now, read_json, read_text, write_atomically
+
+SCHEMA_VERSION = 5
+# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn` and
+# version 4 no `initial_sha256`; else they are version 5.
+READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
+# 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
+# it, unless the spec asks for another size; and windows may take turns.
+METHOD_VERSION = 2
+_SAME = 1e-6  # relative: a quotient computed twice
+EMULATION = "emulation"  # key in the `system` of a record
+
+# What a record is that names a strategy, loader or network of a package that is not here.
+UNKNOWN = "is not known here; the record is whole"
+
+Status = Literal["planned", "submitted", "running", "completed", "failed"]
+
+
+class Turn(Strict):
+    """Place of a window among those of the arms that took turns."""
+
+    block: str = Field(description="name of the arms that were alive together")
+    reference: str = Field(description="run_id of the arm that all of them are compared with")
+    round: int = Field(description="from 0; in each, every arm of the block has one window")
+    place: int = Field(description="of the window within its round, from 0")
+
+
+class Failure(Strict):
+    """Why a run ended badly."""
+
+    kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
+    message: str
+    rank: int | None = None
+    category: Category | None = Field(None, description="class of the failure, see failures.py")
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        message: str,
+        rank: int | None = None,
+        exit_code: int | None = None,
+        category: Category | None = None,
+    ) -> "Failure":
+        """Return a failure with its class, by default that of `classify`."""
+        message = escaped(message)  # as a file can hold it
+        category = category or classify(kind, message, exit_code=exit_code)
+        return cls(kind=kind, message=message, rank=rank, category=category)
+
+    @classmethod
+    def of_error(cls, error: DDLError) -> "Failure":
+        """Return the failure of a run that ended with an error of this project."""
+        return cls.of(type(error).__name__, str(error), category=error.category)
+
+    @property
+    def told(self) -> Category:
+        """The class, told anew for a record of version 1."""
+        return self.category or classify(self.kind, self.message)
+
+
+class Attempt(Strict):
+    """One start of a run; a resumed run has several."""
+
+    started_utc: str
+    ended_utc: str | None = None
+    status: Status = "running"
+    error: Failure | None = None
+    block: str | None = Field(
+        None, description="start of a job that it shared with other runs, one after the other"
+    )
+    place: int | None = Field(None, description="from 0, its place in the order of that block")
+
+
+class DataInfo(Strict):
+    """The data a run really read."""
+
+    train_images: int = Field(description="available per epoch, before the last batch is dropped")
+    eval_images: int | None = Field(description="null if nothing is evaluated")
+    classes: int
+    fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
+
+
+class Emulation(Strict):
+    """Facts of the warm epochs of an emulated run, and the rules that they break.
+
+    In `RunRecord.system`, under `EMULATION`.
+    """
+
+    cores: int = Field(description="that all ranks share")
+    link_mbit_least: float | None = Field(description="measured before the run; null of one node")
+    link_mbit_most: float | None
+    steps: int = Field(description="that count")
+    gradient_bytes: int = Field(description="of a rank in a step")
+    sent_bytes_least: float = Field(description="by a node's link in a step")
+    sent_bytes_most: float
+    own_cpu_share: float = Field(description="of the cores, taken by the ranks")
+    other_cpu_share: float = Field(description="taken by anything else")
+    late_share: float = Field(description="of a step: how late its end was, the latest rank's mean")
+    slowest_factor: float = Field(
+        description="mean over steps of the slowest rank's compute, relative to what is asked"
+    )
+    unfaithful: list[str] = Field(default_factory=list, description="rules that are broken")
+
+
+class RunRecord(Strict):
+    """``run.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    method_version: int = METHOD_VERSION
+    study: str
+    run_id: str
+    spec: RunSpec
+    world_size: int
+    global_batch_size: int
+    status: Status = "planned"
+    error: Failure | None = None
+    created_utc: str
+    attempts: list[Attempt] = Field(default_factory=list)
+    job_id: str | None = None
+    data_dir: str | None = Field(None, description="folder to read; null for synthetic data")
+    data: DataInfo | None = None
+    provenance: dict[str, Any] | None = None
+    system: dict[str, Any] | None = None
+    initial_sha256: str | None = Field(
+        None,
+        description="of the weights and statistics that the run began with, the same in every "
+        "library; null if nothing was trained",
+    )
+    weights_sha256: str | None = Field(
+        None, description="of the final weights and statistics; null if nothing was trained"
+    )
+
+    @field_validator("system")
+    @classmethod
+    def _emulation_is_valid(cls, system: dict[str, Any] | None) -> dict[str, Any] | None:
+        if system and system.get(EMULATION):
+            Emulation.model_validate(system[EMULATION])
+        return system
+
+    @model_validator(mode="after")
+    def _is_of_its_spec(self) -> Self:
+        if self.spec.run_id != self.run_id:
+            raise ValueError(f"its spec is not that of its run_id, but of {self.spec.run_id}")
+        for name in ("world_size", "global_batch_size"):
+            if getattr(self, name) != getattr(self.spec, name):
+                given = getattr(self.spec, name)
+                raise ValueError(f"{name} = {getattr(self, name)}, but its spec gives {given}")
+        return self
+
+    @property
+    def emulation(self) -> Emulation | None:
+        """Facts of an emulated run; None where there are none."""
+        facts = (self.system or {}).get(EMULATION)
+        return Emulation.model_validate(facts) if facts else None
+
+    def close_attempts(self, cause: Failure, ended_utc: str | None) -> None:
+        """End the starts that still are said to be running."""
+        for attempt in self.attempts:
+            if attempt.status == "running":
+                attempt.status, attempt.error, attempt.ended_utc = "failed", cause, ended_utc
+
+    @classmethod
+    def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":
+        """Return the record of a run that has not started."""
+        return cls(
+            study=study,
+            run_id=spec.run_id,
+            spec=spec,
+            world_size=spec.world_size,
+            global_batch_size=spec.global_batch_size,
+            created_utc=now(),
+            data_dir=data_dir,
+        )
+
+
+class EpochRecord(Strict):
+    """One line of ``epochs.jsonl``: one epoch of one phase. Missing is null, never 0."""
+
+    # A loss that diverged is kept as it is; no other number can be none.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    attempt: int = Field(description="index into RunRecord.attempts")
+    epoch: int = Field(ge=0)
+    phase: Literal["train", "eval"]
+    cold: bool = Field(description="warm-up: no throughput may use this row")
+    steps: int = Field(
+        ge=1, description="optimiser steps (train) or batches of the busiest rank (eval)"
+    )
+    samples: int = Field(ge=1, description="images really consumed, all ranks")
+    corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
+    rescued_images: int | None = Field(
+        None, description="of these, decoded by Pillow because DALI failed; null without DALI"
+    )
+    wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
+    cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
+    data_s: float = Field(
+        description="waiting for the next batch, maximum over ranks; on a GPU the device's waiting"
+    )
+    rank_wall_s_min: float = Field(description="own time of the fastest rank")
+    rank_wall_s_max: float
+    step_s_median: float | None
+    step_s_p95: float | None
+    throughput_samples_per_s: float
+    loss: Annotated[float, AllowInfNan(True)] | None
+    top1: float | None = Field(ge=0, le=1, description="share of images, 0 to 1")
+    top5: float | None = Field(ge=0, le=1)
+    lr: float | None = Field(description="of the last optimiser step")
+    max_memory_bytes: int | None = Field(
+        description="most that a rank took: torch's tensors on an accelerator, main memory on the "
+        "CPU; null if not measured"
+    )
+    device_waits: int | None = Field(
+        None,
+        description="calls of torch's synchronize (device, stream, event) in the steps, rank 0; "
+        "null where nobody counted",
+    )
+    ids_sha256: str | None = Field(
+        None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
+    )
+    spent: Spent | None = Field(
+        None,
+        description="where `wall_s` went, mean over ranks; null if nothing was trained, where the "
+        "library does not tell, or where backward waits for communication",
+    )
+    energy_j: float | None = Field(
+        None, description="of the window, all ranks; null if not measured, see RunRecord.system"
+    )
+    turn: Turn | None = Field(
+        None, description="place in the order of the arms that took turns; null if none did"
+    )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.corrupt_images > self.samples:
+            raise ValueError(f"corrupt_images = {self.corrupt_images} of samples = {self.samples}")
+        rate = self.samples / self.wall_s
+        if not math.isclose(self.throughput_samples_per_s, rate, rel_tol=_SAME):
+            raise ValueError(
+                f"throughput_samples_per_s = {self.throughput_samples_per_s:g}, but samples / "
+                f"wall_s = {rate:g}"
+            )
+        if self.top1 is not None and self.top5 is not None and self.top1 > self.top5:
+            raise ValueError(f"top1 = {self.top1:g} is more than top5 = {self.top5:g}")
+        return self
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Write ``run.json`` of a run atomically."""
+    write_atomically(RunFiles(directory).record, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(directory: Path) -> RunRecord:
+    """Read ``run.json`` strictly.
+
+    Raises
+    ------
+    RecordError
+        If it is missing, not JSON, has an unknown field, or is of a version not known here; if it
+        names what a package brings that is not installed here.
+    """
+    path = RunFiles(directory).record
+    content = read_json(path)
+    version = content.get("schema_version")
+    if version not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise RecordError(f"{path} has schema version {version!r}; this code reads {known}")
+    try:
+        return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
+    except ValidationError as error:
+        if unknown := _unknown(content):
+            raise RecordError(f"{path}: {unknown}") from None
+        raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
+
+
+def _unknown(content: dict[str, Any]) -> str:
+    """Say which name of a record no package here brings, and what to install; or nothing."""
+    spec, origin = content.get("spec"), content.get("provenance")
+    if not isinstance(spec, dict):
+        return ""
+    names = [(kind, spec[kind]) for kind in registry.REGISTRIES if isinstance(spec.get(kind), str)]
+    unknown = [one for one in names if registry.known(*one) is None]
+    if not unknown:
+        return ""
+    packages = origin.get("packages") if isinstance(origin, dict) else None
+    known = {*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))}
+    told = packages.items() if isinstance(packages, dict) else ()
+    brought = [f"{name}=={version}" for name, version in told if name not in known]
+    what = f"install {' '.join(brought)}" if brought else "install the package that brings it"
+    named = ", ".join(f"spec.{kind} = {name!r}" for kind, name in unknown)
+    return f"{named} {UNKNOWN}: {what}, with which it was measured"
+
+
+def append_epoch(directory: Path, row: EpochRecord) -> None:
+    """Add one line to ``epochs.jsonl``.
+
+    A line that an earlier process could not finish is cut off first. On a full disk the file is
+    left as it was.
+
+    Raises
+    ------
+    RecordError
+        If the line cannot be written.
+    """
+    path = RunFiles(directory).epochs
+    line = (row.model_dump_json() + "\n").encode()
+    try:
+        with path.open("ab+", buffering=0) as file:
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+            file.truncate(end)
+            if _write(file.fileno(), line) < len(line):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _write(descriptor: int, line: bytes) -> int:
+    try:
+        return os.write(descriptor, line)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return 0
+        raise
+
+
+def read_rows(directory: Path) -> list[EpochRecord]:
+    """Return the finished lines of ``epochs.jsonl`` in their order; none where there is no file.
+
+    An unfinished last line (its writer was killed) is not a row.
+
+    Raises
+    ------
+    RecordError
+        If a finished line is not a valid row.
+    """
+    path = RunFiles(directory).epochs
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n")[:-1], start=1):
+        try:
+            rows.append(EpochRecord.model_validate_json(line))
+        except ValidationError as error:
+            raise RecordError(f"{path}, line {number}:\n{describe(error, EpochRecord)}") from None
+    return rows
+
+
+def newest(rows: list[EpochRecord]) -> list[EpochRecord]:
+    """Return the rows that count, in order of epoch and phase.
+
+    Where a resumed run measured an epoch again, the newest attempt counts.
+    """
+    found = {(row.epoch, row.phase): row for row in rows}
+    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] != "train"))]
+
+
+def read_epochs(directory: Path) -> list[EpochRecord]:
+    """Return the rows of a run that count: `newest` of `read_rows`."""
+    return newest(read_rows(directory))

@@ -1,0 +1,102 @@
+"""Accuracy by global batch, stated or measured; between two known batches a range.
+
+Nothing is fitted. The one assumption is that accuracy falls as the batch grows (the paper's O21;
+docs/accuracy.md).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import RunRecord, read_epochs
+from ddl_tools.scaling.configuration import Span
+from ddl_tools.scaling.measured import trained
+from ddl_tools.scaling.paper import EPOCHS, read_rows
+
+MARGIN = 1.0  # percentage points within which accuracies are equal (docs/reading_the_paper.md)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-1 accuracy in percent by schedule and global batch.
+
+    ``level``: it is the same below the smallest batch, as the paper states.
+    """
+
+    known: Mapping[str, Mapping[int, Span]]
+    source: str
+    level: bool = False
+
+    def at(self, batch: int) -> tuple[tuple[str, ...], Span | None]:
+        """Return the best schedules at a batch, equal within `MARGIN`, and the accuracy they reach.
+
+        None below the smallest known batch, unless accuracy is level there.
+        """
+        found = {name: self._at(points, batch) for name, points in self.known.items()}
+        spans = {name: span for name, span in found.items() if span}
+        if not spans:
+            return (), None
+        best = max(spans.values(), key=lambda span: (span.value, span.low))
+        equal = [name for name, span in spans.items() if span.value > best.value - MARGIN]
+        return tuple(equal), best
+
+    def _at(self, points: Mapping[int, Span], batch: int) -> Span | None:
+        batches = sorted(points)
+        below = [one for one in batches if one <= batch]
+        above = [one for one in batches if one >= batch]
+        if not below:
+            return points[batches[0]] if self.level else None
+        before = points[below[-1]]
+        if not above:
+            return Span(before.value, 0.0, before.high)
+        after = points[above[0]]
+        places = np.log([below[-1], above[0]])
+        value = float(np.interp(np.log(batch), places, [before.value, after.value]))
+        return Span(value, min(before.low, after.low), max(before.high, after.high))
+
+
+def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
+    """Return what the paper states of a network on ImageNet after 90 epochs, else None."""
+    rows = [row for row in read_rows("accuracy.csv") if row["model"] == model]
+    if not rows or dataset != "imagenet" or epochs != EPOCHS:
+        return None
+    known: dict[str, dict[int, Span]] = {}
+    for row in rows:
+        span = _span([float(row["value"])])
+        known.setdefault(row["schedule"], {})[int(row["global_batch_size"])] = span
+    ids = ", ".join(sorted({row["statement"] for row in rows}))
+    return Accuracy(known, f"the paper's {ids}", level=True)
+
+
+def of_records(tree: Tree, model: str, dataset: str, epochs: int) -> Accuracy | None:
+    """Return what the runs of a tree reached with SGD after so many epochs, else None."""
+    reached: dict[str, dict[int, list[float]]] = {}
+    studies = set()
+    for record in trained(tree, model, dataset):
+        spec = record.spec
+        same = spec.epochs == epochs and spec.optimizer == "sgd"
+        top1 = _last(tree, record) if same else None
+        if top1 is not None:
+            batches = reached.setdefault(spec.schedule, {})
+            batches.setdefault(record.global_batch_size, []).append(100 * top1)
+            studies.add(record.study)
+    known = {
+        schedule: {batch: _span(values) for batch, values in batches.items()}
+        for schedule, batches in reached.items()
+    }
+    return Accuracy(known, f"records of {', '.join(sorted(studies))}") if known else None
+
+
+def _last(tree: Tree, record: RunRecord) -> float | None:
+    rows = read_epochs(tree.study(record.study) / record.run_id)
+    last = [row.top1 for row in rows if row.phase == "eval" and row.epoch == record.spec.epochs - 1]
+    return last[-1] if last else None
+
+
+def _span(values: Iterable[float]) -> Span:
+    """Return the mean of repeats, and their range widened by `MARGIN`."""
+    found = list(values)
+    low, high = min(found) - MARGIN, max(found) + MARGIN
+    return Span(float(np.mean(found)), max(low, 0.0), min(high, 100.0))

@@ -1,0 +1,241 @@
+"""Choose a configuration and a number of ranks that meet some limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddl_core.config import IMAGENET_TRAIN_IMAGES
+from ddl_core.errors import DataError, SpecError
+from ddl_core.gpus import listed
+from ddl_core.registry import check_name
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.provenance import host
+from ddl_tools.scaling import measured, paper
+from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records
+from ddl_tools.scaling.checks import positive
+from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Configuration
+from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
+
+_MAX_RANKS = 1024  # of a cluster, as far as the paper goes
+UNITS = {"deadline": "h", "node_hours": "node-hours", "accuracy": "%"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the training is to run: a site of slurm/, or this machine without a `name`.
+
+    ``description`` is the site's own, or the name of this machine's GPU or processor.
+    ``ranks_per_node`` is 0 for a site without GPUs: a node has as many ranks as in the runs.
+    """
+
+    name: str
+    description: str
+    ranks_per_node: int
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """Return this machine: its GPUs, else its cores."""
+        if (gpus := listed()) is not None:
+            return cls("", gpus.names[0], len(gpus.names))
+        found = host()
+        return cls("", measured.machine_name(found), found["cpu_cores"])
+
+    @property
+    def title(self) -> str:
+        """Its name in an answer."""
+        return self.name or f"this machine ({self.description})"
+
+    def owns(self, configuration: Configuration) -> bool:
+        """Return whether a configuration was measured or stated of this machine.
+
+        A site owns what its description names and what the user's own jobs measured; this machine
+        owns what has its name.
+        """
+        if self.name:
+            return configuration.in_jobs or configuration.machine in self.description
+        return configuration.machine == self.description
+
+    def sizes(self, max_gpus: int | None) -> list[int]:
+        """Return the numbers of ranks to look at: whole nodes of a site, each twice the last."""
+        most = max_gpus or (_MAX_RANKS if self.name else self.ranks_per_node)
+        least = max(self.ranks_per_node, 1) if self.name else 1
+        return [least * 2**power for power in range(40) if least * 2**power <= most]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A training and its limits. ``images`` of an epoch; None: ImageNet's."""
+
+    machine: Machine
+    model: str
+    limits: Limits
+    dataset: str = "imagenet"
+    images: int | None = None
+    epochs: int = paper.EPOCHS
+    max_gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("model", self.model)
+        positive(epochs=self.epochs)
+        for name in ("images", "max_gpus"):
+            if (value := getattr(self, name)) is not None:
+                positive(**{name: value})
+        if self.images is None and self.dataset != "imagenet":
+            raise SpecError(
+                f"dataset={self.dataset!r}: the number of images is known of imagenet alone; set "
+                "images"
+            )
+        if not self.limits.set():
+            raise SpecError("no limit; set at least one of deadline, node_hours and accuracy")
+
+    @property
+    def epoch_images(self) -> int:
+        """Images of an epoch."""
+        return self.images or IMAGENET_TRAIN_IMAGES
+
+
+@dataclass(frozen=True)
+class Advice:
+    """An answer.
+
+    Attributes
+    ----------
+    eligible
+        Options that violate no limit. Without a limit on accuracy, only those within a percentage
+        point of the best accuracy, if any of them meets the limits.
+    front
+        Pareto front of all options, fastest first.
+    certain
+        Whether the whole range of the advised option meets all limits.
+    equal
+        Other options on as many ranks whose range of time contains the advised time.
+    better
+        Options that would be better if their uncertain limits turned out to be met.
+    """
+
+    request: Request
+    options: Sequence[Option]
+    eligible: Sequence[Option]
+    front: Sequence[Option]
+    advised: Option
+    certain: bool
+    equal: Sequence[Option]
+    better: Sequence[Option]
+    accuracy: Accuracy | None
+
+
+def advise(request: Request, tree: Tree) -> Advice:
+    """Return advice from the records of a tree and the paper's statements.
+
+    Raises
+    ------
+    DataError
+        If nothing is known of what is asked, or no option meets the limits.
+    """
+    known = measured.configurations(tree, request.model, request.dataset)
+    stated = paper.configurations(request.model) if request.dataset == "imagenet" else []
+    machine = request.machine
+    usable = [one for one in [*known, *stated] if machine.owns(one)]
+    if not usable:
+        raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
+    of = request.model, request.dataset, request.epochs
+    accuracy = of_records(tree, *of) or of_paper(*of)
+    found = [
+        option
+        for one in usable
+        for option in options(
+            one,
+            machine.sizes(request.max_gpus),
+            machine.ranks_per_node or one.ranks_per_node,
+            request.epoch_images,
+            request.epochs,
+            accuracy,
+        )
+    ]
+    return _decide(request, found, accuracy)
+
+
+def _nothing_known(request: Request, others: Sequence[str]) -> str:
+    machine = request.machine
+    study, how = (
+        ("juwels_booster.yaml with few nodes", f"submit FILE --site {machine.name}")
+        if machine.name
+        else ("laptop.yaml", "run FILE")
+    )
+    elsewhere = f"known: {', '.join(map(repr, others))}" if others else "nor on any other machine"
+    return (
+        f"no measurement of {request.model} on {request.dataset} on {machine.title}; {elsewhere}. "
+        f"Measure first, on at least two numbers of ranks, by a copy of studies/{study}, that "
+        f"network and that data set: `ddl study {how}`, then `ddl advise --results results`"
+    )
+
+
+def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None) -> Advice:
+    limits = request.limits
+    _check(found, limits, request)
+    able = [one for one in found if one.worst(limits) != "violated"]
+    if not able:
+        raise DataError(_infeasible(found, limits))
+    if limits.accuracy is None:
+        able = _most_accurate(able, found)
+    safe = [one for one in able if one.worst(limits) == "met"]
+
+    def rank(one: Option) -> tuple[bool, float, float]:
+        """Known sizes come before extrapolated ones, then cost or time decides."""
+        pair = round(one.node_hours.value, 9), round(one.deadline.value, 9)
+        return (one.extrapolation > 1, *(pair if limits.deadline is not None else pair[::-1]))
+
+    advised = min(safe, key=rank) if safe else min(able, key=lambda one: one.violation(limits))
+    same = [one for one in able if one.ranks == advised.ranks and one is not advised]
+    value = advised.deadline.value
+    return Advice(
+        request,
+        found,
+        able,
+        pareto_front(found),
+        advised,
+        bool(safe),
+        [one for one in same if one.deadline.low <= value <= one.deadline.high],
+        [one for one in able if one not in safe and rank(one) < rank(advised)],
+        accuracy,
+    )
+
+
+def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:
+    """Return the options without a loss of accuracy; if all lose, those that lose least."""
+    for those in (found, able):
+        best = max((one.accuracy.value for one in those if one.accuracy), default=0.0)
+        kept = [one for one in able if not one.accuracy or one.accuracy.value >= best - MARGIN]
+        if kept:
+            return kept
+    return able
+
+
+def _check(found: Sequence[Option], limits: Limits, request: Request) -> None:
+    if not found:
+        raise DataError(
+            f"no option on {request.machine.sizes(request.max_gpus)} GPUs (ranks): either none of "
+            f"these is measured or at most {MAX_EXTRAPOLATION} times beyond, or an epoch has fewer "
+            "images than a step; change max_gpus or images, or measure more sizes"
+        )
+    if limits.accuracy is not None and not any(one.accuracy for one in found):
+        raise DataError(
+            "no measurement of accuracy for this network, data set and number of epochs, so that "
+            f"accuracy={limits.accuracy:g} cannot be judged; train to the end once, e.g. `ddl "
+            "study run accuracy_paper`, or leave it out"
+        )
+
+
+_SPARE = 1.005  # so that a limit that is printed with three digits is met
+
+
+def _infeasible(found: Sequence[Option], limits: Limits) -> str:
+    """Return what each limit would have to be for an option to meet it."""
+    asked = ", ".join(f"{name}={value:g}" for name, value in limits.set().items())
+    lines = []
+    for name, (one, others) in nearest(found, limits).items():
+        span = getattr(one, name)
+        wanted = span.low / _SPARE if name == "accuracy" else span.high * _SPARE
+        rest = f", the other limits {others}" if len(limits.set()) > 1 else ""
+        arm = f"{one.configuration.strategy}, {one.configuration.loader}, {one.ranks} ranks"
+        lines.append(f"{name}={wanted:.3g} would do{rest}: {span} {UNITS[name]} ({arm})")
+    return f"no option meets {asked}; {'; '.join(lines)}"

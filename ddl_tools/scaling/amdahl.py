@@ -1,0 +1,149 @@
+"""Amdahl's law, fitted to end-to-end values by a posterior on a grid.
+
+    E(G) = 1 / (1 + s (G / G0 - 1))
+
+s is the serial part of the time on G0 ranks. In strong scaling the law equals a constant cost of
+each epoch: epoch(G) = T(G0) (1 - s) G0 / G + s T(G0).
+
+The grid has two parameters, s and the relative noise of one value. A scale (the throughput on G0
+ranks) is integrated out in closed form. So bands need no random numbers and no optimiser.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, ndtri
+
+from ddl_core.errors import DataError
+from ddl_tools.scaling.checks import positive
+
+Values = NDArray[np.float64]
+Bound = Literal["value", "lower", "upper"]
+
+COVERAGE = 0.90  # of a band
+NOISE = (0.02, 0.2)  # relative standard deviation of one value: range of the prior
+SERIAL = (1e-5, 1.0)  # range of the prior of s
+_SERIALS, _NOISES, _NORMALS = 121, 15, 15  # points of the grid
+
+
+class Observation(NamedTuple):
+    """A value on so many ranks, or a bound of it; and the statement that it is from, if any."""
+
+    ranks: int
+    value: float
+    bound: Bound = "value"
+    statement: str = ""
+
+
+class Band(NamedTuple):
+    """Median and 90 % band of one more value, arrays of one shape."""
+
+    value: Values
+    low: Values
+    high: Values
+
+
+def efficiency(serial: ArrayLike, ranks: ArrayLike, base: float) -> Values:
+    """Return E on `ranks` relative to `base` ranks."""
+    return np.asarray(1 / (1 + np.asarray(serial) * (np.asarray(ranks) / base - 1)))
+
+
+def serial_part(efficient: float, ranks: float, base: float) -> float:
+    """Return the s with which E on `ranks` is `efficient`."""
+    return (1 / efficient - 1) / (ranks / base - 1)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Points of the grid with their weights, shape (P,).
+
+    ``centre`` is the logarithm of the scale that fits best at each point, and ``spread`` its
+    standard deviation; both are 0 for efficiencies, which have no scale.
+    """
+
+    base: int
+    serial: Values = field(repr=False)
+    noise: Values = field(repr=False)
+    centre: Values = field(repr=False)
+    spread: Values = field(repr=False)
+    weight: Values = field(repr=False)
+
+    def efficiency(self, ranks: Sequence[int]) -> Band:
+        """Return the band of E; it has no width at the base, where E is 1 by definition."""
+        return self._band(ranks, scaled=False)
+
+    def throughput(self, ranks: Sequence[int]) -> Band:
+        """Return the band of the throughput that one more run would have."""
+        return self._band(ranks, scaled=True)
+
+    def _band(self, ranks: Sequence[int], scaled: bool) -> Band:
+        return Band(*np.array([self._quantiles(count, scaled) for count in ranks]).T)
+
+    def _quantiles(self, count: int, scaled: bool) -> Values:
+        """Return median and ends of the mixture of normal distributions over the grid."""
+        mean = np.log(efficiency(self.serial, count, self.base))
+        noise = np.hypot(self.noise, self.spread)
+        if scaled:
+            mean = mean + np.log(count / self.base) + self.centre
+        elif count == self.base:
+            noise = np.zeros_like(noise)
+        normal = ndtri((np.arange(_NORMALS) + 0.5) / _NORMALS)
+        values = (mean[:, None] + noise[:, None] * normal).ravel()
+        order = np.argsort(values)
+        passed = np.cumsum(np.repeat(self.weight, _NORMALS)[order])
+        tail = (1 - COVERAGE) / 2
+        return np.exp(
+            np.interp(np.array([0.5, tail, 1 - tail]), passed / passed[-1], values[order])
+        )
+
+
+def fit_efficiency(
+    observed: Sequence[Observation], base: int, noise: tuple[float, float] = NOISE
+) -> Posterior:
+    """Return the posterior given parallel efficiencies and bounds of them."""
+    return _posterior(observed, base, noise, scaled=False)
+
+
+def fit_throughput(
+    observed: Sequence[Observation], noise: tuple[float, float] = NOISE
+) -> Posterior:
+    """Return the posterior given throughputs; the base is the smallest number of ranks."""
+    base = min((one.ranks for one in observed), default=1)
+    return _posterior(observed, base, noise, scaled=True)
+
+
+def _posterior(
+    observed: Sequence[Observation], base: int, noise: tuple[float, float], scaled: bool
+) -> Posterior:
+    positive(base=base, noise=noise)
+    if not observed or not all(one.value > 0 and np.isfinite(one.value) for one in observed):
+        raise DataError(
+            "Amdahl's law needs at least one value, and positive ones; got "
+            f"{[one.value for one in observed]}"
+        )
+    if scaled and any(one.bound != "value" for one in observed):
+        raise DataError("a bound of a throughput says nothing of its scale; use efficiencies")
+    serials, noises = np.geomspace(*SERIAL, _SERIALS), np.geomspace(*noise, _NOISES)
+    serial, sigma = (part.ravel() for part in np.meshgrid(serials, noises, indexing="ij"))
+    # Missed by each point of the grid, as a logarithm; shape (points, values).
+    counts = np.array([one.ranks for one in observed], float)
+    expected = np.log(efficiency(serial[:, None], counts, base))
+    if scaled:
+        expected = expected + np.log(counts / base)
+    missed = np.log([one.value for one in observed]) - expected
+    centre = spread = np.zeros_like(serial)
+    if scaled:
+        centre, spread = missed.mean(axis=1), sigma / np.sqrt(len(observed))
+        missed = missed - centre[:, None]
+    scores = missed / sigma[:, None]
+    likelihood = (1 if scaled else 0) * np.log(sigma)  # of the scale that is integrated out
+    for column, one in zip(scores.T, observed, strict=True):
+        if one.bound == "value":
+            likelihood = likelihood - np.log(sigma) - column**2 / 2
+        else:
+            likelihood = likelihood + log_ndtr(column if one.bound == "upper" else -column)
+    weight = np.exp(likelihood - likelihood.max())
+    return Posterior(base, serial, sigma, centre, spread, weight / weight.sum())

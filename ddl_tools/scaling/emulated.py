@@ -1,0 +1,114 @@
+"""Validation of the communication model on the emulated cluster, with nothing fitted.
+
+Compute time is the measured step on one node, the rate of the links was measured before each run,
+and latency was not measured and is taken as 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DataError
+from ddl_core.registry import title
+from ddl_tools.emulation.nodes import ON_THE_WIRE
+from ddl_tools.records.paths import Tree, committed
+from ddl_tools.records.run import read_record
+from ddl_tools.scaling.communication import Exchange, Network, exposed_s
+from ddl_tools.scaling.measured import throughput
+
+STUDY = "cluster_in_a_box"
+
+
+class Run(NamedTuple):
+    """A valid emulated run: its step, and the slowest link in bytes of data per second."""
+
+    spec: RunSpec
+    step_s: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step of one framework on several nodes: the mean of ``n`` runs, and its prediction."""
+
+    framework: str
+    link_mbit: float
+    nodes: int
+    n: int
+    compute_s: float
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Error of the step relative to the measured one."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def measured_efficiency(self) -> float:
+        """Step on one node over the measured step."""
+        return self.compute_s / self.measured_s
+
+    @property
+    def predicted_efficiency(self) -> float:
+        """Step on one node over the predicted step."""
+        return self.compute_s / self.predicted_s
+
+
+def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
+    """Return the valid runs of a study of emulated nodes."""
+    found = [run for path in tree.run_folders(study) if (run := _read(tree, path))]
+    if not found:
+        raise DataError(f"no valid emulated run in {tree.study(study)}; run the study first")
+    return found
+
+
+def _read(tree: Tree, directory: Path) -> Run | None:
+    record = read_record(directory)
+    facts = record.emulation
+    if record.status != "completed" or facts is None or facts.unfaithful:
+        return None
+    rate = throughput(tree, record)
+    if not rate:
+        return None
+    mbit = facts.link_mbit_least
+    bandwidth = mbit * 1e6 / 8 / ON_THE_WIRE if mbit else np.inf
+    return Run(record.spec, record.global_batch_size / rate, bandwidth)
+
+
+def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
+    """Return measured and predicted steps by framework, links and nodes."""
+    groups: dict[tuple[str, float, int], list[Run]] = {}
+    for run in read_runs(tree or committed(), study):
+        mbit = run.spec.box_link_mbit if run.spec.nodes > 1 else 0.0
+        groups.setdefault((framework(run.spec), mbit, run.spec.nodes), []).append(run)
+    found = []
+    for (name, mbit, nodes), runs in sorted(groups.items()):
+        if nodes > 1:
+            alone = groups.get((name, 0.0, 1))
+            if alone is None:
+                raise DataError(f"no valid run of {name} on one node in study {study!r}")
+            found.append(_step(name, mbit, nodes, runs, _mean_s(alone)))
+    return found
+
+
+def framework(spec: RunSpec) -> str:
+    """Return the title of a run's strategy, with the stage of DeepSpeed."""
+    stage = f", ZeRO stage {spec.deepspeed_zero_stage}" if spec.strategy == "deepspeed" else ""
+    return title("strategy", spec.strategy) + stage
+
+
+def _mean_s(runs: Sequence[Run]) -> float:
+    return float(np.mean([run.step_s for run in runs]))
+
+
+def _step(name: str, mbit: float, nodes: int, runs: Sequence[Run], compute_s: float) -> Step:
+    bandwidth = min(run.bandwidth for run in runs)
+    network = Network(bandwidth, inside_bandwidth=bandwidth)
+    exposed = exposed_s(Exchange.of(runs[0].spec), compute_s, network, nodes)
+    predicted = compute_s + float(exposed[0])
+    return Step(name, mbit, nodes, len(runs), compute_s, _mean_s(runs), predicted)

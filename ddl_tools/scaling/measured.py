@@ -1,0 +1,93 @@
+"""Configurations that were measured: Amdahl's law fitted to the runs of each."""
+
+from collections.abc import Sequence
+
+from ddl_tools.labels import labels
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import RunRecord, read_epochs, read_record
+from ddl_tools.scaling.amdahl import Observation, fit_throughput
+from ddl_tools.scaling.configuration import Configuration, Span
+
+# Fields that do not change the throughput. Two runs that differ in any other one are never pooled.
+_WITHOUT_EFFECT = {
+    *("nodes", "gpus_per_node", "seed", "repeat", "second_start"),
+    *("epochs", "train_images", "eval_images", "eval_every", "checkpoint_every"),
+    *("warmup_steps", "window_steps", "profile_steps"),
+    *("schedule", "base_lr", "warmup_epochs", "label_smoothing", "momentum", "weight_decay"),
+}
+_APART = _WITHOUT_EFFECT | {"strategy", "loader"}
+
+
+def machine_name(system: dict[str, object] | None) -> str:
+    """Return the name of a record's machine: its accelerator, else its processor."""
+    known = system or {}
+    return str(known.get("accelerator") or f"{known.get('cpu')}, {known.get('cpu_cores')} cores")
+
+
+def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
+    """Return the completed PyTorch trainings of a network on a data set."""
+    records = [read_record(path.parent) for path in sorted(tree.runs.glob("*/*/run.json"))]
+    return [
+        one
+        for one in records
+        if one.status == "completed"
+        and (one.spec.library, one.spec.work, one.spec.emulated) == ("torch", "train", False)
+        and (one.spec.model, one.spec.dataset) == (model, dataset)
+    ]
+
+
+def throughput(tree: Tree, record: RunRecord) -> float | None:
+    """Return a run's images per second over its warm epochs; None if there are none."""
+    rows = read_epochs(tree.study(record.study) / record.run_id)
+    warm = [row for row in rows if row.phase == "train" and not row.cold]
+    seconds = sum(row.wall_s for row in warm)
+    return sum(row.samples for row in warm) / seconds if seconds else None
+
+
+def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
+    """Return the configurations that the records of a tree measured of a network on a data set.
+
+    Left out are a single process, synthetic data, and runs under a profiler.
+    """
+    groups: dict[tuple[str, str], list[tuple[RunRecord, float]]] = {}
+    for record in trained(tree, model, dataset):
+        spec = record.spec
+        if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
+            continue
+        rate = throughput(tree, record)
+        if rate:
+            same = spec.model_dump_json(exclude=_WITHOUT_EFFECT)
+            groups.setdefault((machine_name(record.system), same), []).append((record, rate))
+    details = labels([group[0][0].spec for group in groups.values()], _APART)
+    return [
+        _configuration(tree, group, said)
+        for group, said in zip(groups.values(), details, strict=True)
+    ]
+
+
+def _configuration(
+    tree: Tree, group: Sequence[tuple[RunRecord, float]], details: str
+) -> Configuration:
+    records = [record for record, _ in group]
+    spec = records[0].spec
+    posterior = fit_throughput([Observation(one.world_size, rate) for one, rate in group])
+
+    def rate(ranks: int) -> Span:
+        return Span(*(float(part[0]) for part in posterior.throughput([ranks])))
+
+    folders = sorted({str(tree.study(one.study).relative_to(tree.root.parent)) for one in records})
+    return Configuration(
+        machine=machine_name(records[0].system),
+        strategy=spec.strategy,
+        loader=spec.loader,
+        details=details,
+        batch_size=spec.local_batch_size * spec.accumulation,
+        ranks_per_node=max(one.spec.gpus_per_node for one in records),
+        sizes=tuple(sorted({one.world_size for one in records})),
+        sources=(
+            f"{len(records)} run{'s' if len(records) > 1 else ''} in {', '.join(folders)}",
+            f"{spec.image_size} px, batch {spec.local_batch_size}, {spec.precision}",
+        ),
+        throughput=rate,
+        in_jobs=all(one.job_id is not None for one in records),
+    )

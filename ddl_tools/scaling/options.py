@@ -1,0 +1,148 @@
+"""What may be run: options with time, cost and accuracy, the limits they meet, the Pareto front."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from ddl_core.errors import SpecError
+from ddl_tools.scaling.accuracy import Accuracy
+from ddl_tools.scaling.checks import positive
+from ddl_tools.scaling.configuration import Configuration, Span
+
+Verdict = Literal["met", "uncertain", "violated"]
+
+_ORDER: list[Verdict] = ["met", "uncertain", "violated"]
+_LESS = 1 - 1e-9  # of a value is less than it by more than rounding
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a training: hours and node-hours at most, top-1 accuracy in percent at least."""
+
+    deadline: float | None = None
+    node_hours: float | None = None
+    accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.set().items():
+            positive(**{name: value})
+        if self.accuracy is not None and self.accuracy > 100:
+            raise SpecError(f"accuracy={self.accuracy!r} has to be at most 100 percent")
+
+    def set(self) -> dict[str, float]:
+        """Return the limits that there are, by name."""
+        pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in pairs if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """A configuration on a number of ranks; `deadline` holds the hours, named as the limit.
+
+    ``accuracy`` is None where it is unknown; ``schedules`` are those that reach it.
+    """
+
+    configuration: Configuration
+    ranks: int
+    nodes: int
+    deadline: Span
+    node_hours: Span
+    accuracy: Span | None
+    schedules: tuple[str, ...]
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of a step."""
+        return self.ranks * self.configuration.batch_size
+
+    @property
+    def extrapolation(self) -> float:
+        """How many times beyond the largest known number of ranks; 1 is within."""
+        return self.configuration.extrapolation(self.ranks)
+
+    def verdicts(self, limits: Limits) -> dict[str, Verdict]:
+        """Return for each limit whether it is met, by the whole range, a part of it or none."""
+        return {name: _verdict(name, getattr(self, name), most) for name, most in _items(limits)}
+
+    def worst(self, limits: Limits) -> Verdict:
+        """Return the worst of the verdicts."""
+        return max(self.verdicts(limits).values(), key=_ORDER.index, default="met")
+
+    def violation(self, limits: Limits) -> float:
+        """Return by how much the worst end of a range is beyond its limit, as a logarithm."""
+        return max(_violation(name, getattr(self, name), most) for name, most in _items(limits))
+
+
+def _items(limits: Limits) -> list[tuple[str, float]]:
+    return list(limits.set().items())
+
+
+def _verdict(name: str, span: Span | None, limit: float) -> Verdict:
+    if span is None:
+        return "uncertain"
+    if _violation(name, span, limit) <= 0:
+        return "met"
+    reached = span.high >= limit if name == "accuracy" else span.low <= limit
+    return "uncertain" if reached and span.low != span.high else "violated"
+
+
+def _violation(name: str, span: Span | None, limit: float) -> float:
+    if span is None:
+        return np.inf
+    if name == "accuracy":
+        return float(np.log(limit / max(span.low, 1e-12)))
+    return float(np.log(span.high / limit))
+
+
+def options(
+    configuration: Configuration,
+    ranks: Sequence[int],
+    ranks_per_node: int,
+    images: int,
+    epochs: int,
+    accuracy: Accuracy | None,
+) -> list[Option]:
+    """Return a configuration on each number of ranks that it covers, if an epoch has a whole step.
+
+    The time is that of training: without evaluation, checkpoints, start and queue.
+    """
+    found = []
+    for count in ranks:
+        batch = count * configuration.batch_size
+        if not configuration.covers(count) or batch > images:
+            continue
+        hours, nodes = configuration.hours(count, epochs * images), -(-count // ranks_per_node)
+        schedules, reached = accuracy.at(batch) if accuracy else ((), None)
+        cost = Span(*(nodes * part for part in hours))
+        found.append(Option(configuration, count, nodes, hours, cost, reached, schedules))
+    return found
+
+
+def pareto_front(found: Sequence[Option]) -> list[Option]:
+    """Return the options that no other one beats in both time and node-hours, fastest first."""
+    ordered = sorted(found, key=lambda one: (one.deadline.value, one.node_hours.value))
+    front: list[Option] = []
+    for one in ordered:
+        if not front or one.node_hours.value < _LESS * front[-1].node_hours.value:
+            front.append(one)
+    return front
+
+
+def nearest(found: Sequence[Option], limits: Limits) -> dict[str, tuple[Option, Verdict]]:
+    """Return for each limit the option that comes nearest to it, and the verdict on the others.
+
+    Options that meet the other limits come first, then those that may, then all.
+    """
+    best: dict[str, tuple[Option, Verdict]] = {}
+    for name, most in _items(limits):
+        others = Limits(**{key: value for key, value in _items(limits) if key != name})
+
+        def distance(one: Option) -> tuple[int, float, int]:
+            beyond = _violation(name, getattr(one, name), most)  # noqa: B023
+            return _ORDER.index(one.worst(others)), beyond, one.ranks  # noqa: B023
+
+        one = min((one for one in found if getattr(one, name)), key=distance)
+        best[name] = one, one.worst(others)
+    return best

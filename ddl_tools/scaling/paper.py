@@ -1,0 +1,155 @@
+"""What the paper states of JUWELS Booster: parallel efficiencies, times, and ranges from both."""
+
+import csv
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from ddl_core.config import IMAGENET_TRAIN_IMAGES
+from ddl_core.errors import DataError
+from ddl_tools.records.paths import PAPER
+from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
+from ddl_tools.scaling.configuration import Configuration, Span
+
+BASE = 4  # GPUs, one node
+EPOCHS = 90  # of a stated time
+BATCH_SIZE = 64
+ROUNDING_S = 1800.0  # of a stated time on 4 GPUs, "about 13 h"
+_DALI = "dali"  # DALI, whether on the CPU or the GPU the paper does not say
+
+Row = dict[str, str]
+
+
+def read_rows(name: str) -> list[Row]:
+    """Return the rows of a table of data/paper/."""
+    path = PAPER / name
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; restore it with `git checkout data`"
+        ) from None
+
+
+def base_time_s(model: str) -> float | None:
+    """Return the stated seconds of 90 epochs on 4 GPUs; None where the paper states none."""
+    rows = _times(model)
+    return next((float(row["value"]) for row in rows if int(row["world_size"]) == BASE), None)
+
+
+def _times(model: str) -> list[Row]:
+    """Return the stated times of a network; a bound of a time (C3) is none."""
+    rows = _about(model, read_rows("runtime.csv"))
+    return [row for row in rows if (row["quantity"], row["bound"]) == ("runtime", "value")]
+
+
+def _about(model: str, rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["model"] == model and "model" not in row["inferred"]]
+
+
+def stated(model: str, strategy: str, loader: str) -> list[Observation]:
+    """Return the stated efficiencies, and those that follow from two stated times.
+
+    A bound is given at the largest number of GPUs that it covers. A statement that says DALI and
+    not where it decodes is taken for the CPU: the paper's summary holds there alone (C4). Left out
+    is a statement that names no network.
+    """
+
+    def mine(row: Row) -> bool:
+        own = row["loader"] == loader or (row["loader"], loader) == (_DALI, "dali_cpu")
+        return own and row["strategy"] == strategy
+
+    found = [
+        Observation(
+            int(row["world_size"]),
+            float(row["value"]),
+            cast(Bound, row["bound"]),
+            row["statement"],
+        )
+        for row in filter(mine, _about(model, read_rows("efficiency.csv")))
+    ]
+    base = base_time_s(model)
+    for row in filter(mine, _times(model)):
+        ranks = int(row["world_size"])
+        if base and ranks > BASE:
+            value = BASE * base / (ranks * float(row["value"]))
+            found.append(Observation(ranks, value, "value", row["statement"]))
+    return found
+
+
+def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, float] | None:
+    """Return the range of E on so many GPUs; None where no statement bounds it from below.
+
+    The upper end is 1. The lower end is the largest stated lower bound of this size or a larger
+    one: E is taken not to rise with the number of GPUs. Beyond the largest size, E falls from there
+    by Amdahl's law. Values stated of just this size are within the range, whatever the bounds.
+    """
+    if ranks == BASE:
+        return 1.0, 1.0
+    bounds = [one for one in found if one.bound == "lower"]
+    if not bounds:
+        return None
+    largest = max(one.ranks for one in bounds)
+    least = max(one.value for one in bounds if one.ranks >= min(ranks, largest))
+    if ranks > largest:
+        least = float(efficiency(serial_part(least, largest, BASE), ranks, BASE))
+    values = [one.value for one in found if one.bound == "value" and one.ranks == ranks]
+    return min([least, *values]), max([1.0, *values])
+
+
+def configurations(model: str) -> list[Configuration]:
+    """Return the configurations of which the paper bounds the time of a network from both sides.
+
+    None of a network without a stated time on 4 GPUs, and none of the native loader, whose
+    efficiencies are stated as upper bounds and without a time.
+    """
+    base = base_time_s(model)
+    if base is None:
+        return []
+    settings = {row["name"]: row["value"] for row in read_rows("settings.csv")}
+    rows = _about(model, read_rows("efficiency.csv"))
+    named = dict.fromkeys((row["strategy"], row["loader"]) for row in rows)
+    found = []
+    for strategy, loader in named:
+        if loader not in ("dali_cpu", "dali_gpu"):
+            continue
+        about = stated(model, strategy, loader)
+        if efficiency_range(about, BASE * 2):
+            found.append(_configuration(settings, strategy, loader, base, about))
+    return found
+
+
+def _configuration(
+    settings: dict[str, str],
+    strategy: str,
+    loader: str,
+    base_s: float,
+    about: Sequence[Observation],
+) -> Configuration:
+    images = EPOCHS * IMAGENET_TRAIN_IMAGES
+
+    def throughput(ranks: int) -> Span:
+        known = efficiency_range(about, ranks)
+        assert known is not None
+        each = images / BASE
+        low = each * ranks * known[0] / (base_s + ROUNDING_S)
+        high = each * ranks * known[1] / (base_s - ROUNDING_S)
+        return Span(float(np.sqrt(low * high)), low, high)
+
+    ids = ", ".join(dict.fromkeys(one.statement for one in about))
+    return Configuration(
+        machine=settings["system"],
+        strategy=strategy,
+        loader=loader,
+        details="",
+        batch_size=BATCH_SIZE,
+        ranks_per_node=int(settings["gpus_per_node"]),
+        sizes=(BASE, max(one.ranks for one in about)),
+        sources=(
+            f"bounds from the paper's {ids}",
+            f"its time on {BASE} GPUs, {base_s / 3600:g} h, rounded to an hour",
+        ),
+        throughput=throughput,
+    )

@@ -1,0 +1,202 @@
+"""Advice as text, and as rows for the notebook and the figure."""
+
+from ddl_core.registry import title
+from ddl_tools.labels import phrase
+from ddl_tools.scaling.accuracy import MARGIN
+from ddl_tools.scaling.advise import UNITS, Advice
+from ddl_tools.scaling.options import Option
+
+Row = dict[str, object]
+
+_NAMES = {"deadline": "time", "node_hours": "cost", "accuracy": "accuracy"}
+
+
+def rows(advice: Advice) -> list[Row]:
+    """Return a row for each option, fastest first; hours, node-hours and percent."""
+    return [_row(one, advice) for one in sorted(advice.options, key=_by_time)]
+
+
+def _by_time(one: Option) -> tuple[float, float]:
+    return one.deadline.value, one.node_hours.value
+
+
+def _row(one: Option, advice: Advice) -> Row:
+    limits, configuration = advice.request.limits, one.configuration
+    found: Row = {
+        "strategy": configuration.strategy,
+        "loader": configuration.loader,
+        "details": configuration.details,
+        "world_size": one.ranks,
+        "nodes": one.nodes,
+        "global_batch_size": one.global_batch_size,
+        "schedules": ";".join(one.schedules),
+    }
+    spans = {"hours": one.deadline, "node_hours": one.node_hours, "accuracy": one.accuracy}
+    for name, span in spans.items():
+        ends = zip(("", "_low", "_high"), span or (None, None, None), strict=True)
+        found |= {f"{name}{end}": value for end, value in ends}
+    return found | {
+        "request": request(advice),
+        **{f"limit_{name}": getattr(limits, name) for name in UNITS},
+        "sources": _sources(one),
+        "extrapolation": one.extrapolation,
+        "limits": one.worst(limits),
+        "pareto": one in advice.front,
+        "advised": one is advice.advised,
+    }
+
+
+def text(advice: Advice) -> str:
+    """Return the answer, the reasons and the sources."""
+    one = advice.advised
+    verdict = "meets all limits" if advice.certain else f"uncertain: {_uncertain(one, advice)}"
+    lines = [
+        request(advice),
+        "",
+        f"  {_full_name(one)}, batch {one.global_batch_size:,}{_schedules(one)}",
+        f"  {_spans(one)}: {verdict}",
+        "",
+    ]
+    lines += [f"{name:<10}{said}" for name, said in _reasons(advice)]
+    return "\n".join(lines)
+
+
+def table(advice: Advice) -> str:
+    """Return a line for each option on the Pareto front or on as many ranks as is advised."""
+    shown = [
+        one for one in advice.options
+        if one in advice.front or one.ranks == advice.advised.ranks
+    ]  # fmt: skip
+    head = ["", "configuration", "GPUs", "nodes", "batch", "hours", "node-hours", "accuracy %"]
+    ordered = sorted(shown, key=_by_time)
+    cells = [[*head, "limits", "extrapolated"], *(_cells(one, advice) for one in ordered)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([*lines, "", _KEY])
+
+
+_KEY = (
+    "> advised, * Pareto front of time and node-hours; brackets: stated bounds or 90 % bands; "
+    "extrapolated: times beyond the largest measured or stated number of GPUs"
+)
+
+
+def _cells(one: Option, advice: Advice) -> list[str]:
+    mark = ">" if one is advice.advised else "*" if one in advice.front else ""
+    return [
+        mark,
+        _name(one),
+        str(one.ranks),
+        str(one.nodes),
+        str(one.global_batch_size),
+        str(one.deadline),
+        str(one.node_hours),
+        str(one.accuracy or ""),
+        one.worst(advice.request.limits),
+        f"{one.extrapolation:g}" if one.extrapolation > 1 else "",
+    ]
+
+
+def request(advice: Advice) -> str:
+    """Return the request in words."""
+    of = advice.request
+    limits = ", ".join(_limit(name, value) for name, value in of.limits.set().items())
+    return (
+        f"{title('model', of.model)} on {phrase('dataset', of.dataset)}, {of.epochs} "
+        f"epochs of {of.epoch_images:,} images, on {of.machine.title}; {limits}"
+    )
+
+
+def _limit(name: str, value: float) -> str:
+    side = "at least" if name == "accuracy" else "at most"
+    return f"{_NAMES[name]} {side} {value:g} {UNITS[name]}"
+
+
+def _reasons(advice: Advice) -> list[tuple[str, str]]:
+    one, found = advice.advised, []
+    if lost := _lost(advice):
+        found.append(("warning", lost))
+    found.append(("why", _why(advice)))
+    if advice.equal:
+        names = "; ".join(map(_name, advice.equal))
+        found.append(("equal", f"indistinguishable on as many GPUs: {names}"))
+    for other in advice.better[:1]:
+        said = f"{_full_name(other)}, {_spans(other)}: uncertain is {_uncertain(other, advice)}"
+        found.append(("better?", said))
+    found.append(("sources", _sources(one)))
+    if one.accuracy and advice.accuracy:
+        found.append(("", f"accuracy: {advice.accuracy.source}"))
+    found.append(("known", _known_sizes(one)))
+    found.append(("excluded", "evaluation, checkpoints, start-up and waiting in a queue"))
+    return found
+
+
+def _why(advice: Advice) -> str:
+    limits = advice.request.limits
+    total = len(advice.options)
+    safe = sum(one.worst(limits) == "met" for one in advice.eligible)
+    if not advice.certain:
+        return f"none of {total} options certainly meets all limits; this one comes nearest"
+    best = "takes the fewest node-hours" if limits.deadline is not None else "is the fastest"
+    kept = "all limits"
+    if limits.accuracy is None and advice.advised.accuracy:
+        kept += f" and the best accuracy within {MARGIN:g} points"
+    return f"of {total} options {safe} meet {kept}, and this one {best}"
+
+
+def _lost(advice: Advice) -> str:
+    """Return how much accuracy is lost where no limit asks for it; empty if none is."""
+    one, known = advice.advised, [one for one in advice.options if one.accuracy]
+    if advice.request.limits.accuracy is not None or not known or not one.accuracy:
+        return ""
+    best = max(known, key=lambda one: one.accuracy.value if one.accuracy else 0.0)
+    lost = (best.accuracy.value if best.accuracy else 0.0) - one.accuracy.value
+    if lost <= MARGIN:
+        return ""
+    return (
+        f"accuracy is {lost:.3g} percentage points below the best known ({best.accuracy} % by "
+        f"{_full_name(best)}), which no option reaches within these limits; raise a limit, or set "
+        "--accuracy to the accuracy that suffices"
+    )
+
+
+def _uncertain(one: Option, advice: Advice) -> str:
+    names = [name for name, said in one.verdicts(advice.request.limits).items() if said != "met"]
+    return ", ".join(f"{_NAMES[name]} {getattr(one, name) or '(unknown)'}" for name in names)
+
+
+def _known_sizes(one: Option) -> str:
+    sizes = one.configuration.sizes
+    said = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+    said = f"on {said} GPUs (ranks), {one.configuration.ranks_per_node} per node"
+    if one.extrapolation > 1:
+        return f"{said}; {one.ranks} is extrapolated {one.extrapolation:g} times"
+    return said if one.ranks in sizes else f"{said}; {one.ranks} lies between"
+
+
+def _sources(one: Option) -> str:
+    return f"{one.configuration.machine}: {'; '.join(one.configuration.sources)}"
+
+
+def _full_name(one: Option) -> str:
+    nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
+    return f"{_name(one)}, {one.ranks} GPU{'s' if one.ranks > 1 else ''} (ranks) on {nodes}"
+
+
+def _name(one: Option) -> str:
+    of = one.configuration
+    parts = title("strategy", of.strategy), title("loader", of.loader), of.details
+    return ", ".join(filter(None, parts))
+
+
+def _schedules(one: Option) -> str:
+    *most, last = one.schedules or ("",)
+    return f", schedule {', '.join(most)}{' or ' if most else ''}{last}" if last else ""
+
+
+def _spans(one: Option) -> str:
+    parts = [(one.deadline, "h"), (one.node_hours, "node-hours"), (one.accuracy, "% accuracy")]
+    return ", ".join(f"{span} {unit}" for span, unit in parts if span)

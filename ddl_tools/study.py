@@ -1,0 +1,193 @@
+"""What a study is: a question, and the grid of runs that answers it."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from ddl_core.config import LONGEST_NAME, NAME, RunSpec
+from ddl_core.errors import SpecError
+from ddl_core.files import reading, shown, some
+
+ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
+MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
+
+
+class Turns(BaseModel):
+    """That the arms of a study measure in turns, and what all are compared with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reference: dict[str, Any] = Field(description="RunSpec fields that one arm alone has")
+
+    def is_reference(self, run: RunSpec) -> bool:
+        """Say whether a run is of the baseline: one that trains, and no second start of it."""
+        fields = run.model_dump()
+        fits = all(fields[name] == value for name, value in self.reference.items())
+        return fits and run.work == "train" and not run.second_start
+
+
+class Study(BaseModel):
+    """A question and the grid of runs that answers it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    question: str = Field(max_length=2_000)
+    base: dict[str, Any] = Field(default_factory=dict, description="RunSpec fields of all runs")
+    axes: list[dict[str, list[Any]]] = Field(
+        [{}], min_length=1, description="grids, each field -> values to combine"
+    )
+    repeats: PositiveInt = Field(3, le=MOST_RUNS)
+    turns: Turns | None = Field(
+        None, description="all arms are alive, and their epochs take turns on one machine"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_reserved(cls, value: str) -> str:
+        if value == ADHOC:
+            raise ValueError(f"{ADHOC!r} is where `ddl run` keeps single runs; choose another name")
+        return value
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _one_grid_is_a_list_of_one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _knows_its_fields(self) -> Self:
+        _check_fields("base", self.base)
+        for grid in self.axes:
+            _check_fields("axes", grid)
+            twice = sorted(self.base.keys() & grid.keys())
+            if twice:
+                raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
+            for field, values in grid.items():
+                if field in ("repeat", "seed"):
+                    raise ValueError(f"axes: {field} is set by `repeats`; remove it")
+                if not values:
+                    raise ValueError(f"axes.{field} is an empty list; name at least one value")
+        if self.turns:
+            _check_fields("turns.reference", self.turns.reference)
+        self._check_size()
+        return self
+
+    def _check_size(self) -> None:
+        sizes = [math.prod(map(len, grid.values())) for grid in self.axes]
+        if (runs := self.repeats * sum(sizes)) > MOST_RUNS:
+            raise ValueError(
+                f"repeats = {self.repeats} of {sum(sizes):,} combinations of axes are {runs:,} "
+                f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> "Study":
+        """Read a study from YAML.
+
+        Raises
+        ------
+        SpecError
+            If the file is missing, is not YAML, has a wrong field, or more than `MOST_RUNS` runs.
+        """
+        with reading(path, cls):
+            study = cls.model_validate(yaml.load(path.read_text("utf-8-sig"), YamlLoader))
+            study.expand()
+        return study
+
+    def expand(self) -> list[RunSpec]:
+        """Return all runs, repeat by repeat, so that a drifting machine touches all arms alike.
+
+        Raises
+        ------
+        SpecError
+            If a combination is not a valid run.
+        """
+        runs = [
+            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True)), "repeat": repeat})
+            for repeat in range(self.repeats)
+            for grid in self.axes
+            for point in itertools.product(*grid.values())
+        ]
+        twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
+        if twice:
+            raise SpecError(
+                "two grids of axes contain the same run, or one names a value twice: " + some(twice)
+            )
+        if self.turns:
+            _check_reference(self.turns, runs)
+        return runs
+
+    def reference(self, repeat: int) -> RunSpec:
+        """Return the run that all others are compared with, in one repetition.
+
+        Also one beyond `repeats`: where arms do not fit together, each block has one of its own.
+        """
+        assert self.turns is not None
+        first = next(run for run in self.expand() if self.turns.is_reference(run))
+        return first.model_copy(update={"repeat": repeat})
+
+
+def _check_reference(turns: Turns, runs: list[RunSpec]) -> None:
+    fitting = [run for run in runs if run.repeat == 0 and turns.is_reference(run)]
+    if len(fitting) != 1:
+        found = some([run.run_id for run in fitting]) or "none"
+        raise SpecError(
+            f"turns.reference = {shown(turns.reference)} must fit one arm alone, but it fits "
+            f"{found}; name fields that only the reference has"
+        )
+
+
+def _check_fields(place: str, names: dict[str, Any]) -> None:
+    unknown = sorted(names.keys() - RunSpec.model_fields.keys())
+    if unknown:
+        raise ValueError(
+            f"{place}: unknown field {some([shown(name) for name in unknown])}; "
+            f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
+        )
+
+
+class YamlLoader(yaml.SafeLoader):
+    """YAML 1.2's plain values, and no field twice.
+
+    PyYAML itself reads YAML 1.1: `no` is false, 010 is 8, 1:30 is 90, and 5e-4 is a text.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Refuse a field that is there twice."""
+        node = super().compose_mapping_node(anchor)
+        names = [key.value for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise yaml.MarkedYAMLError(
+                problem=f"field {shown(twice[0])} is there twice; keep one",
+                problem_mark=node.start_mark,
+            )
+        return node
+
+
+for _kind, _form, _beginnings in (
+    ("merge", "<<", ["<"]),
+    ("null", "~|null|", ["~", "n", ""]),
+    ("bool", "true|false", ["t", "f"]),
+    ("int", "[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.inf|\.nan", list("-+.")),
+):
+    YamlLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"({_form})$"), _beginnings
+    )
+YamlLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))

@@ -1,0 +1,87 @@
+"""All data paths show the network the same images: in training, in evaluation, on all ranks."""
+
+import itertools
+
+import pytest
+import torch
+
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import epoch_order
+from tests.core.loaders.paths import EVAL, FORMATS, LOADERS, TRAIN, images_of, open_loader
+
+OTHER_SHARES = [("folder", 4), ("tfrecord", 2), ("tfrecord", 4)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("split", ["train", "eval"])
+@pytest.mark.parametrize("name", LOADERS[1:])
+def test_each_image_is_that_of_the_native_loader(name, split, form, data):
+    want = images_of(open_loader("native", data, split, data_format=form))
+    got = images_of(open_loader(name, data, split, data_format=form))
+    assert got.keys() == want.keys()
+    for number, (image, label) in want.items():
+        assert got[number][1] == label
+        # Decoders and resizers round differently; normalised, one of 256 steps is 0.017.
+        difference = (got[number][0] - image).abs()
+        assert difference.mean() < 0.02, (number, difference.mean())
+        assert difference.quantile(0.99) < 0.1, (number, difference.quantile(0.99))
+
+
+def test_formats_hold_the_same_images(data):
+    def sums(form: str) -> list[tuple[int, float]]:
+        fields = {"eval_images": None, "data_format": form}
+        shown = images_of(open_loader("native", data, "eval", **fields)).values()
+        return sorted((label, float(image.sum())) for image, label in shown)
+
+    assert sums("folder") == sums("tfrecord")
+
+
+@pytest.mark.parametrize(
+    ("form", "world_size"),
+    [("folder", 2), *(pytest.param(*one, marks=pytest.mark.extended) for one in OTHER_SHARES)],
+)
+@pytest.mark.parametrize("name", LOADERS)
+def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
+    fields = {"world_size": world_size, "data_format": form}
+    loaders = [open_loader(name, data, rank=rank, **fields) for rank in range(world_size)]
+    assert len({len(loader) for loader in loaders}) == 1
+    orders = []
+    for epoch in (0, 1):
+        seen = [list(images_of(loader, epoch)) for loader in loaders]
+        assert len({len(one) for one in seen}) == 1
+        together = sorted(itertools.chain(*seen))
+        used = TRAIN // (4 * world_size) * 4 * world_size
+        spec = RunSpec(train_images=TRAIN)
+        assert together == sorted(epoch_order(spec, TRAIN, epoch)[:used].tolist())
+        orders.append(seen)
+    assert orders[0] != orders[1]  # reshuffled
+    resumed = [open_loader(name, data, rank=rank, **fields) for rank in range(world_size)]
+    assert [list(images_of(loader, 1)) for loader in resumed] == orders[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_image_does_not_depend_on_rank_history_or_threads(name, data):
+    def shown(epoch: int, **fields) -> dict[int, torch.Tensor]:
+        loader = open_loader(name, data, **fields)
+        if fields.get("persistent_workers", True):
+            images_of(loader, 0)
+        return {number: image for number, (image, _) in images_of(loader, epoch).items()}
+
+    want = shown(1)
+    for fields in ({"loader_workers": 2}, {"persistent_workers": False}, {"local_batch_size": 3}):
+        for number, image in shown(1, **fields).items():
+            if number in want:
+                assert torch.equal(image, want[number]), fields
+    assert not all(torch.equal(image, want[number]) for number, image in shown(2).items()
+                   if number in want)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_evaluation_uses_every_image_once(name, data):
+    for world_size in (1, 4):
+        seen = [
+            list(images_of(open_loader(name, data, "eval", rank, world_size)))
+            for rank in range(world_size)
+        ]
+        assert sorted(itertools.chain(*seen)) == list(range(EVAL))

@@ -1,0 +1,40 @@
+import json
+
+from click.testing import CliRunner
+
+from ddl_tools.cli import main
+from ddl_tools.datasets.bench import forget_files
+
+
+def bench(*arguments: str):
+    done = CliRunner().invoke(main, ["bench", "loader", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_each_loader_is_measured_cold_warm_and_by_stage(data):
+    few = ["--images", "16", "--local-batch-size", "8", "--image-size", "32", "--epochs", "1"]
+    where = ["--data", str(data), "--threads", "0", "--json"]
+    formats = ["--data-format", "folder", "--data-format", "tfrecord"]
+    found = json.loads(bench(*few, *where, *formats, "--loader", "native", "--loader", "turbo"))
+    assert [(one["loader"], one["data_format"]) for one in found] == [
+        (loader, form) for loader in ("native", "turbo") for form in ("folder", "tfrecord")
+    ]
+    for one in found:
+        stages = [rate["what"] for rate in one["rates"]]
+        assert stages == ["cold", "warm", "read", "decode", "transform", "copy"]
+        assert all(rate["images_per_s"] > 0 for rate in one["rates"])
+
+
+def test_the_table_names_every_loader_once(data):
+    few = ["--images", "16", "--local-batch-size", "8", "--image-size", "32", "--epochs", "1"]
+    text = bench(*few, "--data", str(data), "--loader", "native")
+    assert text.count("native, folder") == 1
+    assert "images/s per core" in text
+
+
+def test_files_are_dropped_from_memory(data):
+    assert forget_files(data, "folder") == 64
+    path = next((data / "train" / "cat").iterdir())
+    assert path.stat().st_size > 0  # and are still there
+    assert forget_files(data, "tfrecord") >= 5

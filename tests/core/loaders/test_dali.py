@@ -1,0 +1,195 @@
+"""DALI's graphs for a GPU, the failures of its decoder, and its own readers."""
+
+import io
+import itertools
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DataError, SpecError
+from ddl_core.loop import load_epoch
+from ddl_core.registry import resolve
+from ddl_core.timestamps import make_clock
+from tests.core.loaders.paths import FORMATS, TRAIN, images_of, open_loader, with_dali
+
+pytestmark = with_dali
+
+READER = "dali_reader_cpu"
+ALL = {"train_images": None, "local_batch_size": 16}
+
+
+def decode_as_on_a_gpu(monkeypatch, name: str, part: str) -> None:
+    """Give the CPU's loader `name` the GPU's way to make parts of images, but its own decoder."""
+    on_gpu = getattr(resolve("loader", name.replace("cpu", "gpu")), part)
+    monkeypatch.setattr(resolve("loader", name), part, on_gpu)
+    for region in ("image_slice", "image_random_crop"):
+        monkeypatch.delattr(f"nvidia.dali.fn.decoders.{region}")
+
+
+def test_a_gpu_cuts_the_same_views_out_of_whole_images(data, monkeypatch):
+    want = images_of(open_loader("native", data))
+    decode_as_on_a_gpu(monkeypatch, "dali_cpu", "_decoded_part")
+    got = images_of(open_loader("dali_cpu", data))
+    assert got.keys() == want.keys()
+    for number, (image, _) in want.items():  # as close as in test_agreement.py
+        difference = (got[number][0] - image).abs()
+        assert difference.mean() < 0.02, number
+        assert difference.quantile(0.99) < 0.1, number
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_slices_have_no_constant_input_that_would_lie_on_the_gpu(split, data, monkeypatch):
+    from nvidia.dali import fn
+
+    inputs, plain = [], fn.slice
+
+    def slice_(*arguments, **named):
+        inputs.append(len(arguments))
+        return plain(*arguments, **named)
+
+    decode_as_on_a_gpu(monkeypatch, "dali_cpu", "_decoded_part")
+    monkeypatch.setattr(fn, "slice", slice_)
+    open_loader("dali_cpu", data, split)._build()
+    assert inputs == [1]
+
+
+def differ(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().mean())
+
+
+def ratio(content: bytes) -> float:
+    """Return width / height of an image."""
+    width, height = Image.open(io.BytesIO(content)).size
+    return width / height
+
+
+def fail_on_jpeg(monkeypatch) -> None:
+    """Let DALI's decoder fail on every JPEG file."""
+    from ddl_core.loaders import dali
+
+    plain = dali._bytes
+
+    def damaged(content: bytes):
+        return plain(b"\xff\xd8\xff" + b"\0" * 100 if content[:2] == b"\xff\xd8" else content)
+
+    monkeypatch.setattr(dali, "_bytes", damaged)
+
+
+def test_a_decoder_that_always_fails_ends_the_run(data, monkeypatch, caplog):
+    loader = open_loader("dali_cpu", data, **ALL)
+    spec = RunSpec(classes=16, local_batch_size=16, work="load", loader="dali_cpu")
+    single = resolve("strategy", "single")(spec)
+    outcome = load_epoch(spec, loader, 0, make_clock(single))
+    assert (outcome.corrupt_images, outcome.rescued_images) == (0, 0)
+    fail_on_jpeg(monkeypatch)
+    with caplog.at_level(logging.WARNING), pytest.raises(DataError, match="64 of 64 images"):
+        load_epoch(spec, loader, 1, make_clock(single))
+    assert caplog.text.count("DALI failed on images, which Pillow decodes instead") == 1
+
+
+@pytest.mark.parametrize("name", ["dali_cpu", READER])
+def test_an_evaluation_builds_its_pipeline_before_it_is_timed(name, data, monkeypatch):
+    loader = open_loader(name, data, "eval")
+    plain, calls = type(loader)._build, []
+    monkeypatch.setattr(type(loader), "_build", lambda self: calls.append(1) or plain(self))
+    for _ in range(2):
+        loader.set_epoch(0)
+        assert len(calls) == 1
+        assert len(list(loader)) == len(loader)
+    assert len(calls) == 1
+
+
+def test_pillow_is_no_rescue_for_what_dali_is_known_not_to_decode(data, tmp_path):
+    folder = Path(shutil.copytree(data, tmp_path / "copy"))
+    cats = sorted((folder / "train" / "cat").iterdir())
+    Image.open(cats[0]).convert("CMYK").save(cats[0], "JPEG")
+    loader = open_loader("dali_cpu", folder, **ALL)
+    numbers = range(loader.images)
+    careful = [loader._feed._item(0, number, careful=True) for number in numbers]
+    assert sum(item.rescued for item in careful) == loader.images - 1
+    assert not any(loader._feed._item(0, number, careful=False).rescued for number in numbers)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_readers_of_dali_share_an_epoch_without_overlap(world_size, form, data):
+    fields = {"world_size": world_size, "data_format": form}
+    loaders = [open_loader(READER, data, rank=rank, **fields) for rank in range(world_size)]
+    steps = TRAIN // (4 * world_size)
+    assert {len(loader) for loader in loaders} == {steps}
+    orders = []
+    for epoch in (0, 1):
+        seen = [list(images_of(loader, epoch)) for loader in loaders]
+        assert [len(one) for one in seen] == [4 * steps] * world_size
+        together = list(itertools.chain(*seen))
+        assert len(set(together)) == len(together)
+        assert set(together) <= set(range(TRAIN))
+        orders.append(seen)
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_epoch_of_dalis_reader_is_the_same_after_a_stop(form, data):
+    fields = {"rank": 1, "world_size": 2, "data_format": form}
+    undisturbed = open_loader(READER, data, **fields)
+    images_of(undisturbed, 0)
+    want = images_of(undisturbed, 1)
+    got = images_of(open_loader(READER, data, **fields), 1)
+    assert list(got) == list(want)
+    assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())
+    assert list(images_of(open_loader(READER, data, **fields, seed=1), 1)) != list(want)
+
+
+@pytest.mark.parametrize("limit", [TRAIN, pytest.param(None, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
+def test_readers_of_dali_show_the_image_that_they_name(place, form, limit, data, monkeypatch):
+    fields = {"data_format": form, "train_images": limit, "crop_min_area": 1.0}  # nearly all of it
+    native = open_loader("native", data, local_batch_size=1, **fields)
+    want = images_of(native)
+    if place == "gpu":
+        decode_as_on_a_gpu(monkeypatch, READER, "_cropped")
+    got = images_of(open_loader(READER, data, **fields))
+    assert len(got) == (limit or 64) // 4 * 4
+    assert all(label == want[number][1] for number, (_, label) in got.items())
+    # Of the others, nearly all is a part that DALI chooses otherwise.
+    whole = [number for number in got if 0.76 < ratio(native._files.read(number)[0]) < 1.32]
+    mirrored = [differ(got[number][0].flip(2), want[number][0]) < 0.02 for number in whole]
+    straight = [differ(got[number][0], want[number][0]) < 0.02 for number in whole]
+    assert all(one != other for one, other in zip(mirrored, straight, strict=True))
+    assert 5 < sum(mirrored) < len(whole) - 5
+
+
+def test_a_damaged_file_ends_a_run_with_dalis_reader(data, tmp_path):
+    folder = Path(shutil.copytree(data, tmp_path / "copy"))
+    for cat in (folder / "train" / "cat").iterdir():
+        cat.write_bytes(b"no image at all")
+    with pytest.raises(DataError, match=r"verify DIR.*'dali_cpu' survives; DALI says: "):
+        images_of(open_loader(READER, folder, **ALL))
+
+
+def test_labels_beyond_the_classes_end_a_run_with_dalis_reader(data):
+    loader = open_loader(READER, data, data_format="tfrecord")
+    loader._source._classes = 3
+    with pytest.raises(DataError, match="classes = 3"):
+        images_of(loader)
+
+
+@pytest.mark.parametrize("name", ["dali_gpu", "dali_reader_gpu"])
+def test_a_loader_for_a_gpu_says_that_there_is_none(name, data):
+    with pytest.raises(SpecError, match=name.replace("gpu", "cpu")):
+        open_loader(name, data)
+    with pytest.raises(SpecError, match=name.replace("gpu", "cpu")):
+        RunSpec.parse({"loader": name, "device": "cpu"})
+
+
+def test_evaluation_with_dalis_reader_is_that_of_the_fed_loader(data):
+    want = images_of(open_loader("dali_cpu", data, "eval"))
+    got = images_of(open_loader(READER, data, "eval"))
+    assert list(got) == list(want)
+    assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())

@@ -1,0 +1,231 @@
+"""Both loaders keep the protocol; the native one keeps its promises about bad files."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import DataError, SpecError
+from ddl_core.loaders.native import Native
+from ddl_core.registry import resolve
+from tests.launch.running import wait_for
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """Three classes, 7 training and 3 validation images each, every one different."""
+    root = tmp_path_factory.mktemp("images")
+    number = 0
+    for split, count in (("train", 7), ("val", 3)):
+        for name in ("ant", "bee", "cat"):
+            (root / split / name).mkdir(parents=True)
+            for index in range(count):
+                number += 1
+                image = Image.linear_gradient("L").rotate(7 * number).convert("RGB")
+                image.save(root / split / name / f"{index}.JPEG")
+    return root
+
+
+@pytest.fixture
+def own_folder(folder, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def spec(**fields) -> RunSpec:
+    values = {
+        "image_size": 32,
+        "classes": 3,
+        "local_batch_size": 4,
+        "loader_workers": 0,
+        "train_images": 21,
+        "eval_images": 9,
+    }
+    return RunSpec(**{**values, **fields})
+
+
+def native(root: Path, split="train", rank=0, world_size=1, **fields) -> Native:
+    return Native(spec(**fields), root, split, rank, world_size, CPU)
+
+
+@pytest.mark.parametrize("name", ["native", "synthetic"])
+def test_batches_have_the_stated_shape_number_and_place(name, folder):
+    run = spec(loader=name)
+    train = resolve("loader", name)(run, folder, "train", 0, 1, CPU)
+    batches = list(train)
+    assert len(batches) == len(train) == 5
+    for images, labels in batches:
+        assert images.shape == (4, 3, 32, 32)
+        assert images.dtype == torch.float32
+        assert labels.shape == (4,)
+        assert labels.dtype == torch.int64
+        assert 0 <= labels.min() <= labels.max() < 3
+
+
+@pytest.mark.parametrize("name", ["native", "synthetic"])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_evaluation_has_every_image_once_at_any_world_size(name, world_size, folder):
+    sizes = [
+        len(labels)
+        for rank in range(world_size)
+        for _, labels in resolve("loader", name)(
+            spec(loader=name), folder, "eval", rank, world_size, CPU
+        )
+    ]
+    assert sum(sizes) == 9
+
+
+def test_synthetic_batches_are_fresh_by_epoch_and_rank_but_repeatable():
+    def first(epoch: int, rank: int) -> float:
+        loader = resolve("loader", "synthetic")(spec(), None, "train", rank, 2, CPU)
+        loader.set_epoch(epoch)
+        return float(next(iter(loader))[0].sum())
+
+    assert first(1, 0) == first(1, 0)
+    assert len({first(0, 0), first(1, 0), first(0, 1)}) == 3
+
+
+def test_an_augmented_image_depends_on_run_epoch_and_image_only(folder):
+    def images(epoch: int = 0, **fields) -> list[torch.Tensor]:
+        loader = native(folder, **fields)
+        loader.set_epoch(epoch)
+        return [image for batch, _ in loader for image in batch]
+
+    def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+    reference = images()
+    assert same(images(), reference)
+    assert same(images(loader_workers=2), reference)
+    assert not same(images(epoch=1), reference)
+    assert not same(images(repeat=1), reference)
+
+
+def test_two_ranks_see_what_one_rank_with_two_virtual_workers_sees(folder):
+    both = {"strategy": "ddp", "gpus_per_node": 2, "local_batch_size": 2}
+    ranks = [list(native(folder, rank=rank, world_size=2, **both)) for rank in range(2)]
+    virtual = list(native(folder, accumulation=2, local_batch_size=2))
+    expected = [batch for step in zip(*ranks, strict=True) for batch in step]
+    for (images, labels), (want, want_labels) in zip(virtual, expected, strict=True):
+        assert torch.equal(images, want)
+        assert torch.equal(labels, want_labels)
+
+
+def test_loading_does_not_disturb_the_random_numbers_of_training(folder):
+    loader = native(folder)
+    torch.manual_seed(1)
+    want = torch.rand(1)
+    iterator = iter(loader)
+    next(iterator)  # DataLoader itself draws once when it starts
+    torch.manual_seed(1)
+    next(iterator)
+    assert torch.equal(torch.rand(1), want)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:300])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("damage", [truncate, lambda path: path.write_bytes(b"")])
+def test_an_unreadable_image_is_replaced_counted_and_named(own_folder, damage, workers, capfd):
+    bad = own_folder / "train" / "bee" / "3.JPEG"
+    damage(bad)
+    loader = native(own_folder, loader_workers=workers, local_batch_size=7)
+    zeros = [image for images, _ in loader for image in images if not image.any()]
+    assert len(zeros) == loader.corrupt_images == 1
+    loader.set_epoch(1)
+    assert loader.corrupt_images == 0
+
+
+def test_an_unreadable_image_is_named_once(own_folder, caplog):
+    truncate(own_folder / "train" / "bee" / "3.JPEG")
+    loader = native(own_folder, local_batch_size=7)
+    for _ in range(2):
+        list(loader)
+    assert caplog.text.count("bee/3.JPEG") == 1
+
+
+def test_grey_and_cmyk_files_become_rgb(own_folder):
+    for number, mode in enumerate(("L", "CMYK", "P")):
+        path = own_folder / "train" / "ant" / f"{number}.JPEG"
+        kind = "PNG" if mode == "P" else "JPEG"
+        Image.open(path).convert(mode).save(path, kind)
+    loader = native(own_folder, local_batch_size=7)
+    assert all(images.shape[1] == 3 for images, _ in loader)
+    assert loader.corrupt_images == 0
+
+
+def test_a_file_deleted_in_mid_run_is_an_error_and_not_a_corrupt_image(own_folder):
+    loader = native(own_folder, local_batch_size=7)
+    shutil.rmtree(own_folder / "train" / "bee")
+    with pytest.raises(DataError, match="gone now"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"classes": 2}, "has 3 class folders"),
+        ({"train_images": 22}, "train_images = 22.*only 21"),
+        ({"local_batch_size": 22}, "global batch of 22"),
+    ],
+)
+def test_settings_that_do_not_fit_the_folder_are_named(folder, fields, words):
+    with pytest.raises(SpecError, match=words):
+        native(folder, **fields)
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_a_few_images_of_a_folder_come_from_all_its_classes(folder, split):
+    loader = native(folder, split, local_batch_size=3, train_images=3, eval_images=3)
+    labels = torch.cat([labels for _, labels in loader])
+    assert sorted(labels.tolist()) == [0, 1, 2]
+
+
+def test_a_missing_folder_says_how_to_get_one(tmp_path):
+    with pytest.raises(DataError, match="ddl data sample"):
+        native(tmp_path / "nowhere")
+
+
+def test_no_folder_at_all_says_so():
+    with pytest.raises(DataError, match="--data DIR"):
+        Native(spec(), None, "train", 0, 1, CPU)
+
+
+def test_a_class_without_validation_images_does_not_shift_labels(own_folder):
+    shutil.rmtree(own_folder / "val" / "ant")
+    labels = torch.cat([labels for _, labels in native(own_folder, "eval", eval_images=6)])
+    assert set(labels.tolist()) == {1, 2}
+
+
+LOADING = """
+import sys, time, torch
+from pathlib import Path
+from ddl_core.loaders.native import Native
+from ddl_core.config import RunSpec
+spec = RunSpec(image_size=256, classes=3, local_batch_size=4, loader_workers=2)
+loader = Native(spec, Path(sys.argv[1]), "train", 0, 1, torch.device("cpu"))
+next(iter(loader))
+Path(sys.argv[2]).touch()
+time.sleep(300)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_killed_rank_takes_its_loader_processes_along(folder, tmp_path):
+    ready = tmp_path / "ready"
+    rank = psutil.Popen([sys.executable, "-c", LOADING, str(folder), str(ready)])
+    wait_for(ready.exists, "the first batch")
+    loaders = rank.children(recursive=True)
+    assert len(loaders) >= 2
+    rank.kill()
+    rank.wait()
+    assert psutil.wait_procs(loaders, timeout=20)[1] == []

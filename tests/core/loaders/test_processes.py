@@ -1,0 +1,82 @@
+"""How loader processes are started, and how long they live."""
+
+import os
+from multiprocessing.forkserver import _forkserver
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from ddl_core.data import sampling
+from ddl_core.data.images import Batches
+from ddl_core.loaders import native
+from tests.core.loaders.paths import open_loader
+from tests.core.test_order import spec
+from tests.pictures import write_pictures
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"), 16, 8)
+
+
+def lives_on(pictures: Path, split: str, **fields) -> bool:
+    few = {"train_images": 16, "eval_images": 8, "loader_workers": 1}
+    return open_loader("native", pictures, split, **{**few, **fields})._loader.persistent_workers
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "kept"), [(0, False), (1, True), (4, True), (5, False), (30, False)]
+)
+def test_processes_of_frequent_evaluations_live_on(pictures, eval_every, kept) -> None:
+    assert lives_on(pictures, "eval", eval_every=eval_every) is kept
+    assert lives_on(pictures, "train", eval_every=eval_every)
+
+
+def test_none_lives_on_where_that_is_not_wanted_or_there_is_none(pictures) -> None:
+    for split in ("train", "eval"):
+        assert not lives_on(pictures, split, persistent_workers=False)
+        assert not lives_on(pictures, split, loader_workers=0)
+
+
+class Parents(Dataset[bool]):
+    """Says whether the process that a loader process was forked from had loaded torch."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, _number: int) -> bool:
+        return "libtorch" in Path(f"/proc/{os.getppid()}/maps").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_fork_server_imports_torch_once_for_all() -> None:
+    _forkserver._stop()  # a process has one, and another test's may be there
+    context = native._context("forkserver", "ddl_core.loaders.native")
+    loader = DataLoader(Parents(), num_workers=1, multiprocessing_context=context)
+    assert [bool(told) for told in loader] == [True]
+
+
+def test_forks_need_no_preparation() -> None:
+    assert native._context(None, "any") is None
+    context = native._context("fork", "a_module_that_is_not_there")
+    assert context is not None
+    assert context.get_start_method() == "fork"
+
+
+def test_an_epochs_order_is_drawn_before_the_clock_starts(monkeypatch) -> None:
+    drawn = []
+    real = sampling.epoch_order
+    monkeypatch.setattr(sampling, "epoch_order", lambda *of: drawn.append(of[2]) or real(*of))
+    plan = Batches(spec(1), "train", 64, 0, 1)
+    assert drawn == []
+    plan.epoch = 3
+    assert drawn == [3]
+    first = list(plan)
+    assert drawn == [3]  # nothing is left for the window
+    assert len(first) == len(plan) == 16
+    assert list(plan) == first  # a second pass of the same epoch
+    plan.epoch = 4
+    assert list(plan) != first
+    assert drawn == [3, 3, 4]

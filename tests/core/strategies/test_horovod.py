@@ -1,0 +1,387 @@
+"""Horovod in real processes: what DDP computes, its own settings, life after faults."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ddl_core import registry
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_tools.launch import commands, ranks
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.provenance import available_cores
+from ddl_tools.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
+from ddl_tools.records.storage import now
+from tests.closeness import assert_far, assert_near, falls
+from tests.core.strategies.horovod_worker import PLANTED
+from tests.launch.running import free_port, processes_of
+from tests.pictures import write_pictures
+
+pytestmark = pytest.mark.usefixtures("planted_names")
+
+# Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay.
+RUN: dict[str, Any] = {
+    "model": "tiny",
+    "device": "cpu",
+    "image_size": 16,
+    "classes": 4,
+    "local_batch_size": 4,
+    "epochs": 2,
+    "warmup_epochs": 1,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "base_lr": 0.01,
+    "loader_workers": 0,
+}
+HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
+
+# docs/method.md says what lies below and above these.
+STATE_TOLERANCE = 1e-4
+LOSS_TOLERANCE = 1e-5
+COMPRESSION_TOLERANCE = 2e-5  # of the loss
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory) -> Callable[..., Path]:
+    """Return a function that plans a run on pictures of ten steps."""
+    images = write_pictures(tmp_path_factory.mktemp("images"), 160, 10)
+
+    def planned(directory: Path, **fields: Any) -> Path:
+        spec = RunSpec(**{**RUN, **HOROVOD, **fields})
+        write_record(directory, RunRecord.plan("test", spec, str(images)))
+        return directory
+
+    return planned
+
+
+def test_without_horovod_its_arm_says_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "_is_installed", lambda package: False)
+    with pytest.raises(NotInstalledError, match="make horovod"):
+        ranks.command(RunSpec(**RUN, **HOROVOD), tmp_path, tmp_path)
+
+
+def horovod_is_there() -> bool:
+    """Say whether Horovod is there; in CI it has to be."""
+    if find_spec("horovod") is None and os.environ.get("CI"):
+        raise AssertionError("CI tests the real Horovod, which is missing here: run `make horovod`")
+    return find_spec("horovod") is not None
+
+
+needs_horovod = pytest.mark.skipif(
+    not horovod_is_there(), reason="Horovod is missing; run `make horovod`"
+)
+
+
+def with_horovod(test: Any) -> Any:
+    """Mark a test that starts real ranks."""
+    for mark in (
+        pytest.mark.multiprocess,
+        pytest.mark.slow,
+        needs_horovod,
+        pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
+    ):
+        test = mark(test)
+    return test
+
+
+def losses(directory: Path) -> list[float]:
+    return [row.loss for row in read_epochs(directory) if row.phase == "train"]
+
+
+def timeline(directory: Path) -> list[dict[str, Any]]:
+    """Return what Horovod did, as it wrote it down; its last line may be missing."""
+    text = (directory / "timeline.json").read_text().strip().rstrip(",").rstrip("]").rstrip(",")
+    return json.loads(text + "]")
+
+
+def cycle_ms(directory: Path) -> float:
+    """Return the median time from the start of one cycle to that of the next."""
+    starts = [one["ts"] for one in timeline(directory) if one.get("name") == "CYCLE_START"]
+    return float(np.median(np.diff(sorted(starts)))) / 1000
+
+
+@pytest.fixture(scope="module")
+def pair(plan, tmp_path_factory) -> dict[str, Path]:
+    """The same work by two ranks of Horovod and of DDP."""
+    done = {}
+    for name in ("horovod", "ddp"):
+        done[name] = plan(tmp_path_factory.mktemp(name), strategy=name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOROVOD_TIMELINE", str(done[name] / "timeline.json"))
+            patch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
+            run_ranks(done[name])
+    return done
+
+
+def state(directory: Path) -> dict[str, torch.Tensor]:
+    """Return parameters, statistics and momenta after the last step."""
+    saved = torch.load(RunFiles(directory).checkpoint, weights_only=True)
+    momenta = saved["optimizer"]["state"]
+    return saved["model"] | {f"momentum {i}": momenta[i]["momentum_buffer"] for i in momenta}
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_two_ranks_train_like_those_of_ddp(pair):
+    assert falls(losses(pair["ddp"]))
+    assert_near(losses(pair["horovod"]), losses(pair["ddp"]), LOSS_TOLERANCE)
+    assert_near(state(pair["horovod"]), state(pair["ddp"]), STATE_TOLERANCE)
+
+
+@needs_horovod
+@pytest.mark.parametrize("name", ["none", "fp16"])
+@pytest.mark.parametrize(
+    "shape", [(4, 3, 5, 5), (4, 3, 1, 1), (1, 3, 5, 5), (4, 1, 5, 5), (4, 3), (7,), ()]
+)
+def test_a_gradient_travels_in_the_order_of_its_memory(name, shape):
+    from ddl_core.strategies.horovod import COMPRESSION, InMemoryOrder
+
+    gradient = torch.arange(float(np.prod(shape))).reshape(shape)
+    if len(shape) == 4:
+        gradient = gradient.to(memory_format=torch.channels_last)
+    compression = InMemoryOrder(COMPRESSION[name])
+    sent, context = compression.compress(gradient)
+    assert sent.is_contiguous()  # else Horovod raises
+    assert sent.dtype == (torch.float16 if name == "fp16" else torch.float32)
+    assert (sent.data_ptr() == gradient.data_ptr()) is (name == "none")
+    back = compression.decompress(sent, context)
+    assert torch.equal(back, gradient)
+    assert [back.stride(i) for i, n in enumerate(shape) if n > 1] == [
+        gradient.stride(i) for i, n in enumerate(shape) if n > 1
+    ]
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_channels_last_trains_alike_and_resumes(pair, faulty, monkeypatch, plan, tmp_path):
+    """Weights, gradients and, of the resumed run, momenta: none is contiguous."""
+    run = plan(tmp_path / "run", channels_last=True)
+    faulty("kill")
+    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
+        run_ranks(run)
+    monkeypatch.setattr(ranks, "WORKER", "tests.planted")
+    record = run_ranks(run)
+    assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
+    laid_out = state(run)
+    assert laid_out["momentum 0"].is_contiguous(memory_format=torch.channels_last)
+    assert_near(laid_out, state(pair["ddp"]), STATE_TOLERANCE)
+
+
+class AcceptedError(Exception):
+    """Raised where a rank would go on to join the others."""
+
+
+@pytest.fixture
+def strategy(monkeypatch) -> Any:
+    """The strategy's module with a Horovod that is complete and a GPU that is there."""
+    from ddl_core.strategies import base, horovod
+
+    def accept(spec: RunSpec) -> None:
+        raise AcceptedError
+
+    monkeypatch.setattr(horovod.horovod, "configure", accept)
+    monkeypatch.setattr(base, "choose_device", lambda wanted, _: torch.device(wanted))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(horovod.hvd, "nccl_built", lambda: 22907)
+    monkeypatch.setattr(horovod.hvd, "mpi_built", lambda: True)
+    monkeypatch.setattr(horovod.ctypes, "CDLL", lambda name: None)
+    monkeypatch.delenv("HOROVOD_CONTROLLER", raising=False)
+    return horovod
+
+
+def join(strategy: Any, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    spec = RunSpec(strategy="horovod", model="tiny", **fields)
+    monkeypatch.setenv("WORLD_SIZE", str(spec.world_size))
+    strategy.Horovod(spec)
+
+
+@needs_horovod
+@pytest.mark.parametrize("number", [1, 2])
+def test_without_nccl_no_gpu_is_used(strategy, monkeypatch, number):
+    """One GPU neither: Horovod's own thread would abort."""
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
+    monkeypatch.setattr(strategy.hvd, "nccl_built", lambda: False)
+    with pytest.raises(LaunchError, match=r"without NCCL .*HOROVOD_GPU_OPERATIONS=NCCL"):
+        join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", gpus_per_node=number)
+
+
+@needs_horovod
+def test_a_driver_without_its_plain_name_is_told(strategy, monkeypatch):
+    def missing(name: str) -> None:
+        assert name == "libcuda.so"  # what Horovod asks for
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(strategy.ctypes, "CDLL", missing)
+    with pytest.raises(LaunchError, match=r"cannot open .*link of that name to libcuda\.so\.1"):
+        join(strategy, monkeypatch, device="cuda")
+    monkeypatch.setattr(torch.version, "cuda", None)  # ROCm has no such library
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cuda")
+
+
+@needs_horovod
+def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", nodes=16)
+    with pytest.raises(LaunchError, match=r"nodes = 17: .*CONTROLLER=mpi .*HOROVOD_WITH_MPI=1"):
+        join(strategy, monkeypatch, device="cpu", nodes=17)
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
+    with pytest.raises(AcceptedError):
+        join(strategy, monkeypatch, device="cpu", nodes=17)
+    monkeypatch.setattr(strategy.hvd, "mpi_built", lambda: False)
+    with pytest.raises(LaunchError, match=r"built without MPI; `make horovod HOROVOD_WITH_MPI=1`"):
+        join(strategy, monkeypatch, device="cpu", nodes=2)
+
+
+@with_horovod
+@pytest.mark.parametrize(("code", "text"), [(22105, "2.21.5"), (21903, "2.19.3"), (2804, "2.8.4")])
+def test_the_version_of_its_own_nccl(code, text):
+    from ddl_core.strategies.horovod import _version
+
+    assert _version(code) == text
+
+
+@with_horovod
+def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_path):
+    """As under srun, where rank 0 itself keeps what the others read."""
+    run = plan(tmp_path / "run")
+    record = read_record(run)
+    record.attempts.append(Attempt(started_utc=now()))
+    write_record(run, record)
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "tests.core.strategies.horovod_worker", str(run)]
+    ranks_started = [
+        subprocess.Popen(
+            command,
+            env={
+                **commands.environment(record.spec),
+                **common,
+                **{"RANK": rank, "LOCAL_RANK": rank, "DDL_TEST_FAULT": "late"},
+            },
+        )
+        for rank in ("0", "1")
+    ]
+    assert [process.wait(timeout=60) for process in ranks_started] == [0, 0]
+    assert read_record(run).status == "completed"
+
+
+@with_horovod
+def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_path, monkeypatch):
+    run = plan(tmp_path / "run", horovod_fusion_mb=0, horovod_cycle_ms=25)
+    monkeypatch.setenv("HOROVOD_TIMELINE", str(run / "timeline.json"))
+    monkeypatch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # the run decides, not the environment
+    record = run_ranks(run)
+    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+    assert record.system is not None
+    assert record.system["communication"] == {
+        "library": "gloo",
+        "controller": "gloo",
+        "fusion_bytes": 0,
+        "cycle_ms": 25,
+        "autotune": False,
+        "overlap": True,
+    }
+    assert record.system["environment"]["HOROVOD_TIMELINE"] == "timeline.json"
+    assert not {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"} & set(record.system["environment"])
+
+    def count(directory: Path, name: str) -> int:
+        return sum(event.get("name") == name for event in timeline(directory))
+
+    assert count(pair["horovod"], "MEMCPY_IN_FUSION_BUFFER") > 0
+    assert count(run, "MEMCPY_IN_FUSION_BUFFER") == 0
+    # Their distance, not their number: a busy machine takes longer for the same work.
+    assert cycle_ms(run) >= 20
+    assert cycle_ms(run) > 1.5 * cycle_ms(pair["horovod"])
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_compression_changes_the_result_a_little(pair, plan, tmp_path):
+    run = plan(tmp_path / "run", horovod_compression="fp16")
+    assert run_ranks(run).weights_sha256 != read_record(pair["horovod"]).weights_sha256
+    assert_near(losses(run), losses(pair["horovod"]), COMPRESSION_TOLERANCE)
+
+
+@pytest.mark.numeric
+@with_horovod
+def test_a_rate_one_percent_higher_changes_it_more_than_compression_may(pair, plan, tmp_path):
+    run = plan(tmp_path / "run", horovod_compression="fp16", base_lr=1.01 * RUN["base_lr"])
+    run_ranks(run)
+    assert_far(losses(run), losses(pair["horovod"]), COMPRESSION_TOLERANCE)
+    assert_far(losses(run), losses(pair["ddp"]), LOSS_TOLERANCE)
+    assert_far(state(run), state(pair["ddp"]), STATE_TOLERANCE)
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Have the ranks execute `horovod_worker` with a fault."""
+
+    def plant(fault: str) -> None:
+        monkeypatch.setattr(ranks, "WORKER", "tests.core.strategies.horovod_worker")
+        monkeypatch.setenv("DDL_TEST_FAULT", fault)
+
+    return plant
+
+
+@with_horovod
+def test_reductions_work_in_place_for_all_types(faulty, plan, tmp_path):
+    faulty("collectives")
+    assert run_ranks(plan(tmp_path / "run")).status == "completed"
+
+
+@with_horovod
+def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
+    pair, faulty, monkeypatch, plan, tmp_path
+):
+    run = plan(tmp_path / "run")
+    faulty("kill")
+    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
+        run_ranks(run)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Killed", 1)
+    assert processes_of(run) == []
+    monkeypatch.setattr(ranks, "WORKER", "tests.planted")
+    record = run_ranks(run)
+    assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
+    assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
+
+
+@with_horovod
+def test_a_raising_rank_is_named_and_not_the_one_that_noticed(faulty, plan, tmp_path):
+    run = plan(tmp_path / "run", checkpoint_every=0)
+    faulty("raise")
+    with pytest.raises(LaunchError, match=PLANTED):
+        run_ranks(run)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("ValueError", 1)
+    assert processes_of(run) == []
+
+
+@with_horovod
+@pytest.mark.extended
+def test_a_hanging_rank_is_named(faulty, plan, tmp_path):
+    run = plan(tmp_path / "run", checkpoint_every=0)
+    faulty("hang")
+    with pytest.raises(LaunchError, match="the others wait for rank 1"):
+        run_ranks(run, stall_timeout=20)
+    error = read_record(run).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Timeout", 1)
+    assert "in step" in error.message or "step (" in error.message
+    assert processes_of(run) == []

@@ -1,0 +1,153 @@
+"""Whole runs under DeepSpeed and FSDP: life after SIGKILL, faults that end with their reason."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_tools.launch import ranks
+from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.processes import import_path
+from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.progress import read_progress
+from ddl_tools.records.provenance import available_cores
+from ddl_tools.records.run import read_epochs, read_record
+from tests.launch.running import ENDLESS, TINY, planned, processes_of, rank_process, wait_for
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.slow,
+    pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
+]
+
+CALL = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1], None, 30)"
+TWO = {"strategy": "deepspeed", "gpus_per_node": 2}
+
+Call = Callable[[Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def call() -> Iterator[Call]:
+    """Execute a run in a process of its own, which is ended with the test."""
+    callers: list[subprocess.Popen[str]] = []
+
+    def begin(run_dir: Path) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "PYTHONPATH": import_path()}
+        command = [sys.executable, "-c", CALL, str(run_dir)]
+        callers.append(
+            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        )
+        return callers[-1]
+
+    yield begin
+    for caller in callers:
+        caller.kill()
+        caller.communicate()
+
+
+def is_training(run_dir: Path) -> bool:
+    progress = read_progress(run_dir)
+    return progress is not None and progress["phase"] == "train" and progress["step"] > 0
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        {"deepspeed_zero_stage": 3},
+        pytest.param({"deepspeed_zero_stage": 2}, marks=pytest.mark.extended),
+        pytest.param({"strategy": "fsdp"}, marks=pytest.mark.extended),
+    ],
+    ids=str,
+)
+def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[str, Any]) -> None:
+    spec = RunSpec(**{**TINY, **TWO, "epochs": 2, "checkpoint_every": 1, **sharding})
+    want = run_ranks(plan_run(spec, "undisturbed", results()))
+    run_dir = plan_run(spec, "killed", results())
+    caller = call(run_dir)
+    checkpoint = RunFiles(run_dir).checkpoint
+    wait_for(lambda: checkpoint.exists() or caller.poll() is not None, "the first checkpoint")
+    assert checkpoint.exists(), caller.communicate()[1]
+    killed = processes_of(run_dir)
+    for process in killed:
+        process.kill()
+    caller.kill()
+    psutil.wait_procs(killed, timeout=10)
+    assert read_record(run_dir).status == "running"
+    record = run_ranks(run_dir)
+    assert len(record.attempts) == 2
+    assert record.weights_sha256 == want.weights_sha256
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", pytest.param("deepspeed", marks=pytest.mark.extended)]
+)
+def test_a_killed_rank_fails_the_run(call: Call, strategy: str) -> None:
+    run_dir = planned(**{**ENDLESS, **TWO, "strategy": strategy})
+    caller = call(run_dir)
+    wait_for(lambda: is_training(run_dir), "the first step")
+    rank_process(run_dir, 1).kill()
+    _, errors = caller.communicate(timeout=60)
+    assert "rank 1 was killed by SIGKILL" in errors
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("Killed", 1)
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.extended
+def test_a_hanging_rank_fails_the_run(call: Call) -> None:
+    run_dir = planned(**{**ENDLESS, **TWO})
+    caller = call(run_dir)
+    wait_for(lambda: is_training(run_dir), "the first step")
+    rank_process(run_dir, 1).send_signal(signal.SIGSTOP)
+    _, errors = caller.communicate(timeout=120)
+    assert "no progress for 30 s" in errors
+    error = read_record(run_dir).error
+    assert error is not None
+    assert error.kind == "Timeout"
+    assert processes_of(run_dir) == []
+
+
+def test_a_rank_that_raises_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "WORKER", "tests.core.strategies.failing_worker")
+    run_dir = planned(**TWO)
+    with pytest.raises(LaunchError, match="planted"):
+        run_ranks(run_dir)
+    error = read_record(run_dir).error
+    assert error is not None
+    assert (error.kind, error.rank) == ("DataError", 1)
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        {"deepspeed_zero_stage": 3},
+        pytest.param({"deepspeed_zero_stage": 2}, marks=pytest.mark.extended),
+        pytest.param({"strategy": "fsdp"}, marks=pytest.mark.extended),
+    ],
+    ids=str,
+)
+def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
+    run_dir = planned(**{**TWO, "base_lr": 1e30, "warmup_epochs": 0, "epochs": 2, **sharding})
+    assert run_ranks(run_dir).status == "completed"
+    losses = [row.loss for row in read_epochs(run_dir) if row.phase == "train"]
+    assert losses[-1] is not None
+    assert math.isnan(losses[-1])
+
+
+@pytest.mark.extended
+def test_what_deepspeed_cannot_do_is_said() -> None:
+    run_dir = planned(**TWO, precision="fp16", deepspeed_zero_stage=2)
+    with pytest.raises(LaunchError, match="use 'bf16', or stage 0"):
+        run_ranks(run_dir)

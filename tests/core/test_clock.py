@@ -1,0 +1,283 @@
+"""The clock: what it counts where, and that the slowest rank decides."""
+
+import time
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from ddl_core.timestamps import Clock, make_clock, marking_backward
+from ddl_core.timing import MARK, Spent, by_step, cpu_seconds
+from tests.fake_gpu import GPU, Timeline
+from tests.groups import ThreadGroup
+
+
+def slow_items(count: int, seconds: float):
+    for item in range(count):
+        time.sleep(seconds)
+        yield item
+
+
+def window_of(group: ThreadGroup, work):
+    def timed(rank):
+        clock = make_clock(rank)
+        clock.start()
+        work(rank, clock)
+        return clock.stop()
+
+    return group.run(timed)
+
+
+def test_the_slowest_rank_decides_and_all_ranks_agree():
+    def work(rank, clock):
+        time.sleep(0.4 if rank.rank == 1 else 0.0)
+        clock.step_done()
+
+    first, second = window_of(ThreadGroup(2), work)
+    assert first.wall_s == second.wall_s >= 0.4
+    assert first.rank_wall_s_max >= 0.4
+    assert first.rank_wall_s_min < 0.4
+    assert first.step_s_median >= 0.4
+
+
+def test_waiting_for_data_is_inside_the_wall_time_and_apart():
+    def work(rank, clock):
+        for _ in clock.batches(slow_items(3, 0.1 if rank.rank == 0 else 0.0)):
+            clock.step_done()
+
+    window, _ = window_of(ThreadGroup(2), work)
+    assert 0.3 <= window.data_s <= window.wall_s
+
+
+def test_computing_is_not_waiting_for_data():
+    def work(rank, clock):
+        for _ in clock.batches(iter(range(3))):
+            time.sleep(0.1)
+            clock.step_done()
+
+    (window,) = window_of(ThreadGroup(1), work)
+    assert window.wall_s >= 0.3
+    assert window.data_s < 0.1
+
+
+def test_what_happens_before_and_after_is_not_counted():
+    def timed(rank):
+        clock = make_clock(rank)
+        time.sleep(0.5)
+        clock.start()
+        clock.step_done()
+        window = clock.stop()
+        time.sleep(0.1)
+        return window
+
+    (window,) = ThreadGroup(1).run(timed)
+    assert window.wall_s < 0.5
+
+
+def test_a_window_without_steps_has_no_step_time():
+    (window,) = window_of(ThreadGroup(1), lambda rank, clock: None)
+    assert window.step_s_median is None
+    assert window.step_s_p95 is None
+
+
+def test_percentiles_are_of_steps():
+    def work(rank, clock):
+        for seconds in (0.0, 0.0, 0.0, 0.3):
+            time.sleep(seconds)
+            clock.step_done()
+
+    (window,) = window_of(ThreadGroup(1), work)
+    assert window.step_s_median < 0.1
+    assert window.step_s_p95 > 0.1
+
+
+def test_cpu_time_counts_work_and_not_sleep(monkeypatch):
+    # Of the children, those of other tests are still busy, as with importing torch.
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: [])
+    before = cpu_seconds()
+    time.sleep(0.3)
+    assert cpu_seconds() - before < 0.3
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    assert cpu_seconds() - before == pytest.approx(0.2, abs=0.15)
+
+
+SPENT = {"start": 0.3, "data": 0.05, "compute": 0.1, "communication": 0.15, "update": 0.2}
+
+
+class Planted(nn.Module):
+    """A network of one parameter whose backward pass takes as long as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, seconds: float) -> torch.Tensor:
+        product = self.weight * 2
+        product.register_hook(lambda gradient: time.sleep(seconds))
+        return product
+
+
+class Taken(list):
+    """What parts of steps really took, seconds: on a busy machine a sleep lasts longer."""
+
+    @contextmanager
+    def part(self, name: str):
+        before = time.perf_counter()
+        yield
+        self.append((name, time.perf_counter() - before))
+
+    def of(self, name: str) -> np.ndarray:
+        return np.array([seconds for part, seconds in self if part == name])
+
+
+def train(rank, clock: Clock, steps: int, late: float = 0.0, spent=SPENT) -> Taken:
+    """Take as long for each part of a step as `spent` says; rank 1 computes `late` longer."""
+    taken = Taken()
+
+    def data():
+        for step in range(steps):
+            name = "data" if step else "start"
+            with taken.part(name):
+                time.sleep(spent[name])
+            yield step
+
+    network = Planted()
+    with marking_backward(clock, rank, network):
+        for _ in clock.batches(data()):
+            with taken.part("compute"):
+                network(spent["compute"] + (late if rank.rank == 1 else 0.0)).sum().backward()
+            with taken.part("communication"):
+                rank.barrier()
+                time.sleep(spent["communication"])
+            clock.gradients_averaged()
+            with taken.part("update"):
+                time.sleep(spent["update"])
+            clock.step_done()
+    return taken
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_part_of_a_step_is_found_as_it_was_planted(ranks):
+    taken: dict[int, Taken] = {}
+
+    def work(rank, clock):
+        taken[rank.rank] = train(rank, clock, 3, late=0.2)
+
+    windows = window_of(ThreadGroup(ranks), work)
+    found = windows[0].spent
+    assert all(window.spent == found for window in windows)
+
+    def mean(name: str) -> float:
+        return sum(one.of(name).sum() for one in taken.values()) / ranks
+
+    transfer = np.min([one.of("communication") for one in taken.values()], axis=0).sum()
+    near = partial(pytest.approx, abs=0.02)
+    assert found.start_s == near(mean("start"))
+    assert found.data_s == near(mean("data"))
+    assert found.compute_s == near(mean("compute"))
+    assert found.transfer_s == near(transfer)
+    assert found.waiting_s == near(mean("communication") - transfer)
+    assert found.update_s == near(mean("update"))
+    assert sum(found.model_dump().values()) == pytest.approx(windows[0].wall_s, abs=1e-6)
+    if ranks == 2:  # one of them waits while the other is late
+        assert found.waiting_s > 0.9 * 3 * 0.2 / 2
+    else:
+        assert found.waiting_s == 0
+
+
+def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
+    """Return the window of three steps, 0.2 s of computing each; `waits`: the loader does, too."""
+    gpu = Timeline(monkeypatch)
+    (rank,) = ThreadGroup(1).run(lambda rank: rank)
+    rank.device = GPU
+    clock, network = make_clock(rank), Planted()
+
+    def data():
+        for step in range(3):
+            if waits:
+                gpu.wait()
+            gpu.host += loading_s
+            yield step
+
+    clock.start()
+    with marking_backward(clock, rank, network):
+        for _ in clock.batches(data()):
+            gpu.launch(0.2)
+            network(0.0).sum().backward()
+            gpu.launch(0.1)
+            clock.gradients_averaged()
+            gpu.launch(0.05)
+            clock.step_done()
+    return clock.stop()
+
+
+@pytest.mark.parametrize(
+    ("loading_s", "waits", "start_s", "data_s"),
+    [
+        (0.0, True, 0.0, 0.0),  # the host waits, for a device that is busy all the time
+        (0.0, False, 0.0, 0.0),
+        (0.4, False, 0.4, 2 * 0.05),  # 0.35 s of it while the device computes
+        (0.4, True, 0.4, 2 * 0.4),  # nothing is loaded while it does
+    ],
+)
+def test_on_a_gpu_waiting_for_data_is_that_of_the_device(
+    monkeypatch, loading_s, waits, start_s, data_s
+):
+    window = window_on_a_gpu(monkeypatch, loading_s, waits)
+    found, near = window.spent, partial(pytest.approx, abs=1e-9)
+    assert (found.start_s, found.data_s) == (near(start_s), near(data_s))
+    assert window.data_s == near(start_s + data_s)
+    assert (found.compute_s, found.transfer_s) == (near(0.6), near(0.3))
+    assert (found.update_s, found.end_s, found.waiting_s) == (near(0.15), near(0), near(0))
+    assert sum(found.model_dump().values()) == near(window.wall_s)
+    assert window.wall_s == near(3 * 0.35 + start_s + data_s)
+
+
+def test_a_window_without_gradients_says_nothing_of_them():
+    def evaluate(rank, clock):
+        for _ in clock.batches(iter(range(3))):
+            clock.step_done()
+
+    (window,) = window_of(ThreadGroup(1), evaluate)
+    assert window.spent is None
+
+
+def test_time_is_summed_within_a_step_and_an_unfinished_one_is_left_out():
+    phases = ["data", "compute", "data", "compute", "communication", "update", "data"]
+    table = by_step(phases, np.arange(1.0, 8.0))
+    assert table.tolist() == [[1 + 3, 2 + 4, 5, 6]]
+
+
+def test_parts_that_are_not_there_are_zero():
+    assert by_step(["update", "update"], np.array([1.0, 2.0])).tolist() == [
+        [0, 0, 0, 1],
+        [0, 0, 0, 2],
+    ]
+    assert by_step([], np.array([])).shape == (0, 4)
+
+
+def test_a_profiler_sees_the_marks_only_if_it_should():
+    def names(annotate: bool) -> set[str]:
+        def timed(rank):
+            clock = make_clock(rank, annotate)
+            clock.start()
+            train(rank, clock, 1, spent=dict.fromkeys(SPENT, 0.0))
+            return clock.stop()
+
+        with torch.profiler.profile() as profiler:
+            timed(ThreadGroup(1).run(lambda rank: rank)[0])
+        return {event.name for event in profiler.events() if event.name.startswith(MARK)}
+
+    assert names(True) == {MARK + part for part in ("data", "compute", "communication", "update")}
+    assert names(False) == set()
+
+
+def test_the_record_takes_no_unknown_part():
+    with pytest.raises(ValueError, match="lunch_s"):
+        Spent(**dict.fromkeys(Spent.model_fields, 0.0), lunch_s=1.0)

@@ -1,0 +1,112 @@
+"""torch.compile: once for a whole run, and never quietly not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+
+from ddl_core.config import RunSpec
+from ddl_core.device import check_compiled, compile_network
+from ddl_core.errors import LaunchError
+from ddl_tools.rank import recorder, worker
+from ddl_tools.records.run import Attempt, RunRecord, write_record
+
+
+@pytest.fixture(autouse=True)
+def graphs(monkeypatch) -> Iterator[list[torch.fx.GraphModule]]:
+    """Return what was compiled; it is run as it is, since making machine code takes long."""
+    from torch._dynamo.utils import counters  # takes a second, which collecting need not spend
+
+    found = []
+
+    def keep(graph, inputs):
+        found.append(graph)
+        return graph.forward
+
+    original = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self: original(self, backend=keep))
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False, suppress_errors=False):
+        yield found
+    torch._dynamo.reset()
+
+
+def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch):
+    spec = RunSpec(
+        model="resnet8",
+        loader="synthetic",
+        image_size=8,
+        classes=4,
+        local_batch_size=3,
+        accumulation=9,  # more than the variants of one function that torch compiles
+        train_images=54,
+        eval_images=5,  # the last batch is smaller
+        epochs=3,
+        compile=True,
+        device="cpu",
+    )
+    record = RunRecord.plan("test", spec)
+    record.attempts.append(Attempt(started_utc=record.created_utc))
+    write_record(tmp_path, record)
+    after = []
+    monkeypatch.setattr(recorder, "append_epoch", lambda *_: after.append(len(graphs)))
+    with ExitStack() as leaving:
+        worker.Run(tmp_path).execute(leaving)
+    trained, evaluated, *later = after
+    assert 0 < trained < evaluated
+    assert later == [evaluated] * 4
+
+
+class Moody(nn.Module):
+    """A network that is another one for each mood."""
+
+    mood = ""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images + len(self.mood)
+
+
+def test_a_network_that_is_compiled_again_and_again_ends_the_run(graphs):
+    torch._dynamo.reset()  # of another test it may know that moods differ
+    network = Moody()
+    compile_network(network)
+
+    def called_in_many_moods():
+        for number in range(20):
+            network.mood = number * "!"
+            network(torch.ones(2))
+
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        called_in_many_moods()
+    assert len(graphs) == torch._dynamo.config.recompile_limit
+
+
+def test_a_network_that_is_not_compiled_ends_the_run():
+    network = Moody()
+    with torch._dynamo.config.patch(disable=True):  # as TORCHDYNAMO_DISABLE=1 does
+        compile_network(network)
+        network(torch.ones(2))
+    with pytest.raises(LaunchError, match=r"compiled nothing.*TORCH_COMPILE_DISABLE"):
+        check_compiled()
+
+
+def test_what_is_compiled_is_kept_where_nobody_else_can_write(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("DDL_CACHES", str(tmp_path / "caches"))
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen" / "by the user"))
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen" / "by the user")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_me")
+    compile_network(Moody())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "caches").chmod(0o777)
+    with pytest.raises(LaunchError, match="drwxrwxrwx"):
+        compile_network(Moody())

@@ -1,0 +1,234 @@
+"""The loop: what must not depend on how workers are spread, and what an epoch reports."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ddl_core.batch_norm import average_batch_statistics
+from ddl_core.config import RunSpec
+from ddl_core.errors import DataError
+from ddl_core.loop import EpochLoop
+from ddl_core.optim import make_optimizer
+from ddl_core.schedules import learning_rate
+from ddl_core.step import TrainState
+from ddl_core.strategies.base import Single
+from tests.closeness import assert_far, assert_near, falls
+from tests.groups import ThreadGroup
+from tests.planted import tiny
+
+
+class ListLoader:
+    """A loader over a fixed list of batches."""
+
+    classes = 3
+    fingerprint = None
+    seen = None
+    rescued_images = None
+    own_order = False
+
+    def __init__(self, batches, corrupt: int = 0) -> None:
+        self._batches, self.corrupt_images = batches, corrupt
+        self.images = sum(len(labels) for _, labels in batches)
+
+    def __len__(self):
+        return len(self._batches)
+
+    def __iter__(self):
+        return iter(self._batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def batches(count: int, size: int = 4, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(size, 3, 8, 8, generator=generator),
+            torch.randint(3, (size,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3)
+    )
+
+
+def trainee(model: nn.Module | None = None, strategy=None, **fields) -> TrainState:
+    spec = RunSpec(**{"classes": 3, "local_batch_size": 4, "epochs": 2, **fields})
+    model = model or network()
+    return TrainState(spec, strategy or Single(spec), model, make_optimizer(spec, model))
+
+
+def ignore(done: int, steps: int) -> None:
+    """Progress nobody looks at."""
+
+
+# docs/method.md says what lies below and above these.
+TOLERANCE = 1e-5
+
+
+@pytest.mark.numeric
+def test_an_epoch_reports_the_images_it_consumed_and_its_loss():
+    data = batches(6)
+    outcome = EpochLoop(trainee(base_lr=1e-9)).train(ListLoader(data), 0, ignore)
+    model = network().train()
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    expected = [criterion(model(x), y).item() for x, y in data]
+    assert (outcome.steps, outcome.samples, outcome.corrupt_images) == (6, 24, 0)
+    assert_near([outcome.loss], [sum(expected) / 6], TOLERANCE)
+    assert_far([outcome.loss], [sum(expected[:-1]) / 5], TOLERANCE)  # without the last batch
+
+
+def test_every_step_has_the_rate_of_the_images_seen():
+    subject = trainee(warmup_epochs=1)
+    rates = []
+
+    def note(done, steps):
+        rates.append(subject.optimizer.param_groups[0]["lr"])
+
+    for epoch in range(2):
+        EpochLoop(subject).train(ListLoader(batches(5)), epoch, note)
+    assert rates == [learning_rate(subject.spec, step * 4, 20) for step in range(10)]
+
+
+@pytest.mark.numeric
+def test_accumulating_equals_one_large_batch_where_no_statistics_are_involved():
+    def after(accumulation: int, size: int, peak: float = 0.1):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+        images = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+        labels = torch.arange(16) % 3
+        data = list(zip(images.split(size), labels.split(size), strict=True))
+        # The same rate for both: linear scaling counts workers.
+        subject = trainee(
+            model,
+            accumulation=accumulation,
+            local_batch_size=size,
+            base_lr=peak / accumulation,
+            warmup_epochs=0,
+        )
+        EpochLoop(subject).train(ListLoader(data), 0, ignore)
+        return model.state_dict()
+
+    assert_near(after(4, 4), after(1, 16), TOLERANCE)
+    assert_far(after(4, 4, peak=0.101), after(1, 16), TOLERANCE)  # a rate 1 % higher
+
+
+@pytest.mark.numeric
+def test_virtual_workers_leave_the_statistics_that_real_workers_average():
+    data = batches(8, seed=5)
+    virtual = network()
+    frozen = {"base_lr": 1e-12, "weight_decay": 0.0}  # statistics alone are compared
+    EpochLoop(trainee(virtual, accumulation=2, **frozen)).train(ListLoader(data), 0, ignore)
+
+    def statistics(model):
+        return {"mean": model[1].running_mean.clone(), "variance": model[1].running_var.clone()}
+
+    def worker(rank):
+        model = copy.deepcopy(start)
+        for images, _ in data[rank.rank :: 2]:
+            model.train()(images)
+        own = statistics(model)
+        average_batch_statistics(rank, model)
+        return own, statistics(model)
+
+    start = network()
+    for own, mean in ThreadGroup(2).run(worker):
+        assert_near(mean, statistics(virtual), TOLERANCE)
+        assert_far(own, statistics(virtual), TOLERANCE)  # those of one worker alone
+
+
+def test_evaluation_counts_by_image_and_leaves_the_network_alone():
+    class Constant(nn.Module):
+        def forward(self, images):
+            return torch.tensor([0.0, 2.0, 1.0]).expand(len(images), 3)
+
+    data = [
+        (torch.zeros(3, 3, 8, 8), torch.tensor([1, 1, 0])),
+        (torch.zeros(1, 3, 8, 8), torch.tensor([1])),
+    ]
+    subject = trainee()
+    subject.network = Constant()
+    outcome = EpochLoop(subject).evaluate(ListLoader(data), ignore)
+    logs = torch.log_softmax(torch.tensor([0.0, 2.0, 1.0]), 0)
+    assert (outcome.samples, outcome.top1, outcome.top5) == (4, 0.75, 1.0)
+    assert outcome.loss == pytest.approx(-(3 * logs[1] + logs[0]).item() / 4, rel=1e-6)
+
+    real = trainee()
+    before = copy.deepcopy(real.network.state_dict())
+    EpochLoop(real).evaluate(ListLoader(batches(2)), ignore)
+    for name, tensor in real.network.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(("corrupt", "fails"), [(0, False), (1, False), (2, True)])
+def test_a_few_unreadable_images_are_counted_and_many_end_the_run(corrupt, fails):
+    loader = ListLoader(batches(5), corrupt)
+    if fails:
+        with pytest.raises(DataError, match=r"2 of 20 images .*ddl data verify"):
+            EpochLoop(trainee()).train(loader, 0, ignore)
+    else:
+        assert EpochLoop(trainee()).train(loader, 0, ignore).corrupt_images == corrupt
+
+
+@pytest.mark.parametrize(("rescued", "fails"), [(None, False), (0, False), (1, True)])
+def test_more_than_a_few_images_decoded_by_another_than_dali_end_the_run(rescued, fails):
+    loader = ListLoader(batches(5))
+    loader.rescued_images = rescued
+    if fails:
+        with pytest.raises(DataError, match=r"Pillow decoded 1 of 20 images instead.*than the 0"):
+            EpochLoop(trainee()).train(loader, 0, ignore)
+    else:
+        assert EpochLoop(trainee()).train(loader, 0, ignore).rescued_images == rescued
+
+
+def learning(**fields) -> list[float]:
+    """Return the losses of two epochs in which a network learns colours."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for _ in range(8):
+        images = torch.randn(4, 3, 16, 16, generator=generator)
+        labels = torch.randint(3, (4,), generator=generator)
+        images[torch.arange(4), labels] += 1
+        data.append((images, labels))
+    settings = {"base_lr": 0.01, "warmup_epochs": 0, "schedule": "constant"}
+    subject = trainee(tiny(3), **{**settings, **fields})
+    losses = [EpochLoop(subject).train(ListLoader(data), epoch, ignore).loss for epoch in (0, 1)]
+    assert falls(losses)
+    return losses
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize(
+    ("fields", "tolerance", "unfair"),
+    [
+        ({"precision": "bf16"}, 2e-3, 1.1),  # 8 bits of a number hide a rate 1 % higher
+        ({"precision": "fp16"}, 1e-4, 1.01),
+        ({"channels_last": True}, TOLERANCE, 1.01),
+    ],
+    ids=["bf16", "fp16", "channels_last"],
+)
+def test_options_of_speed_change_the_result_only_a_little(fields, tolerance, unfair):
+    wanted = learning()
+    assert_near(learning(**fields), wanted, tolerance)
+    assert_far(learning(**fields, base_lr=unfair * 0.01), wanted, tolerance)
+
+
+def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
+    def loss_of_epoch_1(skip_epoch_0: bool):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
+        subject = trainee(model, base_lr=1e-12, weight_decay=0.0)
+        if not skip_epoch_0:
+            EpochLoop(subject).train(ListLoader(batches(3)), 0, ignore)
+        return EpochLoop(subject).train(ListLoader(batches(3)), 1, ignore).loss
+
+    assert loss_of_epoch_1(skip_epoch_0=True) == loss_of_epoch_1(skip_epoch_0=False)

@@ -1,0 +1,205 @@
+"""The learning rate against values computed by hand."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import NotInstalledError
+from ddl_core.optim import implementation, make_optimizer, set_learning_rate
+from ddl_core.schedules import learning_rate, peak_learning_rate
+
+PER_EPOCH = 6400
+
+
+def rate(epoch: float, **fields) -> float:
+    """Learning rate of the first update after `epoch` epochs: 2 workers of 64, 50 steps each."""
+    spec = RunSpec(strategy="ddp", gpus_per_node=2, **fields)
+    return learning_rate(spec, int(epoch * PER_EPOCH), PER_EPOCH)
+
+
+def test_the_peak_grows_with_real_and_virtual_workers():
+    # Aach et al. 2023, Fig. 8: 0.025 per GPU, so 25.6 on 1024.
+    paper = RunSpec(strategy="ddp", nodes=256, gpus_per_node=4)
+    assert peak_learning_rate(paper) == pytest.approx(25.6)
+    assert peak_learning_rate(RunSpec(accumulation=1024)) == pytest.approx(25.6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "factor"),
+    [
+        ("constant", 89, 1),
+        ("step", 29, 1),
+        ("step", 30, 0.1),
+        ("step", 60, 0.01),
+        ("step", 80, 0.001),
+        ("cosine", 45, 0.5),
+        ("cosine", 60, 0.25),
+        ("cosine", 30, 0.75),
+        ("exponential", 10, 0.5987369392383787),
+        ("exponential", 89, 0.01040880),
+        ("cosine", 89, 0.00030458649),
+    ],
+)
+def test_schedules_by_hand(schedule, epoch, factor):
+    assert rate(epoch, schedule=schedule) == pytest.approx(0.05 * factor, rel=1e-6)
+
+
+def test_warm_up_is_linear_and_reaches_the_peak_with_its_last_update():
+    one_update = 128 / PER_EPOCH
+    assert rate(0, schedule="constant") == pytest.approx(0.05 * one_update / 5)
+    assert rate(2.5, schedule="constant") == pytest.approx(0.05 * (2.5 + one_update) / 5)
+    assert rate(5 - one_update, schedule="constant") == pytest.approx(0.05)
+
+
+def test_without_warm_up_the_first_update_has_the_full_rate():
+    assert rate(0, warmup_epochs=0, schedule="constant") == pytest.approx(0.05)
+
+
+def test_the_optimiser_takes_its_settings_and_every_group_its_rate():
+    spec = RunSpec(momentum=0.8, weight_decay=5e-4)
+    optimizer = make_optimizer(spec, torch.nn.Linear(2, 2))
+    set_learning_rate(optimizer, 0.123)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.123, 0.8, 5e-4)
+
+
+# By hand from the paper's equations: 0.025 x 1024 = 25.6 at the peak, warm-up over 5 epochs.
+PAPERS_RATES = {
+    "step": {5: 25.6, 29: 25.6, 30: 2.56, 59: 2.56, 60: 0.256, 79: 0.256, 80: 0.0256},
+    "cosine": {15: 23.885125, 30: 19.2, 45: 12.8, 60: 6.4, 75: 1.714875},
+    "exponential": {5: 19.808792, 10: 15.327666, 45: 2.5456706, 80: 0.42279358},
+}
+
+
+@pytest.mark.parametrize("schedule", PAPERS_RATES)
+def test_the_papers_rates_on_1024_gpus(schedule):
+    spec = RunSpec(strategy="ddp", nodes=256, gpus_per_node=4, schedule=schedule)
+    per_epoch = 19 * 65_536  # full steps of ImageNet's 1,281,167 images
+    for epoch, expected in PAPERS_RATES[schedule].items():
+        assert learning_rate(spec, epoch * per_epoch, per_epoch) == pytest.approx(expected)
+    first, middle = learning_rate(spec, 0, per_epoch), learning_rate(spec, 45 * 65_536, per_epoch)
+    assert (first, middle) == pytest.approx((25.6 / 95, 25.6 * 46 / 95))
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine", "exponential"])
+def test_a_shorter_training_keeps_the_shape_of_a_schedule(schedule):
+    for tenth in range(1, 9):
+        short = rate(tenth, schedule=schedule, epochs=9, warmup_epochs=0)
+        assert short == pytest.approx(rate(10 * tenth, schedule=schedule, epochs=90))
+
+
+def network():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4, 2)
+    )
+
+
+def gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def made(spec, model):
+    """Return the optimiser; skip the test where timm is not installed, unless it has to be."""
+    try:
+        return make_optimizer(spec, model)
+    except NotInstalledError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+def test_norm_and_bias_decay_only_if_wanted():
+    model = network()
+    (all_of_them,) = make_optimizer(RunSpec(), model).param_groups
+    assert len(all_of_them["params"]) == 6
+    weights, rest = make_optimizer(RunSpec(decay_norm_bias=False), model).param_groups
+    assert [one.ndim for one in weights["params"]] == [4, 2]
+    assert {one.ndim for one in rest["params"]} == {1}
+    assert (weights["weight_decay"], rest["weight_decay"]) == (1e-4, 0.0)
+
+
+def test_nesterov_looks_ahead_by_one_momentum():
+    model = torch.nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    spec = RunSpec(nesterov=True, momentum=0.5, weight_decay=0.0)
+    optimizer = make_optimizer(spec, model)
+    set_learning_rate(optimizer, 0.1)
+    gradients(model)
+    optimizer.step()  # v = g; w -= lr (g + 0.5 v)
+    torch.testing.assert_close(model.weight.detach(), before - 0.15 * model.weight.grad)
+
+
+def test_lars_scales_the_rate_of_each_layer():
+    """You et al. 2017, eq. 6: local rate = 0.001 |w| / (|g| + decay |w|), for what decays."""
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    spec = RunSpec(optimizer="lars", decay_norm_bias=False, weight_decay=0.01, momentum=0.0)
+    optimizer = made(spec, model)
+    set_learning_rate(optimizer, 2.0)
+    gradients(model)
+    optimizer.step()
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        update = parameter.grad
+        if parameter.ndim > 1:
+            decayed = parameter.grad + 0.01 * old
+            norms = old.norm(), parameter.grad.norm() + 0.01 * old.norm()
+            update = 0.001 * norms[0] / norms[1] * decayed
+        torch.testing.assert_close(parameter.detach(), old - 2.0 * update)
+
+
+def test_lamb_moves_each_layer_by_the_rate_times_its_norm():
+    """You et al. 2020, algorithm 2: the update of a layer has the length rate x |w|."""
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    spec = RunSpec(optimizer="lamb", decay_norm_bias=False, weight_decay=0.01)
+    optimizer = made(spec, model)
+    set_learning_rate(optimizer, 0.1)
+    gradients(model)
+    optimizer.step()
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        if parameter.ndim > 1:
+            moved = (parameter.detach() - old).norm()
+            torch.testing.assert_close(moved, 0.1 * old.norm(), rtol=1e-4, atol=0)
+
+
+def test_an_optimizer_of_timm_does_not_lift_the_limit_of_compiling():
+    """In a new process, since it is the import of timm that lifts it."""
+    code = """
+import torch._dynamo
+from tests.core.test_optim import RunSpec, make_optimizer, network
+before = torch._dynamo.config.recompile_limit
+make_optimizer(RunSpec(optimizer="lars"), network())
+assert torch._dynamo.config.recompile_limit == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_timm_the_error_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    with pytest.raises(NotInstalledError, match=r"'lars' needs the package .*make env"):
+        make_optimizer(RunSpec(optimizer="lars"), network())
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_how_the_update_is_made_is_what_torch_decides(monkeypatch, foreach):
+    """Of all torch's implementations, the one that the step takes."""
+    network = torch.nn.Linear(2, 2)
+    optimizer = make_optimizer(RunSpec(), network)
+    torch_optim = sys.modules["torch.optim.optimizer"]  # torch.optim has no such attributes
+    kinds = ["cpu"] if foreach else []
+    monkeypatch.setattr(torch_optim, "_get_foreach_kernels_supported_devices", lambda: kinds)
+    called = []
+    for name in ("_multi_tensor_sgd", "_single_tensor_sgd"):
+        note = partial(lambda name, *_, **__: called.append(name), name)
+        monkeypatch.setattr(sys.modules["torch.optim.sgd"], name, note)
+    network(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert called == ["_multi_tensor_sgd" if foreach else "_single_tensor_sgd"]
+    assert implementation(optimizer) == {"foreach": foreach, "fused": False}

@@ -1,0 +1,88 @@
+"""Who sees which image when."""
+
+import numpy as np
+import pytest
+
+from ddl_core.config import RunSpec
+from ddl_core.data.sampling import (
+    count_batches,
+    eval_batches,
+    steps_per_epoch,
+    train_batches,
+)
+from ddl_core.errors import SpecError
+
+ORDER = [[9, 11, 4, 5, 6, 3], [2, 10, 0, 1, 7, 8]]
+
+
+def spec(workers: int, accumulation: int = 1, batch: int = 4, **fields) -> RunSpec:
+    return RunSpec(
+        strategy="ddp" if workers > 1 else "single",
+        gpus_per_node=workers,
+        accumulation=accumulation,
+        local_batch_size=batch,
+        **fields,
+    )
+
+
+def images_of_step(run: RunSpec, images: int, epoch: int, step: int) -> set[int]:
+    seen: set[int] = set()
+    for rank in range(run.world_size):
+        batches = list(train_batches(run, images, epoch, rank))
+        for micro in range(run.accumulation):
+            seen.update(batches[step * run.accumulation + micro].tolist())
+    return seen
+
+
+@pytest.mark.parametrize("images", [64, 67, 95])
+@pytest.mark.parametrize(("workers", "accumulation"), [(1, 1), (2, 1), (4, 1), (2, 2), (1, 8)])
+def test_no_image_is_seen_twice_and_only_the_last_batch_is_dropped(images, workers, accumulation):
+    run = spec(workers, accumulation)
+    ranks = [list(train_batches(run, images, 3, rank)) for rank in range(workers)]
+    assert {len(batches) for batches in ranks} == {steps_per_epoch(run, images) * accumulation}
+    seen = np.concatenate([batch for batches in ranks for batch in batches])
+    assert (
+        len(seen)
+        == len(set(seen.tolist()))
+        == images // run.global_batch_size * (run.global_batch_size)
+    )
+    assert set(seen.tolist()) <= set(range(images))
+
+
+def test_the_images_of_a_step_do_not_depend_on_how_workers_are_spread():
+    real, mixed, virtual = spec(8), spec(2, 4), spec(1, 8)
+    for step in range(3):
+        want = images_of_step(real, 100, 1, step)
+        assert images_of_step(mixed, 100, 1, step) == want
+        assert images_of_step(virtual, 100, 1, step) == want
+
+
+def test_epochs_repeats_and_seeds_shuffle_differently_but_repeatably():
+    def first(epoch: int = 0, **fields: int) -> list[int]:
+        return next(train_batches(spec(1, batch=32, **fields), 500, epoch, 0)).tolist()
+
+    assert first() == first()
+    variants = [first(), first(1), first(repeat=1), first(seed=1)]
+    assert len({tuple(order) for order in variants}) == 4
+
+
+def test_the_order_is_the_same_in_every_environment() -> None:
+    """Published weights follow from it, and NumPy may change how it permutes."""
+    batches = [one.tolist() for one in train_batches(spec(1, batch=6), 12, 3, 0)]
+    assert batches == ORDER
+
+
+def test_a_global_batch_larger_than_the_set_names_both_numbers():
+    with pytest.raises(SpecError, match=r"global batch of 16 .* training set of 15"):
+        steps_per_epoch(spec(2, 2), 15)
+
+
+@pytest.mark.parametrize("images", [1, 3, 50, 64, 67])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_evaluation_counts_every_image_once(images, workers):
+    run = spec(workers)
+    ranks = [list(eval_batches(run, images, rank, workers)) for rank in range(workers)]
+    seen = [index for batches in ranks for batch in batches for index in batch.tolist()]
+    assert sorted(seen) == list(range(images))
+    counts = [count_batches(run, "eval", images, rank, workers) for rank in range(workers)]
+    assert counts == [len(batches) for batches in ranks]

@@ -1,0 +1,63 @@
+"""Initial weights: the file for other libraries has those that a rank of torch begins with."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddl_core.checkpoint import values
+from ddl_core.config import RunSpec
+from ddl_core.errors import RecordError
+from ddl_core.fairness import state_sha256
+from ddl_core.models import drawn
+from ddl_tools.frameworks.initial import main
+from ddl_tools.frameworks.weights import load
+from ddl_tools.rank.worker import Run
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import RunRecord, write_record
+
+SETTINGS = {"model": "resnet8", "classes": 10, "device": "cpu", "seed": 3, "repeat": 1}
+
+
+def planned(directory: Path, **fields) -> Path:
+    write_record(directory, RunRecord.plan("test", RunSpec(**{**SETTINGS, **fields}), None))
+    return directory
+
+
+def written(directory: Path, **fields) -> str:
+    """Return the hash of what is written for a run of another library."""
+    folder = planned(directory, library="tensorflow", **fields)
+    assert main([str(folder)]) == 0
+    run_id = RunSpec(**{**SETTINGS, "library": "tensorflow", **fields}).run_id
+    state, epochs_done = load(RunFiles(folder).initial, run_id)
+    assert (epochs_done, state.updates, state.momentum) == (0, 0, {})
+    return state_sha256(state.values)
+
+
+@pytest.mark.parametrize("model", ["resnet8", "googlenet"])
+def test_weights_are_those_that_torch_begins_with(model, tmp_path):
+    run = Run(planned(tmp_path / "torch", model=model, channels_last=True))
+    network = run.trainer._make_state(drawn(run.spec)).network
+    assert state_sha256(values(network)) == written(tmp_path / "other", model=model)
+
+
+def test_they_are_other_ones_for_another_seed_and_repetition(tmp_path):
+    first = written(tmp_path / "first")
+    assert written(tmp_path / "same") == first
+    assert written(tmp_path / "seed", seed=4) != first
+    assert written(tmp_path / "repeat", repeat=2) != first
+
+
+def test_a_missing_record_ends_it_with_its_sentence(tmp_path, caplog):
+    assert main([str(tmp_path)]) == 1
+    assert caplog.messages[0].startswith("RecordError: ")
+    assert main([]) == 2
+
+
+def test_it_is_a_program(tmp_path):
+    folder = planned(tmp_path / "run", library="mxnet")
+    command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(folder)]
+    subprocess.run(command, check=True)
+    with pytest.raises(RecordError, match="belongs to run mxnet-single"):
+        load(RunFiles(folder).initial, "another")

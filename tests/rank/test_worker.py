@@ -1,0 +1,251 @@
+"""Whole runs with real processes: equal results, exact evaluation, life after SIGKILL."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
+from tests.closeness import assert_far, assert_near, falls
+from tests.launch.running import processes_of
+from tests.pictures import write_pictures
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("planted_names"),
+]
+
+TINY = {
+    "model": "resnet18",
+    "image_size": 32,
+    "classes": 4,
+    "local_batch_size": 4,
+    "loader_workers": 1,
+    "epochs": 3,
+    "warmup_steps": 2,
+    "warmup_epochs": 1,
+    "schedule": "constant",
+    "base_lr": 0.01,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Four classes; 37 training and 11 validation images: nothing divides evenly."""
+    return write_pictures(tmp_path_factory.mktemp("images"), 37, 11)
+
+
+def planned(directory: Path, data_dir: Path | None, **fields) -> Path:
+    spec = RunSpec(**{**TINY, **fields})
+    record = RunRecord.plan("test", spec, str(data_dir) if data_dir else None)
+    write_record(directory, record)
+    return directory
+
+
+def rows(directory: Path, phase: str) -> list[EpochRecord]:
+    return [row for row in read_epochs(directory) if row.phase == phase]
+
+
+# A smooth network and a rate at which it learns: what rounding does stays as small as it is.
+LEARNS = {"model": "tiny", "base_lr": 0.025, "epochs": 2, "loader_workers": 0}
+TWO_REAL = {"strategy": "ddp", "gpus_per_node": 2, "accumulation": 2}
+ARMS = {
+    "4 real": {"strategy": "ddp", "gpus_per_node": 4},
+    "2 real x 2 virtual": TWO_REAL,
+    "1 x 4 virtual": {"strategy": "single", "accumulation": 4},
+}
+UNFAIR = {
+    "rate 1 % higher": {"base_lr": 1.01 * LEARNS["base_lr"]},
+    "one image evaluated twice": {"loader": "native_one_image_twice"},
+}
+TOLERANCE = 5e-6  # docs/method.md says what lies below and above it
+
+
+@pytest.fixture(scope="module")
+def arms(images, tmp_path_factory) -> dict[str, Path]:
+    """The same work done by 4, 2 and 1 processes, and unfairly by 2."""
+    done = {}
+    unfair = {name: {**TWO_REAL, **fields} for name, fields in UNFAIR.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 4)
+        for name, fields in {**ARMS, **unfair}.items():
+            done[name] = planned(tmp_path_factory.mktemp("arm"), images, **{**LEARNS, **fields})
+            run_ranks(done[name])
+    return done
+
+
+def losses(directory: Path, phase: str) -> list[float]:
+    return [row.loss for row in rows(directory, phase)]
+
+
+@pytest.mark.numeric
+def test_four_processes_train_like_one_with_four_virtual_workers(arms):
+    rates = {tuple(row.lr for row in rows(arms[name], "train")) for name in ARMS}
+    assert len(rates) == 1
+    reference = losses(arms["1 x 4 virtual"], "train")
+    assert falls(reference)
+    for name in ARMS:
+        assert_near(losses(arms[name], "train"), reference, TOLERANCE)
+
+
+@pytest.mark.numeric
+def test_a_rate_one_percent_higher_is_seen_in_training_and_evaluation(arms):
+    for phase in ("train", "eval"):
+        got = losses(arms["rate 1 % higher"], phase)
+        assert_far(got, losses(arms["1 x 4 virtual"], phase), TOLERANCE)
+
+
+@pytest.mark.numeric
+def test_evaluation_is_exact_at_any_world_size(arms):
+    reference = rows(arms["1 x 4 virtual"], "eval")
+    for name in ARMS:
+        found = rows(arms[name], "eval")
+        assert [row.samples for row in found] == [11, 11]
+        assert [(row.top1, row.top5) for row in found] == [
+            (want.top1, want.top5) for want in reference
+        ]
+        assert_near(losses(arms[name], "eval"), [want.loss for want in reference], TOLERANCE)
+
+
+@pytest.mark.numeric
+def test_an_image_evaluated_twice_is_seen_in_the_evaluation_alone(arms):
+    unfair, reference = arms["one image evaluated twice"], arms["1 x 4 virtual"]
+    assert_near(losses(unfair, "train"), losses(reference, "train"), TOLERANCE)
+    assert_far(losses(unfair, "eval"), losses(reference, "eval"), TOLERANCE)
+
+
+def test_a_record_tells_what_was_run(arms):
+    record = read_record(arms["4 real"])
+    assert record.status == "completed"
+    assert record.data is not None
+    assert (record.data.train_images, record.data.eval_images, record.data.classes) == (37, 11, 4)
+    assert record.system is not None
+    assert record.system["device"] == "cpu"
+    assert record.provenance is not None
+    assert record.provenance["packages"]["torch"]
+    assert record.system["threads"]["compute"] == record.spec.cpu_threads
+    assert record.system["affinity"]["shared"] in (True, False)
+    assert record.system["environment"]["OMP_NUM_THREADS"] == "1"
+    assert record.system["settings"]["foreach"] is False  # the CPU's default
+    assert record.system["communication"]["library"] == "gloo"
+    first, second = rows(arms["4 real"], "train")
+    assert (first.steps, first.samples) == (2, 32)  # 37 images, global batch 16: 5 are dropped
+    assert (first.cold, second.cold) == (True, False)
+    assert second.rank_wall_s_min <= second.rank_wall_s_max <= second.wall_s
+
+
+def kill_everything_when(directory: Path, due) -> None:
+    """Start the run in a process of its own and SIGKILL all of it once `due()` holds."""
+    code = f"from ddl_tools.launch.ranks import run_ranks; run_ranks({str(directory)!r})"
+    root = Path(__file__).parents[2]
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    try:
+        end = time.monotonic() + 120
+        while not due():
+            assert caller.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < end, "the moment to kill the run never came"
+            time.sleep(0.005)
+        for process in processes_of(directory):
+            os.kill(process.pid, signal.SIGKILL)
+    finally:
+        caller.kill()
+        caller.wait()
+    psutil.wait_procs(processes_of(directory), timeout=10)
+    assert not processes_of(directory)
+
+
+def finished_rows(directory: Path, count: int):
+    return lambda: len(read_epochs(directory)) >= count
+
+
+def saving(directory: Path):
+    return lambda: any(directory.glob(".checkpoint.pt.tmp"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"strategy": "ddp", "gpus_per_node": 2, "local_batch_size": 2}],
+    ids=["single", "ddp"],
+)
+@pytest.mark.extended
+def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, fields):
+    undisturbed = planned(tmp_path / "undisturbed", images, **fields)
+    want = run_ranks(undisturbed).weights_sha256
+    killed = planned(tmp_path / "killed", images, **fields)
+    for due in (saving(killed), finished_rows(killed, 3)):
+        kill_everything_when(killed, due)
+        assert read_record(killed).status == "running"  # it had no chance to say more
+    record = run_ranks(killed)
+    assert record.weights_sha256 == want
+    assert [attempt.status for attempt in record.attempts] == ["failed", "failed", "completed"]
+    epochs = [row.epoch for row in rows(killed, "train")]
+    assert epochs == [0, 1, 2]
+    assert losses(killed, "train") == losses(undisturbed, "train")
+
+
+def test_the_first_epoch_after_a_start_is_cold(images, tmp_path):
+    killed = planned(tmp_path / "killed", images)
+    kill_everything_when(killed, finished_rows(killed, 3))
+    run_ranks(killed)
+    by_attempt: dict[int, list[bool]] = {}
+    for row in rows(killed, "train"):
+        by_attempt.setdefault(row.attempt, []).append(row.cold)
+    assert all(cold[0] for cold in by_attempt.values())
+
+
+def test_bad_images_are_counted_in_the_record(tmp_path, images):
+    root = tmp_path / "images"
+    subprocess.run(["cp", "-r", str(images), str(root)], check=True)
+    bad = next((root / "train" / "class0").iterdir())
+    bad.write_bytes(bad.read_bytes()[:200])
+    directory = planned(tmp_path / "run", root, local_batch_size=37, epochs=2)
+    run_ranks(directory)
+    assert [row.corrupt_images for row in rows(directory, "train")] == [1, 1]
+
+
+def test_a_rank_that_fails_leaves_its_reason(tmp_path, images):
+    directory = planned(tmp_path / "run", images, local_batch_size=64)
+    with pytest.raises(LaunchError, match=r"global batch of 64 .* training set of 37"):
+        run_ranks(directory)
+    error = json.loads(RunFiles(directory).error.read_text())
+    assert (error["kind"], error["rank"]) == ("SpecError", 0)
+    assert read_record(directory).status == "failed"
+
+
+def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -> None:
+    """A DDP wrapper that outlives its group ended in a deadlock, one run of five.
+
+    It destroys the group, waiting for Gloo's threads with the lock that these need.
+    """
+    monkeypatch.setattr("ddl_tools.launch.ranks.WORKER", "tests.holding_worker")
+    few = {"train_images": 16, "eval_images": 4, "epochs": 1}
+    directory = planned(tmp_path / "run", None, strategy="ddp", loader="synthetic", **few)
+    assert run_ranks(directory).status == "completed"
+    error = RunFiles(directory).error
+    assert not error.exists(), error.read_text()
+
+
+def test_without_evaluation_the_validation_set_is_not_listed(images, tmp_path):
+    data = Path(shutil.copytree(images, tmp_path / "data"))
+    (data / "val" / "unknown_to_training").mkdir()
+    directory = planned(tmp_path / "run", data, model="tiny", epochs=2, eval_every=0)
+    record = run_ranks(directory)
+    assert record.data is not None
+    assert (record.data.train_images, record.data.eval_images) == (37, None)
+    with pytest.raises(LaunchError, match="unknown_to_training"):
+        run_ranks(planned(tmp_path / "evaluated", data, model="tiny", epochs=2))
