@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, SpecError
-from ddl_tools.doctor import login_node, machine, placement, traffic
+from ddl_tools.doctor import login_node, machine
 from ddl_tools.doctor.finding import Finding, subjects
+from ddl_tools.doctor.judge import judge
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_in_job, run_probe
 from ddl_tools.launch import ranks
 from ddl_tools.launch.commands import Allocation
@@ -26,32 +27,21 @@ LOGIN_NODE = Finding(
     "SLURM answers and this is no job: ranks are not started here",
     "--site NAME probes in a short job; or start ddl doctor inside an allocation",
 )
+NO_DATA = Finding("data", "warn", "none named, so not read", "--data DIR")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """What the command line asks for."""
 
-    Attributes
-    ----------
-    site_name
-        Machine of slurm/; None for this one.
-    ranks
-        On each node; None: the site's GPUs, or one; without a site no ranks are started.
-    nodes
-        None: two of a site, else one.
-    patience_s
-        How long a job is waited for.
-    """
-
-    site_name: str | None
-    ranks: int | None
-    nodes: int | None
+    site_name: str | None  # machine of slurm/; None for this one
+    ranks: int | None  # on each node; None: the site's GPUs; without a site no ranks are started
+    nodes: int | None  # None: two of a site, else one
     loader_workers: int
     data_format: str
     data_dir: Path | None
     options: Options
-    patience_s: float
+    patience_s: float  # how long a job is waited for
     dry_run: bool
 
 
@@ -64,7 +54,7 @@ class Report:
     directory: Path | None = None
 
 
-def examine(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
+def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
     """Return all findings about a site, or about this machine.
 
     Raises
@@ -74,12 +64,35 @@ def examine(asked: Request, tree: Tree, on_state: Callable[[str], None]) -> Repo
     KeyboardInterrupt
         If this process was interrupted; no rank and no job is left.
     """
-    site = find_site(asked.site_name) if asked.site_name else None
+    site = find_site(request.site_name) if request.site_name else None
     on_state("packages, folders, scheduler")
-    place, scheduler = login_node.where()
-    if site is None:
-        return _here(asked, place, tree, on_state)
-    return _site(asked, site, (place, scheduler), tree, on_state)
+    where, scheduler = login_node.where()
+    folder, data = request.data_dir or tree.dataset("sample"), NO_DATA
+    if site is None or request.data_dir or folder.exists():
+        data = machine.data(folder, request.data_format)
+    # A site's ranks say themselves what they miss: its nodes may see another folder.
+    readable = folder if data.state == "ok" or (site and data is not NO_DATA) else None
+    record = None
+    if site or request.ranks:
+        record = _plan(request, site, where, readable)  # before time is spent on packages
+    if site and record:
+        report = Report([*machine.examine_packages(()), machine.results(tree), data, scheduler])
+        report.findings += login_node.examine(site, record.spec, tree)
+    else:
+        runs = Study.load(STUDIES / "laptop.yaml").expand()
+        report = Report(
+            [*machine.examine_packages({run.strategy for run in runs}), *machine.resources(runs)]
+        )
+        report.findings += [machine.emulation(), machine.results(tree), data]
+    if record is None:
+        return report
+    if site and where != "job":
+        _probe_in_job(request, site, record, tree, on_state, report)
+    elif where == "login node":
+        report.findings.append(LOGIN_NODE)
+    else:
+        _probe_here(request, record, tree, on_state, report)
+    return report
 
 
 def show(directory: Path) -> Report:
@@ -93,84 +106,28 @@ def show(directory: Path) -> Report:
     return Report(judge(read_probe(directory), directory), directory=directory)
 
 
-def _here(
-    asked: Request, where: login_node.Place, tree: Tree, on_state: Callable[[str], None]
-) -> Report:
-    runs = Study.load(STUDIES / "laptop.yaml").expand()
-    folder = asked.data_dir or tree.dataset("sample")
-    data = machine.data(folder, asked.data_format)
-    record = _planned_here(asked, folder if data.state == "ok" else None)
-    report = Report(
-        [
-            *machine.examine_packages({run.strategy for run in runs}),
-            *machine.examine(runs),
-            machine.box(),
-            machine.results(tree),
-            data,
-        ]
-    )
-    if record is None:
-        return report
-    if where == "login node":
-        report.findings.append(LOGIN_NODE)
-        return report
-    _probe_here(asked, record, tree, on_state, report)
-    return report
-
-
-def _planned_here(asked: Request, data_dir: Path | None) -> ProbeRecord | None:
-    """Return the record of a probe of this machine, before time is spent on packages."""
-    if asked.ranks is None:
-        return None
-    record = _planned(asked, None, asked.nodes or 1, data_dir)
-    if record.spec.nodes > 1 and Allocation.current() is None:
-        raise SpecError(
-            f"nodes = {record.spec.nodes}: this is one machine; name a --site, or start this in "
-            "a job of `ddl`"
-        )
-    return record
-
-
-def _site(
-    asked: Request,
-    site: Site,
-    found: tuple[login_node.Place, Finding],
-    tree: Tree,
-    on_state: Callable[[str], None],
-) -> Report:
-    where, scheduler = found
-    folder = asked.data_dir or tree.dataset("sample")
-    nodes = asked.nodes or (1 if where == "job" else NODES)
-    record = _planned(asked, site, nodes, folder if asked.data_dir or folder.exists() else None)
-    spec = record.spec
-    report = Report([*machine.examine_packages(()), machine.results(tree)])
-    if record.data_dir is None:
-        report.findings.append(Finding("data", "warn", "none named, so not read", "--data DIR"))
-    else:
-        report.findings.append(machine.data(folder, spec.data_format))
-    report.findings += [scheduler, *login_node.examine(site, spec, tree)]
-    if where == "job":
-        _probe_here(asked, record, tree, on_state, report)
-    else:
-        _probe_in_job(asked, site, record, tree, on_state, report)
-    return report
-
-
-def _planned(asked: Request, site: Site | None, nodes: int, data_dir: Path | None) -> ProbeRecord:
+def _plan(
+    request: Request, site: Site | None, where: login_node.Where, data_dir: Path | None
+) -> ProbeRecord:
     """Return the record of the probe: its ranks are those that a run would have."""
     spec = RunSpec.parse(
         {
             "strategy": "ddp",
-            "nodes": nodes,
-            "gpus_per_node": asked.ranks or (site.gpus_per_node if site else 0) or 1,
-            "loader_workers": asked.loader_workers,
-            "data_format": asked.data_format,
+            "nodes": request.nodes or (NODES if site and where != "job" else 1),
+            "gpus_per_node": request.ranks or (site.gpus_per_node if site else 0) or 1,
+            "loader_workers": request.loader_workers,
+            "data_format": request.data_format,
             "device": "auto" if site is None else "cuda" if site.gpus_per_node else "cpu",
             "checkpoint_every": 0,
             "work": "probe",
         }
     )
-    name = Path(asked.site_name).stem if asked.site_name else None
+    if site is None and spec.nodes > 1 and Allocation.current() is None:
+        raise SpecError(
+            f"nodes = {spec.nodes}: this is one machine; name a --site, or start this in a job of "
+            "`ddl`"
+        )
+    name = Path(request.site_name).stem if request.site_name else None
     return ProbeRecord(
         name=probe_name(spec, name),
         site=name,
@@ -181,20 +138,24 @@ def _planned(asked: Request, site: Site | None, nodes: int, data_dir: Path | Non
 
 
 def _probe_here(
-    asked: Request, record: ProbeRecord, tree: Tree, on_state: Callable[[str], None], report: Report
+    request: Request,
+    record: ProbeRecord,
+    tree: Tree,
+    on_state: Callable[[str], None],
+    report: Report,
 ) -> None:
     directory = tree.probes / record.name
-    if asked.dry_run:
+    if request.dry_run:
         logs = RunFiles(directory).attempt(0)
         report.would_start = str(ranks.command(record.spec, directory, logs))
         return
-    directory = plan_probe(tree, record)
+    plan_probe(tree, record)
     report.findings += judge(run_probe(directory, on_state), directory)
     report.directory = directory
 
 
 def _probe_in_job(
-    asked: Request,
+    request: Request,
     site: Site,
     record: ProbeRecord,
     tree: Tree,
@@ -204,66 +165,25 @@ def _probe_in_job(
     directory = tree.probes / record.name
     place = Place((directory.resolve(),), PROJECT, sys.executable)
     try:
-        script = render([record.spec], site, asked.options, place)
+        script = render([record.spec], site, request.options, place)
     except SpecError as error:
         remedy = "see the site's file, and ddl doctor --help"
         report.findings.append(Finding("request", "bad", str(error), remedy))
         return
     if "scheduler" not in subjects(report.findings, "bad"):
         report.findings.append(login_node.verdict(script))
-    if asked.dry_run:
+    if request.dry_run:
         report.would_start = script
         return
     if wrong := subjects(report.findings, "bad"):
         text = f"not probed, because of: {', '.join(wrong)}"
         report.findings.append(Finding("ranks", "unknown", text, "put that right first"))
         return
-    directory = plan_probe(tree, record)
+    plan_probe(tree, record)
     try:
-        ended = run_in_job(directory, script, asked.patience_s, on_state)
+        ended = run_in_job(directory, script, request.patience_s, on_state)
     except DDLError as error:
         report.findings.append(Finding("ranks", "bad", str(error), "see sbatch's own message"))
         return
     report.findings += judge(ended, directory)
     report.directory = directory
-
-
-def judge(record: ProbeRecord, directory: Path) -> list[Finding]:
-    """Return what a probe found; of one that failed, what its ranks could still tell.
-
-    Parameters
-    ----------
-    record
-        Of the probe.
-    directory
-        Its folder, for the messages.
-    """
-    found = [_answers(record, directory)]
-    if record.answers:
-        found += [*placement.judge(record), *traffic.judge(record)]
-    return found
-
-
-def _answers(record: ProbeRecord, directory: Path) -> Finding:
-    hosts = len({one.host for one in record.answers})
-    if record.status == "completed":
-        return Finding("ranks", "ok", f"{record.spec.world_size} on {hosts} host(s), all answered")
-    if record.status == "planned":
-        job = f"job {record.job_id} has not ended" if record.job_id else "has not ended"
-        return Finding("ranks", "unknown", job, f"later: ddl doctor --show {directory}")
-    assert record.error is not None
-    place = "" if record.error.rank is None else f"rank {record.error.rank}: "
-    text = f"{place}{record.error.message}{_steps(record)}"
-    return Finding("ranks", "bad", text, f"logs in {directory / 'logs'}")
-
-
-def _steps(record: ProbeRecord) -> str:
-    """Return which ranks never began, and at what step the others ended."""
-    steps = {one.rank: one.step for one in record.answers if one.step != "done"}
-    begun = {one.rank for one in record.answers}
-    steps |= {n: "no step at all" for n in range(record.spec.world_size) if n not in begun}
-    text = ""
-    for name in dict.fromkeys(steps.values()):
-        there = placement.span([rank for rank, at in steps.items() if at == name])
-        text += f"\nrank(s) {there} at {name!r}"
-    return text

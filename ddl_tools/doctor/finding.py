@@ -3,26 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal
 
+# warn: it runs, but slowly or only in part; bad: it does not run, or measures nothing.
 State = Literal["ok", "warn", "bad", "unknown"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
-
-    Attributes
-    ----------
-    state
-        ``warn``: it runs, but slowly or only in part; ``bad``: it does not run, or measures
-        nothing; ``unknown``: could not be found out.
-    remedy
-        What to do about it; not shown where all is well.
-    """
+    """One line of the report."""
 
     subject: str
     state: State
     detail: str
-    remedy: str = ""
+    remedy: str = ""  # not shown where all is well
 
 
 def subjects(findings: list[Finding], state: State) -> list[str]:

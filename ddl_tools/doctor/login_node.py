@@ -12,7 +12,7 @@ from typing import Literal
 from ddl_core import system
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_tools.doctor.finding import Finding, State
+from ddl_tools.doctor.finding import Finding
 from ddl_tools.launch.slurm import scheduler
 from ddl_tools.launch.slurm.script import USER
 from ddl_tools.launch.slurm.site import Site
@@ -27,10 +27,10 @@ LOCAL = frozenset(
     | {"overlay", "aufs", "squashfs"}
 )
 
-Place = Literal["job", "login node", "machine"]
+Where = Literal["job", "login node", "machine"]
 
 
-def where() -> tuple[Place, Finding]:
+def where() -> tuple[Where, Finding]:
     """Say whether this is a SLURM job, a login node or a machine by itself, and what `sinfo` says.
 
     It is asked once: where the controller is dead, each question takes its whole time limit.
@@ -47,7 +47,9 @@ def where() -> tuple[Place, Finding]:
 
 def examine(site: Site, spec: RunSpec, tree: Tree) -> list[Finding]:
     """Return what can be found out about a site here, without starting anything on its nodes."""
-    return [_modules(site), caches(site), *shared(spec, tree)]
+    places = {"environment": Path(sys.prefix), "project": PROJECT, "results": tree.root}
+    shared = [_shared(f"{name} shared", place, spec) for name, place in places.items()]
+    return [_modules(site), _caches(site), *shared]
 
 
 def verdict(script: str) -> Finding:
@@ -69,56 +71,56 @@ def _modules(site: Site) -> Finding:
     names = " ".join(site.modules)
     if not names:
         return Finding("modules", "ok", "none needed")
-    remedy = "modules in the site's file; what there is: module avail (or module spider NAME)"
     done = _shell(f"module purge; module load {names}")
-    if done.returncode == LATE:
-        return Finding("modules", "bad", f"{names}: over {SHELL_PATIENCE_S:.0f} s", remedy)
     # Older module systems report success whatever happens.
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     wrong = [line for line in said if "error" in line.lower() or "unable" in line.lower()]
     if done.returncode == 0 and not wrong:
         return Finding("modules", "ok", names)
-    last = (wrong or said or [f"exit code {done.returncode}"])[0]
-    return Finding("modules", "bad", f"{names}: {last}", remedy)
+    reason = (wrong or said or [f"exit code {done.returncode}"])[0]
+    remedy = "modules in the site's file; what there is: module avail (or module spider NAME)"
+    return Finding("modules", "bad", f"{names}: {reason}", remedy)
 
 
-def caches(site: Site) -> Finding:
+def _caches(site: Site) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
-    remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     # With a variable that is not set, the folder would be another one: e.g. in the system's root.
     name = f'set -u; USER="{USER}"; d="{site.caches}"'
     done = _shell(f'{name} && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
-    if done.returncode == LATE:
-        return Finding("caches", "bad", f"over {SHELL_PATIENCE_S:.0f} s", remedy)
-    folder = Path(done.stdout or site.caches)
+    folder, reason = Path(done.stdout or site.caches), ""
     if done.returncode:
-        said = (done.stderr.strip() or "may not be written").splitlines()[-1]
-        return Finding("caches", "bad", f"{folder}: {said}", remedy)
-    try:
-        system.require(folder)
-    except LaunchError as error:
-        return Finding("caches", "bad", str(error), remedy)
+        reason = f"{folder}: {(done.stderr.strip() or 'may not be written').splitlines()[-1]}"
+    else:
+        try:
+            system.require(folder)
+        except LaunchError as error:
+            reason = str(error)
+    if reason:
+        remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
+        return Finding("caches", "bad", reason, remedy)
     return Finding("caches", "ok", f"{folder} on {file_system(folder)}")
 
 
 def _shell(line: str) -> "subprocess.CompletedProcess[str]":
     """Run a line in a login shell; `timeout` ends it with all that it started."""
     limited = ["timeout", "--kill-after=5", f"{SHELL_PATIENCE_S}", "bash", "-lc", line]
-    return subprocess.run(
+    done = subprocess.run(
         limited, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
+    if done.returncode == LATE:
+        done.stderr = f"over {SHELL_PATIENCE_S:.0f} s"
+    return done
 
 
-def shared(spec: RunSpec, tree: Tree) -> list[Finding]:
-    """Say of what every node must see whether it lies on a file system of this machine alone."""
-    found = []
-    places = {"environment": Path(sys.prefix), "project": PROJECT, "results": tree.root}
-    for subject, place in places.items():
-        kind = file_system(place)
-        state: State = "warn" if kind in LOCAL and spec.nodes > 1 else "ok"
-        detail = f"{place} on {kind}"
-        if state == "warn":
-            detail += ", a file system that machines do not share as a rule"
-        remedy = "if nodes do not see it, the probe's job fails: put it on a shared file system"
-        found.append(Finding(f"{subject} shared", state, detail, remedy))
-    return found
+def _shared(subject: str, place: Path, spec: RunSpec) -> Finding:
+    """Say whether what every node must see lies on a file system of this machine alone."""
+    kind = file_system(place)
+    detail = f"{place} on {kind}"
+    if kind not in LOCAL or spec.nodes == 1:
+        return Finding(subject, "ok", detail)
+    return Finding(
+        subject,
+        "warn",
+        f"{detail}, a file system that machines do not share as a rule",
+        "if nodes do not see it, the probe's job fails: put it on a shared file system",
+    )

@@ -72,26 +72,21 @@ INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
 NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
 
 
-def examine(runs: list[RunSpec]) -> list[Finding]:
+def resources(runs: list[RunSpec]) -> list[Finding]:
     """Return what this machine has, against what `runs` need of it."""
-    cores, found = available_cores(), gpus.count()
-    ranks = max(run.world_size for run in runs)
+    cores, ranks = available_cores(), max(run.world_size for run in runs)
     memory = psutil.virtual_memory()
+    room = f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
+    state: State = "ok" if cores >= ranks else "bad"
+    remedy = "another machine, or fewer gpus_per_node in a copy of studies/laptop.yaml"
     return [
-        Finding(
-            "cores",
-            "ok" if cores >= ranks else "bad",
-            f"{cores}, the laptop study uses {ranks}",
-            "another machine, or fewer gpus_per_node in a copy of studies/laptop.yaml",
-        ),
-        Finding(
-            "memory", "ok", f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
-        ),
-        Finding("gpus", "ok", str(found or "none, runs use the CPU")),
+        Finding("cores", state, f"{cores}, the laptop study uses {ranks}", remedy),
+        Finding("memory", "ok", room),
+        Finding("gpus", "ok", str(gpus.count() or "none, runs use the CPU")),
     ]
 
 
-def box() -> Finding:
+def emulation() -> Finding:
     """Say whether a cluster can be emulated here."""
     try:
         nodes.check_support()
@@ -148,38 +143,37 @@ def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:
     try:
         return Finding(subject, "ok", look())
     except DDLError as error:
-        return Finding(subject, "bad", str(error).splitlines()[0].split(";")[0], remedy)
+        return Finding(subject, "bad", error.detail.splitlines()[0].split(";")[0], remedy)
 
 
 def examine_packages(strategies: Collection[str]) -> list[Finding]:
     """Return a finding per package; without those of `strategies` nothing can run."""
-    wanted = [*PROBES, *(name for name in registry.packages("strategy") if name not in PROBES)]
+    wanted = dict.fromkeys((*PROBES, *registry.packages("strategy")))
     needed = {*NEEDED_BY_ALL, *(p for s in strategies for p in registry.STRATEGIES[s].packages)}
     with ThreadPoolExecutor(max_workers=2) as pool:
         asked = list(pool.map(lambda name: ask(name, name in needed), wanted))
+    plug_ins = (*registry.LEFT_OUT, *brought_sites()[1])
     return [
         Finding("python", "ok", platform.python_version()),
         *asked,
         *(installed(name, name in needed) for name in INSTALLED),
         *_of_names("loader"),
         *_of_names("model"),
-        *map(_of_library, (name for name in registry.LIBRARIES if name != "torch")),
-        *(
-            Finding("plug-in", "warn", *one.split("; ", 1))
-            for one in (*registry.LEFT_OUT, *brought_sites()[1])
-        ),
+        *(_of_library(name) for name in registry.LIBRARIES if name != "torch"),
+        *(Finding("plug-in", "warn", *one.split("; ", 1)) for one in plug_ins),
     ]
 
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
+    found = installed(name, required)
+    if found.state != "ok" or name not in PROBES:
+        return found
+    state: State = "bad" if required else "warn"
     head = (
         f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
         f"def remedy(text): print({FLAW!r} + text)\n"
     )
-    if (found := installed(name, required)).state != "ok" or name not in PROBES:
-        return found
-    state: State = "bad" if required else "warn"
     try:
         done = subprocess.run(
             [sys.executable, "-c", head + PROBES[name]],
@@ -216,25 +210,6 @@ def _of_names(kind: str) -> list[Finding]:
     return [_one_of(kind, names, packages) for packages, names in users.items()]
 
 
-def _of_library(library: str) -> Finding:
-    """Report the environment of a library beside torch, and of what its strategies need there."""
-    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.libraries]
-    entries = [registry.LIBRARIES[library], *(registry.STRATEGIES[name] for name in strategies)]
-    try:
-        for strategy in strategies:
-            interpreters.require(library, strategy)
-        asked = [
-            (name, interpreters.version(library, name))
-            for one in entries
-            for name in one.packages + one.also
-        ]
-    except DDLError as error:
-        detail, _, remedy = str(error).partition("; ")
-        return Finding(library, "warn", detail, remedy)
-    there = ", ".join(f"{name} {version}" for name, version in asked if version)
-    return Finding(library, "ok", f"{there} for {interpreters.python_of(library)}")
-
-
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
     subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
     for package in packages:
@@ -242,3 +217,22 @@ def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
             return Finding(subject, "ok", f"{one.detail} ({package})")
     needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
     return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)
+
+
+def _of_library(library: str) -> Finding:
+    """Report the environment of a library beside torch, and of what its strategies need there."""
+    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.libraries]
+    packages = {library: registry.LIBRARIES[library]}
+    packages |= {name: registry.STRATEGIES[name] for name in strategies}
+    versions = []
+    try:
+        for strategy in strategies:
+            interpreters.require(library, strategy)
+        for one in packages.values():
+            for name in one.packages + one.also:
+                if version := interpreters.version(library, name):
+                    versions.append(f"{name} {version}")
+    except DDLError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Finding(library, "warn", detail, remedy)
+    return Finding(library, "ok", f"{', '.join(versions)} for {interpreters.python_of(library)}")

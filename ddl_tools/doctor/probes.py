@@ -20,7 +20,6 @@ from ddl_tools.launch.slurm.submit import submit_job
 from ddl_tools.records.ledger import Entry, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
-from ddl_tools.records.progress import Standing
 from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
 
 QUEUE_POLL_S = 2.0
@@ -30,18 +29,11 @@ GRACE_S = 15.0
 
 def probe_name(spec: RunSpec, site: str | None) -> str:
     """Return a name for a probe that begins now: where, nodes x ranks, time."""
-    begun = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{begun}"
+    return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
 def plan_probe(tree: Tree, record: ProbeRecord) -> Path:
-    """Write the records of a probe that is to be made; return its folder.
-
-    Raises
-    ------
-    RecordError, LaunchError
-        If there is no place for it.
-    """
+    """Write the records of a probe that is to be made; return its folder."""
     preflight.check_room(tree.root)
     directory = tree.probes / record.name
     write_probe(directory, record)
@@ -50,21 +42,9 @@ def plan_probe(tree: Tree, record: ProbeRecord) -> Path:
 
 
 def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:
-    """Make a planned probe; return its record, which says what failed if something did.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read or written.
-    KeyboardInterrupt
-        If this process was interrupted, once all ranks are gone and the record says so.
-    """
-
-    def tell(progress: Standing) -> None:
-        on_step(progress.get("stage") or progress["phase"])
-
+    """Make a planned probe; return its record, which says what failed if something did."""
     try:
-        ranks.run_ranks(directory, tell)
+        ranks.run_ranks(directory, lambda now: on_step(now.get("stage") or now["phase"]))
     except DDLError:
         if read_record(directory).status != "failed":
             raise
@@ -76,22 +56,13 @@ def run_in_job(
 ) -> ProbeRecord:
     """Submit the job of a planned probe, and wait for its end as long as the patience lasts.
 
-    Returns
-    -------
-    ProbeRecord
-        Still ``planned`` if the job waits in the queue, or is at work.
-
-    Raises
-    ------
-    LaunchError, RecordError
-        If SLURM refuses, or a file cannot be written.
-    KeyboardInterrupt
-        If this process was interrupted; the job was cancelled.
+    The record is still ``planned`` if the job waits in the queue, or is at work. Where this process
+    is interrupted, the job is cancelled.
     """
-    spec = read_record(directory).spec
+    item = entry(read_record(directory).spec, directory)
     try:
-        submit_job([entry(spec, directory)], script)
-        _wait(spec, directory, patience_s, on_state)
+        submit_job([item], script)
+        _wait(item, patience_s, on_state)
     except KeyboardInterrupt:
         if job_id := read_record(directory).job_id:
             with suppress(DDLError):
@@ -100,13 +71,11 @@ def run_in_job(
     return read_probe(directory)
 
 
-def _wait(
-    spec: RunSpec, directory: Path, patience_s: float, on_state: Callable[[str], None]
-) -> None:
+def _wait(item: Entry, patience_s: float, on_state: Callable[[str], None]) -> None:
     """Wait until the record says how the run ended, or its job is gone for `GRACE_S`."""
     deadline, gone = time.monotonic() + patience_s, None
     while time.monotonic() < deadline:
-        item = entry(spec, directory)
+        item = entry(item.spec, item.directory)
         try:
             (item,) = settled([item], scheduler.queue())
             on_state(item.reason or item.state)
@@ -123,11 +92,12 @@ def _wait(
 def _close(item: Entry) -> None:
     """Let the record say that the job ended without a result."""
     log = RunFiles(item.directory).logs / f"slurm-{item.job_id}.log"
-    text = f"job {item.job_id} left the queue without a result{tail(log)}"
-
-    def cause(record: RunRecord) -> Failure | None:
-        open_still = record.status in ("submitted", "running")
-        return Failure.of("NotStarted", text) if open_still else None
-
+    cause = Failure.of(
+        "NotStarted", f"job {item.job_id} left the queue without a result{tail(log)}"
+    )
     with suppress(LaunchError):  # at work after all
-        finish_idle_run(item.directory, item.job_id, cause)
+        finish_idle_run(
+            item.directory,
+            item.job_id,
+            lambda record: cause if record.status in ("submitted", "running") else None,
+        )

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ddl_core.config import RunSpec
-from ddl_tools.doctor.examination import judge
 from ddl_tools.doctor.finding import Finding
+from ddl_tools.doctor.judge import judge
 from ddl_tools.records.paths import results
 from ddl_tools.records.probe import AllReduce, Answer, Interface, ProbeRecord, Reading
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddl_tools.doctor.placement import span
+from ddl_tools.doctor.judge import span
 from ddl_tools.records.probe import Answer, Folder
 from ddl_tools.records.run import Failure
 from tests.doctor.made import ETHERNET, INFINIBAND, LOOPBACK, READING, answer, judged, record

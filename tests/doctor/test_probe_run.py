@@ -12,10 +12,10 @@ from PIL import Image
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
-from ddl_tools.doctor.examination import judge
 from ddl_tools.doctor.finding import Finding
-from ddl_tools.doctor.probe import place
-from ddl_tools.doctor.probe.collective import SIZES
+from ddl_tools.doctor.judge import judge
+from ddl_tools.doctor.probe import host
+from ddl_tools.doctor.probe.__main__ import SIZES
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_probe
 from ddl_tools.launch import measuring, ranks
 from ddl_tools.records.ledger import plan_one
@@ -167,9 +167,9 @@ def test_the_cores_of_each_loader_process_are_its_own(
 ) -> None:
     torch = pytest.importorskip("torch")
     spec = RunSpec.parse(TWO_RANKS)
-    assert place.loader_cores(spec, torch.device("cpu")) == [[one_core]]
+    assert host.loader_cores(spec, torch.device("cpu")) == [[one_core]]
     none = RunSpec.parse(TWO_RANKS | {"loader_workers": 0})
-    assert place.loader_cores(none, torch.device("cpu")) == []
+    assert host.loader_cores(none, torch.device("cpu")) == []
 
 
 def test_a_probe_is_no_run_of_a_study(tmp_path: Path) -> None:
