@@ -23,7 +23,7 @@ from ddl_tools.rank.worker import Run
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.profiling import PARTS, ProfileRecord, read_profile
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, write_record
-from tests.core import profiled_worker
+from tests.rank import profiled_worker
 from tests.rank.profiled_worker import SLEEP_S, STEPS, WATCHED
 
 pytestmark = pytest.mark.alone
