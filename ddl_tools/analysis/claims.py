@@ -33,7 +33,7 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
-from ddl_tools.analysis.arms import KEYS, made_runs, with_settings
+from ddl_tools.analysis.configurations import KEYS, made_runs, with_settings
 from ddl_tools.analysis.estimates import ALPHA, MARGIN, Estimate
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, covers, read_paper

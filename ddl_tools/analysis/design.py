@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.arms import KEYS, made_runs
+from ddl_tools.analysis.configurations import KEYS, made_runs
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.analysis.turns import Turns, over_blocks, relative

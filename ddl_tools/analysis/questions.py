@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_tools.analysis.arms import ARM
+from ddl_tools.analysis.configurations import CONFIGURATION
 from ddl_tools.analysis.figures import (
     accuracy,
     advice,
@@ -32,7 +32,7 @@ class Tables:
     """All that a figure's points are made of; `study` is None where nobody knows what was asked."""
 
     runs: pd.DataFrame
-    arms: pd.DataFrame
+    configurations: pd.DataFrame
     paper: Paper
     windows: pd.DataFrame = field(default_factory=empty_windows)
     profiles: pd.DataFrame = field(default_factory=empty_profiles)
@@ -58,13 +58,13 @@ class Question:
     def points(
         self,
         runs: pd.DataFrame,
-        arms: pd.DataFrame,
+        configurations: pd.DataFrame,
         paper: Paper,
         windows: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
         """Return the figure's points. Without `windows`, nothing was interleaved."""
         given = empty_windows() if windows is None else windows
-        return self.chosen(Tables(runs, arms, paper, given))
+        return self.chosen(Tables(runs, configurations, paper, given))
 
 
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
@@ -75,7 +75,9 @@ def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
         return not points.empty
     known = points.filter(items=[question.answer, "diverged_value"]).notna().any(axis=1)
     if of_runs and question.is_scaling and known.any():
-        sizes = points[known].groupby(["panel", *ARM], dropna=False)["world_size"].nunique()
+        sizes = (
+            points[known].groupby(["panel", *CONFIGURATION], dropna=False)["world_size"].nunique()
+        )
         return bool(sizes.max() >= LEAST_SIZES)
     return bool(known.any())
 
@@ -94,7 +96,9 @@ def _efficiency(
 ) -> Question:
     """Return a figure of efficiency over ranks, ours beside the paper's."""
     return Question(
-        lambda tables: scaling.efficiency_points(tables.arms, tables.paper, loaders, **choice),
+        lambda tables: scaling.efficiency_points(
+            tables.configurations, tables.paper, loaders, **choice
+        ),
         lambda points: scaling.draw_efficiency(points, what, by),
         needs=f"{needs} {_SIZES}",
         is_scaling=True,
@@ -109,19 +113,19 @@ QUESTIONS = {
         comparison.draw,
     ),
     "throughput_vs_workers": Question(
-        lambda tables: scaling.throughput_points(tables.arms, tables.paper),
+        lambda tables: scaling.throughput_points(tables.configurations, tables.paper),
         scaling.draw_throughput,
         needs=f"a network and loader {_SIZES}",
         is_scaling=True,
     ),
     "speedup_vs_workers": Question(
-        lambda tables: scaling.speedup_points(tables.arms, tables.seeds),
+        lambda tables: scaling.speedup_points(tables.configurations, tables.seeds),
         scaling.draw_speedup,
         needs=f"several libraries, one of them {_SIZES}",
         is_scaling=True,
     ),
     "throughput_vs_batch_size": Question(
-        lambda tables: scaling.batch_points(tables.arms),
+        lambda tables: scaling.batch_points(tables.configurations),
         scaling.draw_batches,
         needs="a network and loader at two batch sizes",
     ),
@@ -166,7 +170,7 @@ QUESTIONS = {
     ),
     "advice": Question(lambda tables: advice.points(), advice.draw, needs=OF_NO_RUN),
     "time_budget": Question(
-        lambda tables: shares.epoch_points(tables.runs, tables.arms),
+        lambda tables: shares.epoch_points(tables.runs, tables.configurations),
         shares.draw_epochs,
         needs="runs that tell what their time was spent on",
     ),

@@ -13,7 +13,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import all_reduce
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
 from ddl_tools.analysis.paper import read_paper
@@ -164,7 +164,7 @@ def read_tables(tree: Tree, study: str) -> Tables:
     )
     return Tables(
         runs=runs,
-        arms=arm_table(runs, windows),
+        configurations=configuration_table(runs, windows),
         paper=read_paper(),
         windows=windows,
         profiles=profiles_table(tree, [study] if study else []),

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
-from ddl_tools.analysis import configuration, metrics
+from ddl_tools.analysis import metrics, software
 from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
@@ -294,7 +294,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "accelerator": system.get("accelerator"),
         "machine": system.get("cpu"),
         "cpu_cores": system.get("cpu_cores"),
-        **configuration.columns(record),
+        **software.columns(record),
         "load_average_1min": system.get("load_average_1min"),
         "git_commit": provenance.get("git_commit"),
         "git_dirty": provenance.get("git_dirty"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddl_tools.analysis import pages
-from ddl_tools.analysis.arms import with_settings
+from ddl_tools.analysis.configurations import with_settings
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import FIGURES, Tree, committed

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_tools.analysis.arms import KEYS, arm_table, told_apart, with_settings
 from ddl_tools.analysis.claims import judged
+from ddl_tools.analysis.configurations import KEYS, configuration_table, told_apart, with_settings
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS
@@ -60,7 +60,7 @@ def test_no_point_of_a_figure_is_of_both(field: str, tree: Tree, make_run: MakeR
     for wall_s, spec in zip((10.0, 30.0), two(field), strict=True):
         write(make_run, spec, wall_s)
     runs = runs_table(tree.runs)
-    arms = arm_table(runs)
+    arms = configuration_table(runs)
     assert not (arms["n"] > 1).any()
     assert not arms.duplicated(KEYS).any()
     for name, question in QUESTIONS.items():
@@ -124,7 +124,7 @@ def test_repeats_are_one_arm(tree: Tree, make_run: MakeRun) -> None:
     for number in range(3):
         make_run(repeat=number, seed=number)
     runs = runs_table(tree.runs)
-    assert arm_table(runs)["n"].tolist() == [3]
+    assert configuration_table(runs)["n"].tolist() == [3]
     assert with_settings(runs).groupby(KEYS).size().tolist() == [3]
 
 

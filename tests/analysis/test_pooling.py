@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddl_core.registry import STRATEGIES
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import loader_bound
 from ddl_tools.analysis.tables import COLUMNS, read_table, runs_table, write_table
 from ddl_tools.records.paths import RunFiles, Tree
@@ -131,7 +131,7 @@ def write(make_run: MakeRun) -> Write:
 
 
 def never_pooled(tree: Tree) -> None:
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["n"].tolist() == [1, 1]
     several = table[["setting", "hardware"]].drop_duplicates()
     assert len(several) == 2, "each is to have a name of its own"
@@ -141,7 +141,7 @@ def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
     write(0)
     same = {"papermill": "99"}  # it measures nothing
     write(1, {"provenance": {"packages": PACKAGES | same}, "system": {"load_average_1min": 9.0}})
-    assert arm_table(runs_table(tree.runs))["n"].tolist() == [2]
+    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
 
 
 @pytest.mark.parametrize("field", RECORDS)
@@ -163,7 +163,7 @@ def test_another_framework_is_not_pooled(tree: Tree, write: Write, field: str) -
 def test_a_framework_divides_only_its_own_runs(tree: Tree, write: Write, field: str) -> None:
     write(0)
     write(1, OWN[field][0])
-    assert arm_table(runs_table(tree.runs))["n"].tolist() == [2]
+    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
 
 
 def test_as_many_ranks_on_more_nodes_are_not_pooled(tree: Tree, write: Write) -> None:
@@ -177,7 +177,7 @@ def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
     sizes = [(1, 1), (1, 2), (2, 2), (2, 1)]
     for nodes, each in sizes:
         write(nodes=nodes, gpus_per_node=each)
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     series = table.groupby("setting")["world_size"].agg(list).to_dict()
     name = "laptop: 96 px, batch 16, fp32, ranks per node"
     assert series == {f"{name} 2": [1, 2, 4], f"{name} 1": [2]}
@@ -188,7 +188,7 @@ def test_one_rank_begins_the_series_of_many(tree: Tree, write: Write) -> None:
     alone = {"system": {"affinity": {"cores_least": 2, "cores_most": 2, "shared": None}}}
     write(0, alone, gpus_per_node=1)
     write(0)
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["setting"].tolist() == ["laptop: 96 px, batch 16, fp32"] * 2
     assert table["base_world_size"].tolist() == [1, 1]
 
@@ -197,7 +197,7 @@ def test_frameworks_share_a_setting_however_they_communicate(tree: Tree, write: 
     write(0)
     write(0, {"system": {"communication": {"fusion_bytes": 1}}}, strategy="horovod")
     write(0, loader="dali_cpu")
-    assert arm_table(runs_table(tree.runs))["setting"].nunique() == 1
+    assert configuration_table(runs_table(tree.runs))["setting"].nunique() == 1
 
 
 def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
@@ -207,7 +207,7 @@ def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
     write(3, RECORDS["bucket"])
     write(4, RECORDS["older, none of it"])
     name = "laptop: 96 px, batch 16, fp32"
-    settings = set(arm_table(runs_table(tree.runs))["setting"])
+    settings = set(configuration_table(runs_table(tree.runs))["setting"])
     usual = f"{name}, software torch 2.13.0"
     assert settings == {
         usual,
@@ -221,7 +221,7 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
     write(0)
     lost = write(1, {"status": "failed", "provenance": None, "system": None})
     RunFiles(lost).epochs.unlink()
-    (row,) = arm_table(runs_table(tree.runs)).to_dict("records")
+    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
 
 

@@ -11,8 +11,8 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_core.config import RunSpec
 from ddl_core.schedules import learning_rate
-from ddl_tools.analysis.arms import (
-    ARM_TYPES,
+from ddl_tools.analysis.configurations import (
+    CONFIGURATION_TYPES,
     KEYS,
     ORIGIN_TYPES,
     asks_for_accuracy,
@@ -97,7 +97,7 @@ TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
 
 TIMES = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "dataset": "string",
     "local_batch_size": "Int64",
     "world_size": "Int64",

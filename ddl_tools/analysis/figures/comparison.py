@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.arms import ARM_TYPES, ORIGIN_TYPES, made_runs, stack
+from ddl_tools.analysis.configurations import CONFIGURATION_TYPES, ORIGIN_TYPES, made_runs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import study_arms
 from ddl_tools.analysis.plot import captions, curves, style
@@ -28,7 +28,7 @@ from ddl_tools.analysis.turns import CPU, Turns
 _WHO = {
     "question": "string",
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "world_size": "Int64",
     "second_start": "boolean",
     "label": "string",

@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.arms import (
-    ARM,
-    ARM_TYPES,
+from ddl_tools.analysis.configurations import (
+    CONFIGURATION,
+    CONFIGURATION_TYPES,
     KEYS,
     LOADING,
     ORIGIN_TYPES,
@@ -36,7 +36,7 @@ _MOST_SPAN = 8  # from the fewest to the most workers on one axis
 
 BOUNDS = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "local_batch_size": "Int64",
     "loader_workers": "Int64",
     "world_size": "Int64",
@@ -59,7 +59,7 @@ BOUNDS = {
 }
 _SHARED = [
     "study",
-    *ARM,
+    *CONFIGURATION,
     "local_batch_size",
     "loader_workers",
     "world_size",

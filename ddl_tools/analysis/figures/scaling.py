@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import paper as published
-from ddl_tools.analysis.arms import (
-    ARM,
-    ARM_TYPES,
+from ddl_tools.analysis.configurations import (
+    CONFIGURATION,
+    CONFIGURATION_TYPES,
     KEYS,
     ORIGIN_TYPES,
     VALUE,
@@ -34,7 +34,7 @@ from ddl_tools.labels import REPEATS
 POINTS = {
     "panel": "string",
     "source": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "local_batch_size": "Int64",
     "world_size_min": "Int64",
     "world_size": "Int64",
@@ -50,7 +50,7 @@ POINTS = {
 }
 BATCHES = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "world_size": "Int64",
     "local_batch_size": "Int64",
     "line": "string",
@@ -59,7 +59,7 @@ BATCHES = {
 }
 EMULATED = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "line": "string",
     "box_link_mbit": "float64",
     "box_step_ms": "float64",
@@ -222,7 +222,7 @@ def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
     """Return images/s over the batch of a rank: `BATCHES`.
 
     Of what was measured at two batch sizes or more; batches alone differ along a line. See
-    `arm_table` for the values.
+    `configuration_table` for the values.
     """
     batch = ", batch " + arms["local_batch_size"].astype("string")
     pairs = zip(arms["setting"], batch, strict=True)
@@ -230,7 +230,7 @@ def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
         where=pd.Series([name.replace(one, "", 1) for name, one in pairs], arms.index, dtype=str)
     )
     reached = table["local_batch_size"].where(table["n"] > 0)
-    keys = [table[name] for name in ("where", "hardware", *ARM, "world_size")]
+    keys = [table[name] for name in ("where", "hardware", *CONFIGURATION, "world_size")]
     table = style.with_framework(table[reached.groupby(keys).transform("nunique") > 1])
     loaders = map(style.loader_name, table["loader"], table["data_format"])
     table["panel"] = pd.array(list(loaders), dtype="string") + SEPARATOR + table["where"]

@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.timing import Spent
-from ddl_tools.analysis.arms import (
-    ARM,
-    ARM_TYPES,
+from ddl_tools.analysis.configurations import (
+    CONFIGURATION,
+    CONFIGURATION_TYPES,
     KEYS,
     ORIGIN_TYPES,
     commits,
@@ -39,7 +39,7 @@ CAUSES = [*TRAINING, "evaluation"]
 
 BUDGET = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "local_batch_size": "Int64",
     "world_size": "Int64",
     "base_world_size": "Int64",
@@ -59,7 +59,7 @@ _LEAST_LOSS = 0.01
 _SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
 PROFILE = {
     "panel": "string",
-    **ARM_TYPES,
+    **CONFIGURATION_TYPES,
     "world_size": "Int64",
     "n": "Int64",
     "cause": "string",
@@ -71,7 +71,7 @@ PROFILE = {
     "own_load": "Int64",
     **ORIGIN_TYPES,
 }
-_ARM = ["panel", "study", *ARM, "world_size", "hardware"]
+_ARM = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
     "io": 'data ("I/O")',

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
-from ddl_tools.analysis.configuration import differing
+from ddl_tools.analysis.software import differing
 from ddl_tools.labels import REPEATS, labels, phrase, varying
 
 # Where and with what a run was made, whatever was asked for.

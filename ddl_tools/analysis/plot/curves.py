@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from ddl_tools.analysis.arms import ARM
+from ddl_tools.analysis.configurations import CONFIGURATION
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import handles
 
@@ -117,7 +117,7 @@ def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -
     `by` is what colour and marker tell, "framework" or "model".
     """
     looks, loaders = looks_by(whole, by), set(whole["loader"])
-    series = table[table["n"] > 0].groupby(ARM, sort=True)
+    series = table[table["n"] > 0].groupby(CONFIGURATION, sort=True)
     for number, (_, part) in enumerate(series):
         first, part = part.iloc[0], part.sort_values("world_size")
         look = looks[first[by]] | style.loader_look(first["loader"], first["data_format"], loaders)
@@ -167,7 +167,7 @@ def ideals(table: pd.DataFrame) -> pd.DataFrame:
     Only configurations with a second world size, unless the panel has none.
     """
     table = table[table["value"].notna() & (table["bound"] == "value")]
-    keys = ["source", *ARM]
+    keys = ["source", *CONFIGURATION]
     sizes = table.groupby(keys, dropna=False)["world_size"].transform("nunique")
     base = table[table["world_size"] == table["base_world_size"]]
     scaling = base[sizes[base.index] > 1]

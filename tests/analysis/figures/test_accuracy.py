@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS
@@ -100,7 +100,7 @@ def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) 
 
 
 def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
-    assert set(arm_table(runs)["study"]) == {"laptop"}
+    assert set(configuration_table(runs)["study"]) == {"laptop"}
     assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
 
 
@@ -130,7 +130,7 @@ def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) ->
 def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) -> None:
     question = QUESTIONS[name]
     for table in (runs, runs.iloc[:0]):
-        figure = question.draw(question.points(table, arm_table(table), PAPER))
+        figure = question.draw(question.points(table, configuration_table(table), PAPER))
         assert figure.axes
     lines = [line for ax in figure.axes for line in ax.lines]
     assert lines or name == "learning_curves"
@@ -138,7 +138,7 @@ def test_figures_are_drawn_with_and_without_runs(name: str, runs: pd.DataFrame) 
 
 def said(name: str, runs: pd.DataFrame) -> str:
     question = QUESTIONS[name]
-    return words(question.draw(question.points(runs, arm_table(runs), PAPER)))
+    return words(question.draw(question.points(runs, configuration_table(runs), PAPER)))
 
 
 def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) -> None:
@@ -152,7 +152,7 @@ def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) 
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
     question = QUESTIONS["accuracy_vs_batch_size"]
-    ax = question.draw(question.points(runs, arm_table(runs), PAPER)).axes[0]
+    ax = question.draw(question.points(runs, configuration_table(runs), PAPER)).axes[0]
     crosses = [line.get_ydata() for line in ax.lines if line.get_marker() == "x"]
     assert [value for values in crosses for value in values if not math.isnan(value)] == [
         pytest.approx(0.10)

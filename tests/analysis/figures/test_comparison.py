@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
@@ -380,7 +380,7 @@ def test_a_second_start_of_the_reference_is_a_row_and_pooled_with_nothing(
     rest = table[~table["second_start"]].set_index("strategy")["ratio"]
     assert rest.to_dict() == pytest.approx(before.to_dict())
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    assert arm_table(runs, windows)["n"].tolist() == [6, 6, 6]
+    assert configuration_table(runs, windows)["n"].tolist() == [6, 6, 6]
 
 
 def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: MakeRun) -> None:

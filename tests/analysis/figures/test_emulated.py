@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.arms import arm_table, made_runs, with_settings
 from ddl_tools.analysis.claims import judged
+from ddl_tools.analysis.configurations import configuration_table, made_runs, with_settings
 from ddl_tools.analysis.figures.scaling import draw_emulated as draw
 from ddl_tools.analysis.figures.scaling import emulated_points as points
 from ddl_tools.analysis.paper import read_paper
@@ -125,7 +125,7 @@ def both(make_run: MakeRun) -> None:
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     runs = runs_table(tree.runs)
     assert not made_runs(runs)["emulated"].any()
-    arms = arm_table(runs)
+    arms = configuration_table(runs)
     assert arms["n"].tolist() == [1, 1]
     for name, question in QUESTIONS.items():
         table = question.points(runs, arms, read_paper())

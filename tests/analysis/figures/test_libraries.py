@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import empty_table, runs_table
@@ -72,12 +72,12 @@ def every_arm(make_run: MakeRun) -> None:
 
 def points(name: str, tree: Tree) -> pd.DataFrame:
     runs = runs_table(tree.runs)
-    return QUESTIONS[name].points(runs, arm_table(runs), PAPER)
+    return QUESTIONS[name].points(runs, configuration_table(runs), PAPER)
 
 
 def test_libraries_share_a_setting(tree: Tree, every_arm: None) -> None:
     """Each has software and threads of its own, which divides its own runs alone."""
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert set(table["setting"]) == {f"libraries: 96 px, batch {size}, fp32" for size in (16, 32)}
     assert set(table["n"]) == {3}
     assert len(table) == 2 * 2 * len(ARMS)
@@ -86,7 +86,7 @@ def test_libraries_share_a_setting(tree: Tree, every_arm: None) -> None:
 def test_no_arm_pools_libraries(tree: Tree, make_run: MakeRun) -> None:
     for wall_s, library in zip((10.0, 20.0, 40.0), HOROVOD, strict=True):
         trained(make_run, (library, "horovod"), wall_s, gpus_per_node=2)
-    table = arm_table(runs_table(tree.runs)).set_index("library")
+    table = configuration_table(runs_table(tree.runs)).set_index("library")
     assert table["n"].to_dict() == dict.fromkeys(HOROVOD, 1)
     assert table["value"].to_dict() == pytest.approx(
         {"torch": 32.0, "tensorflow": 16.0, "mxnet": 8.0}
@@ -99,7 +99,7 @@ def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_ru
     runs = runs_table(tree.runs)
     changed = (runs["library"] == "tensorflow") & (runs["repeat"] == 1)
     runs["software"] = runs["software"].mask(changed, "tensorflow 99")
-    table = arm_table(runs)
+    table = configuration_table(runs)
     assert table.set_index("library")["n"].to_dict()["torch"] == 2
     assert table.loc[table["library"] == "tensorflow", "n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 3
@@ -186,7 +186,7 @@ def test_one_library_at_one_size_has_none_of_these(
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_draws_nothing_and_everything(name: str, tree: Tree, every_arm: None) -> None:
-    none = QUESTIONS[name].points(empty_table(), arm_table(empty_table()), PAPER)
+    none = QUESTIONS[name].points(empty_table(), configuration_table(empty_table()), PAPER)
     assert none.empty
     assert QUESTIONS[name].draw(none).axes
     figure = QUESTIONS[name].draw(points(name, tree))

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from ddl_core.errors import DataError
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import scaling
 from ddl_tools.analysis.paper import Paper, covers, read_paper
 from ddl_tools.analysis.questions import QUESTIONS
@@ -40,7 +40,9 @@ def test_dali_of_the_paper_had_readers_of_its_own() -> None:
 
 
 def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
-    table = scaling.efficiency_points(arm_table(empty_table()), paper, NATIVE, models=["resnet50"])
+    table = scaling.efficiency_points(
+        configuration_table(empty_table()), paper, NATIVE, models=["resnet50"]
+    )
     unnamed = table[table["statement"] == "E13"]
     assert len(unnamed) == 1
     assert unnamed["strategy"].isna().all()
@@ -49,21 +51,24 @@ def test_statement_without_a_framework_is_one_point(paper: Paper) -> None:
 
 
 def test_derived_points_do_not_use_the_printed_equations(paper: Paper) -> None:
-    table = scaling.efficiency_points(arm_table(empty_table()), paper, [("dali_cpu",)])
+    table = scaling.efficiency_points(configuration_table(empty_table()), paper, [("dali_cpu",)])
     derived = table[table["source"] == "derived"]
     assert derived["value"].round(3).tolist() == [0.914, 0.797, 0.844]
 
 
 def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
     table = scaling.efficiency_points(
-        arm_table(empty_table()), paper, [("dali_cpu",), ("dali_gpu",)], models=["resnet50"]
+        configuration_table(empty_table()),
+        paper,
+        [("dali_cpu",), ("dali_gpu",)],
+        models=["resnet50"],
     )
     assert list(table["panel"].unique()) == [
         "DALI (CPU) · the paper (JUWELS Booster)",
         "DALI (GPU) · the paper (JUWELS Booster)",
     ]
     by_model = scaling.efficiency_points(
-        arm_table(empty_table()), paper, [("dali_cpu",), ("native",)]
+        configuration_table(empty_table()), paper, [("dali_cpu",), ("native",)]
     )
     assert by_model["panel"].iloc[0].startswith("DALI")
     panels = table.groupby("statement")["panel"].nunique()
@@ -73,7 +78,7 @@ def test_panels_by_loader_repeat_what_covers_both(paper: Paper) -> None:
 def test_arm_without_a_second_size_is_not_in_an_efficiency(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
-    table = scaling.efficiency_points(arm_table(runs_table(tree.runs)), paper, NATIVE)
+    table = scaling.efficiency_points(configuration_table(runs_table(tree.runs)), paper, NATIVE)
     ours = table[table["source"] == "measured"]
     assert set(ours["strategy"]) == {"ddp"}
     assert ours["world_size"].tolist() == [1, 2, 1, 2]
@@ -84,13 +89,13 @@ def test_figure_of_models_leaves_out_a_study_of_one_model(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
     runs = runs_table(tree.runs)
-    table = QUESTIONS["efficiency_by_model"].points(runs, arm_table(runs), paper)
+    table = QUESTIONS["efficiency_by_model"].points(runs, configuration_table(runs), paper)
     assert not (table["source"] == "measured").any()
 
 
 def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
     laptop(strategy="ddp", gpus_per_node=4, status="failed", rows=[])
-    table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
+    table = scaling.throughput_points(configuration_table(runs_table(tree.runs)), paper)
     lost = table[table["world_size"].eq(4) & table["source"].eq("measured")]
     assert lost[["n", "failed"]].to_numpy().tolist() == [[0, 1]]
     assert lost["value"].isna().all()
@@ -100,7 +105,7 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
     tree: Tree, laptop: MakeRun, paper: Paper
 ) -> None:
     def panels() -> set[str]:
-        table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
+        table = scaling.throughput_points(configuration_table(runs_table(tree.runs)), paper)
         return set(table[table["source"] == "measured"]["panel"])
 
     before = panels()
@@ -112,7 +117,7 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
 
 
 def test_papers_throughput_is_derived_and_has_its_own_panel(paper: Paper) -> None:
-    table = scaling.throughput_points(arm_table(empty_table()), paper)
+    table = scaling.throughput_points(configuration_table(empty_table()), paper)
     assert set(table["source"]) == {"derived"}
     assert table["panel"].nunique() == 1
     first = table[table["statement"] == "D16"].iloc[0]
@@ -124,7 +129,7 @@ def test_columns_and_types_do_not_depend_on_the_data(
     tree: Tree, laptop: MakeRun, paper: Paper, kind: str
 ) -> None:
     def table(runs: pd.DataFrame) -> pd.DataFrame:
-        arms = arm_table(runs)
+        arms = configuration_table(runs)
         if kind == "throughput":
             return scaling.throughput_points(arms, paper)
         return scaling.efficiency_points(arms, paper, NATIVE)
@@ -140,7 +145,7 @@ def test_few_workers_do_not_share_a_panel_with_the_paper(
         make_run(20 / nodes, strategy="ddp", nodes=nodes)
     for nodes in (4, 8):
         make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
-    arms = arm_table(runs_table(tree.runs))
+    arms = configuration_table(runs_table(tree.runs))
     table = scaling.efficiency_points(arms, paper, NATIVE)
     sources = table.groupby("panel")["source"].unique().map(sorted).to_dict()
     assert sources == {
@@ -161,7 +166,7 @@ def test_formats_share_panels_and_are_rows_of_their_own(
         for nodes in (4, 8):
             make_run(20 / nodes, strategy="ddp", nodes=nodes, data_format=data_format)
     runs = runs_table(tree.runs)
-    arms = arm_table(runs)
+    arms = configuration_table(runs)
     for table in (
         scaling.efficiency_points(arms, paper, NATIVE),
         scaling.throughput_points(arms, paper),
@@ -185,13 +190,13 @@ def test_loading_alone_is_in_no_figure_of_training(
     make_run(10.0, strategy="ddp", nodes=8, work="load")
     runs = runs_table(tree.runs)
     for name, question in QUESTIONS.items():
-        table = question.points(runs, arm_table(runs), paper)
+        table = question.points(runs, configuration_table(runs), paper)
         assert table.get("study", pd.Series(dtype=str)).isna().all(), name
 
 
 def test_one_model_is_no_comparison_of_models(tree: Tree, make_run: MakeRun, paper: Paper) -> None:
     def measured() -> int:
-        arms = arm_table(runs_table(tree.runs))
+        arms = configuration_table(runs_table(tree.runs))
         table = scaling.efficiency_points(arms, paper, [("native",)], compare="model")
         return int((table["source"] == "measured").sum())
 
@@ -209,7 +214,7 @@ def test_an_arm_of_one_size_is_no_line_over_workers(
     make_run(strategy="horovod", gpus_per_node=2)
     for size in (1, 2):
         make_run(20 / size, strategy="ddp", gpus_per_node=size)
-    table = scaling.throughput_points(arm_table(runs_table(tree.runs)), paper)
+    table = scaling.throughput_points(configuration_table(runs_table(tree.runs)), paper)
     assert set(table.loc[table["source"] == "measured", "strategy"]) == {"ddp"}
 
 
@@ -219,5 +224,5 @@ def test_synthetic_data_say_nothing_of_the_native_loader(
     for size in (1, 2):
         make_run(20 / size, strategy="ddp", gpus_per_node=size, loader="synthetic")
     runs = runs_table(tree.runs)
-    table = QUESTIONS["efficiency_native"].points(runs, arm_table(runs), paper)
+    table = QUESTIONS["efficiency_native"].points(runs, configuration_table(runs), paper)
     assert not (table["source"] == "measured").any()

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from ddl_core.registry import LOADERS
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, caption_of, title_of
@@ -30,7 +30,7 @@ GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "
 
 
 def points(name: str, runs: pd.DataFrame) -> pd.DataFrame:
-    return QUESTIONS[name].points(runs, arm_table(runs), read_paper())
+    return QUESTIONS[name].points(runs, configuration_table(runs), read_paper())
 
 
 def nothing(make_run: MakeRun) -> None:
@@ -101,7 +101,7 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Any]
         tree = Tree(tmp_path_factory.mktemp(fill.__name__) / "results")
         fill(writer(tree))
         runs = runs_table(tree.runs)
-        return runs, arm_table(runs)
+        return runs, configuration_table(runs)
 
     return read
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from ddl_core.timing import Spent
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures.shares import (
     BUDGET,
     CAUSES,
@@ -38,7 +38,7 @@ def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.
 
 def budget(tree: Tree) -> pd.DataFrame:
     runs = runs_table(tree.runs)
-    return epoch_points(runs, arm_table(runs))
+    return epoch_points(runs, configuration_table(runs))
 
 
 def by_cause(points: pd.DataFrame, workers: int, column: str) -> dict[str, float]:
@@ -81,7 +81,7 @@ def test_efficiency_is_that_of_the_arm_table_and_losses_add_up_to_it(
         measure(make_run, {name: slower * s for name, s in BASE.items()}, repeat=repeat)
         measure(make_run, GROWN, gpus_per_node=2, repeat=repeat)
     runs = runs_table(tree.runs)
-    efficiency = arm_table(runs).set_index("world_size").loc[2, "efficiency"]
+    efficiency = configuration_table(runs).set_index("world_size").loc[2, "efficiency"]
     points = budget(tree)
     assert set(points["efficiency"].dropna()) == {efficiency}
     assert efficiency == pytest.approx(20 * 6 ** (1 / 3) / 30)

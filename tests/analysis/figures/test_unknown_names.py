@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.arms import arm_table
+from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.questions import QUESTIONS
@@ -43,7 +43,7 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
-    points = QUESTIONS[name].points(runs, arm_table(runs), read_paper())
+    points = QUESTIONS[name].points(runs, configuration_table(runs), read_paper())
     figure = QUESTIONS[name].draw(points)
     said = words(figure)
     if "source" in points:

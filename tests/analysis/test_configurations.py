@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddl_tools.analysis.arms import arm_table, made_runs
+from ddl_tools.analysis.configurations import configuration_table, made_runs
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.analysis.turns import Turns
 from ddl_tools.records.paths import Tree
@@ -22,7 +22,7 @@ def test_efficiency_of_an_arm(tree: Tree, make_run: MakeRun) -> None:
     for repeat, (one, two) in enumerate(zip(ones, twos, strict=True)):
         make_run(320 / one, strategy="ddp", repeat=repeat)
         make_run(320 / two, strategy="ddp", gpus_per_node=2, repeat=repeat)
-    base, pair = arm_table(runs_table(tree.runs)).to_dict("records")
+    base, pair = configuration_table(runs_table(tree.runs)).to_dict("records")
     assert (base["world_size"], base["base_world_size"], base["n"]) == (1, 1, 3)
     expected = stats.ttest_1samp(np.log(ones), 0).confidence_interval()
     assert (base["low"], base["high"]) == pytest.approx(tuple(np.exp(expected)))
@@ -40,7 +40,7 @@ def test_efficiency_of_an_arm(tree: Tree, make_run: MakeRun) -> None:
 def test_one_run_has_no_interval(tree: Tree, make_run: MakeRun) -> None:
     make_run(10.0, strategy="ddp")
     make_run(8.0, strategy="ddp", gpus_per_node=2)
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["value"].tolist() == pytest.approx([32.0, 40.0])
     intervals = ["low", "high", "efficiency_low", "efficiency_high"]
     assert table[intervals].isna().all(axis=None)
@@ -55,7 +55,7 @@ def test_a_slow_base_shows_against_single(tree: Tree, make_run: MakeRun) -> None
         make_run(10.0 * slower, strategy="ddp", repeat=repeat, gpus_per_node=2)
         make_run(1.0, strategy="single", loader="turbo", repeat=repeat)
         make_run(1.0, strategy="single", image_size=64, repeat=repeat)
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     ddp = table[table["strategy"] == "ddp"].sort_values(["setting", "world_size"])
     assert ddp["against_single"].tolist() == pytest.approx([0.5, 0.5, 0.5])
     assert (ddp["against_single_low"] < 0.5).all()
@@ -75,14 +75,14 @@ def test_efficiency_is_of_paired_windows_where_arms_took_turns(
     took = [6.25 * d * t for d, t in zip(drift, twice, strict=True)]
     in_blocks(make_run, {"strategy": "ddp", "gpus_per_node": 2}, took, place=1)
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    _, pair = arm_table(runs, windows).to_dict("records")
+    _, pair = configuration_table(runs, windows).to_dict("records")
     expected = stats.ttest_1samp(-np.log(0.625 * np.array(twice)), 0).confidence_interval()
     assert (pair["efficiency_low"], pair["efficiency_high"]) == pytest.approx(
         tuple(np.exp(expected) / 2)
     )
     assert (pair["n"], pair["windows"]) == (4, 4)
     assert pair["low"] < 25 < pair["high"]
-    _, alone = arm_table(runs[runs["repeat"] == 0], windows).to_dict("records")
+    _, alone = configuration_table(runs[runs["repeat"] == 0], windows).to_dict("records")
     assert math.isnan(alone["efficiency_low"]), "one start has no interval"
 
 
@@ -93,7 +93,7 @@ def test_arms_of_two_blocks_meet_in_the_reference(tree: Tree, make_run: MakeRun)
     in_blocks(make_run, ddp, [10.0, 10.0, 10.0, 20.0, 20.0, 20.0])
     in_blocks(make_run, alone | {"gpus_per_node": 2}, [5.0 * w for w in wobble], place=1)
     in_blocks(make_run, alone, [20.0 * w for w in wobble], begin=3, place=1)
-    table = arm_table(runs_table(tree.runs), windows_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs), windows_table(tree.runs))
     pair = table[(table["strategy"] == "horovod") & (table["world_size"] == 2)].iloc[0]
     assert pair["efficiency"] == pytest.approx(1.0, rel=1e-3)
     assert pair["efficiency_low"] < 1 < pair["efficiency_high"] < 1.1
@@ -103,7 +103,7 @@ def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeR
     make_run(strategy="ddp", status="failed", rows=[])
     make_run(strategy="ddp", nodes=4)
     make_run(10.0, strategy="ddp", nodes=8)
-    table = arm_table(runs_table(tree.runs)).set_index("world_size")
+    table = configuration_table(runs_table(tree.runs)).set_index("world_size")
     assert table.loc[1, ["n", "failed"]].tolist() == [0, 1]
     assert math.isnan(table.loc[1, "value"])
     assert table["base_world_size"].tolist()[1:] == [4, 4]
@@ -114,7 +114,7 @@ def test_strategies_do_not_share_a_base(tree: Tree, make_run: MakeRun) -> None:
     make_run(10.0, strategy="single")
     make_run(20.0, strategy="ddp")
     make_run(20.0, strategy="ddp", gpus_per_node=2)
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table[table["world_size"] == 2]["efficiency"].tolist() == [0.5]
 
 
@@ -127,7 +127,7 @@ def test_runs_that_do_other_work_are_not_pooled(
 ) -> None:
     make_run()
     make_run(**{field: value})
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 2
 
@@ -138,7 +138,7 @@ def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
     make_run(1.0, repeat=1, work="load")
     make_run(1.0, repeat=2, work="load", loader="turbo")
     runs = runs_table(tree.runs)
-    (row,) = arm_table(runs).to_dict("records")
+    (row,) = configuration_table(runs).to_dict("records")
     assert (row["n"], row["value"]) == (1, pytest.approx(16.0))
     assert row["setting"] == "laptop: 96 px, batch 16, fp32"
     assert len(runs) == 3, "tables keep all rows"
@@ -150,7 +150,7 @@ def test_formats_are_arms_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
     make_run(20.0)
     make_run(10.0, data_format="tfrecord")
     make_run(10.0, data_format="tfrecord", loader="dali_cpu")
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["n"].tolist() == [1, 1, 1]
     assert table["setting"].unique().tolist() == ["laptop: 96 px, batch 16, fp32"]
 
@@ -158,7 +158,7 @@ def test_formats_are_arms_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
 def test_runs_that_do_the_same_work_are_pooled(tree: Tree, make_run: MakeRun) -> None:
     make_run(weight_decay=0.0, repeat=1)
     make_run(weight_decay=0.0, seed=3)
-    assert arm_table(runs_table(tree.runs))["n"].tolist() == [2]
+    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
 
 
 def test_machines_and_studies_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
@@ -166,7 +166,7 @@ def test_machines_and_studies_are_not_pooled(tree: Tree, make_run: MakeRun) -> N
     make_run(repeat=1, system=MACHINE | {"cpu": "Another CPU"})
     make_run(repeat=2, system=GPU)
     make_run(study="other")
-    table = arm_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree.runs))
     assert table["n"].tolist() == [1, 1, 1, 1]
     assert sorted(table["hardware"]) == [
         "Another CPU, 2 cores, no GPU",
@@ -181,7 +181,7 @@ def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: Mak
     """Else a figure would draw both as one line."""
     make_run(repeat=0)
     make_run(repeat=1, system=GPU)
-    assert sorted(arm_table(runs_table(tree.runs))["setting"]) == [
+    assert sorted(configuration_table(runs_table(tree.runs))["setting"]) == [
         "laptop: 96 px, batch 16, fp32, hardware Example CPU @ 2.00GHz, 2 cores, no GPU",
         "laptop: 96 px, batch 16, fp32, hardware Example GPU",
     ]
@@ -191,13 +191,13 @@ def test_methods_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
     make_run(repeat=0)
     make_run(repeat=1)
     table = runs_table(tree.runs).assign(method_version=[1, 2])
-    assert arm_table(table)["n"].tolist() == [1, 1]
+    assert configuration_table(table)["n"].tolist() == [1, 1]
 
 
 def test_run_that_failed_early_stands_with_its_study(tree: Tree, make_run: MakeRun) -> None:
     make_run(repeat=0)
     make_run(repeat=1, status="failed", rows=[], system=None)
-    (row,) = arm_table(runs_table(tree.runs)).to_dict("records")
+    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
 
 
@@ -208,7 +208,7 @@ def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRu
     make_run(repeat=1, rows=lost)
     make_run(repeat=2, status="running")
     make_run(repeat=3, status="planned", rows=[], system=None)
-    (row,) = arm_table(runs_table(tree.runs)).to_dict("records")
+    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
     assert len(made_runs(runs_table(tree.runs))) == 2
 
@@ -216,11 +216,11 @@ def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRu
 def test_changed_files_show_in_the_commit(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     table = runs_table(tree.runs).assign(git_dirty=True)
-    assert arm_table(table)["commit"].tolist() == ["01234567+"]
+    assert configuration_table(table)["commit"].tolist() == ["01234567+"]
 
 
 def test_empty_table() -> None:
-    assert arm_table(empty_table()).empty
+    assert configuration_table(empty_table()).empty
 
 
 def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None:
@@ -240,5 +240,5 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
     assert ratio.n == 3  # not six windows: those of one run are no pairs of their own
     assert ratio.ratio == pytest.approx(1.26, rel=1e-3)
     assert ratio.high / ratio.low < 1.05
-    arms = arm_table(runs, windows)
+    arms = configuration_table(runs, windows)
     assert arms["windows"].tolist() == [0, 0]

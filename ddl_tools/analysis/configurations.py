@@ -16,15 +16,15 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.configuration import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.analysis.software import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.tables import is_emulated, not_emulated
 from ddl_tools.analysis.turns import Turns, Windows
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
 
-ARM = ["library", "strategy", "loader", "data_format", "model"]
+CONFIGURATION = ["library", "strategy", "loader", "data_format", "model"]
 # Columns of many figures' points: what ran, and where it comes from.
-ARM_TYPES = dict.fromkeys(["study", *ARM], "string")
+CONFIGURATION_TYPES = dict.fromkeys(["study", *CONFIGURATION], "string")
 VALUE_TYPES = {
     **dict.fromkeys(["n", "windows", "failed"], "Int64"),
     **dict.fromkeys(["value", "low", "high"], "float64"),
@@ -51,7 +51,7 @@ def stack(
 
 # All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
 # oversight, and nothing because somebody was sure that speed does not depend on it.
-_APART = {*ARM, "nodes", "gpus_per_node", "second_start", *REPEATS}
+_APART = {*CONFIGURATION, "nodes", "gpus_per_node", "second_start", *REPEATS}
 _WORK = [name for name in RunSpec.model_fields if name not in _APART]
 # What a library brings with it: another library has another, which divides nothing.
 _OF_LIBRARY = ["software", "environment", "threads", "switches"]
@@ -121,7 +121,7 @@ _SINGLE += ["library", "loader", "data_format", "model", "hardware"]
 VALUE = turns.WALL
 
 # One row of the arm table has these in common; every change of one of them is another row.
-KEYS = ["setting", "hardware", *ARM, "world_size"]
+KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
 _SHARED = [*KEYS, "study", "local_batch_size", "on_cpu"]
 COLUMNS = [
     *_SHARED,
@@ -350,7 +350,7 @@ class _Arm(NamedTuple):
         return bool(self.row["strategy"] == "single" and self.workers == 1)
 
 
-def arm_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
+def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row per setting, arm and world size: `COLUMNS`.
 
     value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
