@@ -1,4 +1,4 @@
-"""The paper's statements as points for our figures; the numbers themselves live in data/paper/."""
+"""Numbers that the papers state, as points of figures; their CSVs are in data/."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_core.errors import DataError
-from ddl_tools.records.paths import PAPER, PUBLISHED
+from ddl_tools.records.paths import PAPER, PUBLISHED, SEEDS
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
 AACH = "aach2023"  # its name in claims.csv
+RELATED = {"malik2018": "Malik et al. 2018", "mahon2020": "Mahon et al. 2020"}
 
 # What its loaders read (data/paper/settings.csv): its comparison changes both at once.
 FORMATS = {
@@ -23,38 +24,25 @@ FORMATS = {
 }
 
 _COLUMNS = [
-    "source",
-    "statement",
-    "strategy",
-    "loader",
-    "model",
-    "world_size_min",
-    "world_size",
-    "value",
-    "bound",
-    "approx",
-    "printed",
-    "place",
-    "contradiction",
+    *["source", "statement", "strategy", "loader", "model", "world_size_min", "world_size"],
+    *["value", "bound", "approx", "printed", "place", "contradiction"],
 ]
 _TYPES = {
-    "world_size_min": "Int64",
-    "world_size_max": "Int64",
-    "world_size": "Int64",
-    "global_batch_size": "Int64",
-    "value": "float64",
-    "stated": "float64",
-    "allreduce_percent": "float64",
-    "io_percent": "float64",
-    "cudnn_percent": "float64",
+    **dict.fromkeys(
+        ["world_size_min", "world_size_max", "world_size", "global_batch_size"], "Int64"
+    ),
+    **dict.fromkeys(
+        ["value", "stated", "allreduce_percent", "io_percent", "cudnn_percent"], "float64"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Paper:
-    """What Aach et al. 2023 state and quote, what follows by arithmetic, and others' numbers.
+    """Numbers that Aach et al. 2023 state and quote, what follows from them, and others' numbers.
 
-    ``claims`` are the comparisons that its statements and those of the two seed papers make.
+    ``claims`` are the comparisons that its statements and those of the two related papers make,
+    ``related`` the numbers that these two state; they show no figure that is known.
     ``published`` are accuracies of others, ``performance`` their throughputs, times and energies.
     """
 
@@ -66,23 +54,32 @@ class Paper:
     profile: pd.DataFrame
     settings: pd.DataFrame
     quoted: pd.DataFrame
+    related: pd.DataFrame
     published: pd.DataFrame
     performance: pd.DataFrame
 
+    def stated(self, statement: str) -> pd.Series:
+        """Return one row of `related`."""
+        return self.related.set_index("statement", drop=False).loc[statement]
 
-def read_paper(directory: Path = PAPER, published: Path = PUBLISHED) -> Paper:
-    """Read the paper's numbers, and what others published.
+
+def read_paper(
+    directory: Path = PAPER, published: Path = PUBLISHED, related: Path = SEEDS
+) -> Paper:
+    """Read the numbers of the three papers, and of other publications.
 
     Raises
     ------
     DataError
         If a file is missing.
     """
-    others = {"published": "accuracy", "performance": "performance"}
-    names = [name for name in Paper.__annotations__ if name not in others]
-    tables = {name: read_numbers(directory / f"{name}.csv") for name in names}
-    tables |= {name: read_numbers(published / f"{file}.csv") for name, file in others.items()}
-    return Paper(**tables)
+    paths = {name: directory / f"{name}.csv" for name in Paper.__annotations__}
+    paths |= {
+        "related": related / "statements.csv",
+        "published": published / "accuracy.csv",
+        "performance": published / "performance.csv",
+    }
+    return Paper(**{name: read_numbers(path) for name, path in paths.items()})
 
 
 def read_numbers(path: Path) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from ddl_tools.analysis.figures import (
     shares,
 )
 from ddl_tools.analysis.paper import Paper
-from ddl_tools.analysis.seed_papers import SeedPapers, read_seeds
 from ddl_tools.analysis.tables import empty_profiles, empty_windows
 from ddl_tools.study import Study
 
@@ -37,7 +36,6 @@ class Tables:
     windows: pd.DataFrame = field(default_factory=empty_windows)
     profiles: pd.DataFrame = field(default_factory=empty_profiles)
     study: Study | None = None
-    seeds: SeedPapers = field(default_factory=read_seeds)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ QUESTIONS = {
         is_scaling=True,
     ),
     "speedup_vs_workers": Question(
-        lambda tables: scaling.speedup_points(tables.configurations, tables.seeds),
+        lambda tables: scaling.speedup_points(tables.configurations, tables.paper),
         scaling.draw_speedup,
         needs=f"several libraries, one of them {_SIZES}",
         is_scaling=True,
@@ -180,7 +178,7 @@ QUESTIONS = {
         needs="profiled runs",
     ),
     "time_to_accuracy": Question(
-        lambda tables: accuracy.time_points(tables.runs, tables.seeds),
+        lambda tables: accuracy.time_points(tables.runs, tables.paper),
         accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
         is_scaling=True,

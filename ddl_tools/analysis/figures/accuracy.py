@@ -24,11 +24,10 @@ from ddl_tools.analysis.configurations import (
     with_settings,
 )
 from ddl_tools.analysis.figures import study_arms
-from ddl_tools.analysis.paper import SYSTEM, Paper
+from ddl_tools.analysis.paper import RELATED, SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, handles, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
-from ddl_tools.analysis.seed_papers import PAPERS, SeedPapers
 from ddl_tools.analysis.tables import not_emulated
 from ddl_tools.labels import REPEATS
 
@@ -323,7 +322,7 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
 
 
-def time_points(runs: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
+def time_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return a row per arm and number of workers, where two numbers were evaluated: `TIMES`.
 
     value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
@@ -338,7 +337,7 @@ def time_points(runs: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
     rows = [_time(arm) for _, arm in made[sizes.transform("nunique") > 1].groupby(KEYS)]
     table = pd.DataFrame(rows, columns=list(TIMES))
     table["stated_workers"] = np.where(
-        table["on_cpu"].astype(bool), seeds.stated("M02")["world_size"], pd.NA
+        table["on_cpu"].astype(bool), paper.stated("M02")["world_size"], pd.NA
     )
     return stack([table], TIMES)
 
@@ -549,7 +548,7 @@ def _time_caption(points: pd.DataFrame) -> list[str]:
         f"Median of {captions.counted('n', known['n'])} runs, bars: the range; without "
         "evaluations.",
         *([f"Not every run arrived in {short} configurations: not drawn."] if short else []),
-        *([f"Dashed: little gain above 56 CPUs, {PAPERS['mahon2020']} [M5]."]
+        *([f"Dashed: little gain above 56 CPUs, {RELATED['mahon2020']} [M5]."]
           if points["stated_workers"].notna().any() else []),
         *captions.lost(points),
         *captions.origin(known),

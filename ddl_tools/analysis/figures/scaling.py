@@ -23,11 +23,10 @@ from ddl_tools.analysis.configurations import (
     with_model,
     with_settings,
 )
-from ddl_tools.analysis.paper import Paper, covers
+from ddl_tools.analysis.paper import RELATED, Paper, covers
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, drawn_panels, frame, handles, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
-from ddl_tools.analysis.seed_papers import PAPERS, SeedPapers
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.labels import REPEATS
 
@@ -101,7 +100,7 @@ def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     return stack([ours, theirs], POINTS)
 
 
-def speedup_points(arms: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
+def speedup_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return the speed-up over ranks of studies of several libraries, and the one stated beside.
 
     It is that of throughput, relative to the fewest ranks of the same configuration. The stated one
@@ -114,8 +113,8 @@ def speedup_points(arms: pd.DataFrame, seeds: SeedPapers) -> pd.DataFrame:
     grown = ours["world_size"].astype(float) / ours["base_world_size"].astype(float)
     ours = ours.assign(**{name: ours[name] * grown for name in _VALUES})
     ours["panel"] = with_model(ours)
-    stated = seeds.stated("M01").to_frame().T
-    what = f"{seeds.stated('M01')['printed']} (ResNet44, V100)"
+    stated = paper.stated("M01").to_frame().T
+    what = f"{paper.stated('M01')['printed']} (ResNet44, V100)"
     about = {"source": "stated", "printed": what, "world_size_min": stated["world_size"]}
     theirs = [stated.assign(panel=name, **about) for name in ours["panel"].unique()]
     return stack([ours, *theirs], POINTS)
@@ -348,7 +347,7 @@ def draw_speedup(points: pd.DataFrame) -> Figure:
         _grown(ours, "throughput"),
         points,
         "ideal",
-        [*captions.provenance(ours, "the ratio"), f"Open: {PAPERS['mahon2020']}, 12 GPUs [M1]."],
+        [*captions.provenance(ours, "the ratio"), f"Open: {RELATED['mahon2020']}, 12 GPUs [M1]."],
         columns=1,
     )
     for name, ax in panels.items():

@@ -1,0 +1,51 @@
+"""The numbers of the two related papers can be read, and name what the project knows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddl_core.errors import DataError
+from ddl_core.registry import LIBRARIES, MODELS, STRATEGIES
+from ddl_tools.analysis.paper import RELATED, read_paper
+from ddl_tools.records.paths import PROJECT
+
+PAPER = read_paper()
+CLAIMS = PAPER.claims.query("paper != 'aach2023'")
+
+
+def test_numbers_are_numbers() -> None:
+    """Every statement but one has a value; the derived one follows from the stated one."""
+    table = PAPER.related.set_index("statement")
+    assert table["value"].isna().to_dict() == dict.fromkeys(table.index, False) | {"H01": True}
+    assert table["world_size"].notna().all()
+    for name in ("M01", "M02"):
+        assert float(re.findall(r"[\d.]+", table.loc[name, "printed"])[0]) == table["value"][name]
+    stated = PAPER.stated("M01")
+    assert PAPER.stated("D01")["value"] == pytest.approx(stated["value"] / stated["world_size"])
+
+
+def test_names_are_those_of_the_project() -> None:
+    for table in (PAPER.related, CLAIMS):
+        assert set(table["paper"]) == set(RELATED)
+    assert set(PAPER.related["library"].dropna()) <= LIBRARIES.keys()
+    assert set(PAPER.related["strategy"].dropna()) <= STRATEGIES.keys()
+    for models in PAPER.related["model"]:
+        assert set(models.split(";")) <= MODELS.keys()
+    compared = CLAIMS[CLAIMS["compared"] == "framework"]
+    for side in (*compared["left"], *compared["right"].str.split(";").explode()):
+        library, _, strategy = side.partition(" ")
+        assert library in LIBRARIES
+        assert not strategy or library in STRATEGIES[strategy].libraries
+
+
+def test_every_doubt_is_explained() -> None:
+    guide = (PROJECT / "docs" / "reading_the_seeds.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| ([TM]\d+) \|", guide, flags=re.MULTILINE))
+    assert set(CLAIMS["contradiction"].dropna().str.split(";").explode()) <= explained
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    for place in ("directory", "published", "related"):
+        with pytest.raises(DataError, match="git checkout data"):
+            read_paper(**{place: tmp_path})
