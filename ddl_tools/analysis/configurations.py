@@ -1,8 +1,8 @@
-"""What every arm has reached at every number of workers: throughput, intervals, efficiency.
+"""Configurations and their throughput, interval and efficiency at each number of ranks.
 
-An arm is library x strategy x loader x format of the data x model. The format is the arm's: the
-paper's loaders read different ones and stand in one panel. A setting is everything that an arm does
-not name and speed depends on: runs of two settings never share a median or a line.
+A configuration is library x strategy x loader x format of the data x model. The format belongs to
+it: the paper's loaders read different ones and stand in one panel. A setting is everything else
+that speed depends on: runs of two settings never share a median or a line.
 
 In one file, because what divides settings and what pools runs must never part.
 """
@@ -16,7 +16,6 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.software import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.tables import is_emulated, not_emulated
 from ddl_tools.analysis.turns import Turns, Windows
@@ -33,7 +32,7 @@ ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
 
 def with_model(table: pd.DataFrame) -> pd.Series:
-    """Return the setting of each arm with the name of its network."""
+    """Return the setting of each row with the name of its network."""
     models = [title("model", name) for name in table["model"]]
     return table["setting"].astype("string") + ", " + pd.array(models, dtype="string")
 
@@ -50,14 +49,14 @@ def stack(
 
 
 # All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
-# oversight, and nothing because somebody was sure that speed does not depend on it.
+# oversight.
 _APART = {*CONFIGURATION, "nodes", "gpus_per_node", "second_start", *REPEATS}
 _WORK = [name for name in RunSpec.model_fields if name not in _APART]
 # What a library brings with it: another library has another, which divides nothing.
 _OF_LIBRARY = ["software", "environment", "threads", "switches"]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", *_OF_LIBRARY]
 _KEY = ["study", *_WORK, *_MACHINE, "method_version"]
-# What one strategy or one loader of a library has of its own; see `_variants`.
+# What one strategy or one loader of a library has of its own: see `_variants`.
 _OWN = {"strategy": "communication", "loader": "loader_software"}
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
@@ -68,45 +67,23 @@ _NAMED += ["memory_gib", "ranks_per_node"]
 _HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
 _TEXTS = [*_OF_LIBRARY, "cores_shared"]
 
-# The same again for the two halves of a training: everything divides them but what is listed here.
-# A loader does not know what is done with its batches. How many images an epoch has may differ:
-# loading is faster than training, and needs more images for a window as long.
+# What divides the two halves of a training: all but what is listed here. A loader does not know
+# what is done with its batches, and loads more images in a window as long.
 _OF_STRATEGY = {name for name in _WORK if owner(name)}
 # Neither half depends on how well is learnt, nor on what is done beside the steps that count.
 _NOT_OF_SPEED = {
-    "device",
-    "eval_images",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "base_lr",
-    "warmup_epochs",
-    "label_smoothing",
-    "eval_every",
-    "checkpoint_every",
-    "warmup_steps",
+    *["device", "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "warmup_epochs"],
+    *["label_smoothing", "eval_every", "checkpoint_every", "warmup_steps"],
 }
 _NOT_OF_LOADING = {
-    *_NOT_OF_SPEED,
-    *_OF_STRATEGY,
-    "work",
-    "train_images",
-    "classes",
-    "accumulation",
-    "precision",
-    "channels_last",
-    "compile",
-    "optimizer",
-    "switches",
+    *(_NOT_OF_SPEED | _OF_STRATEGY),
+    *["work", "train_images", "classes", "accumulation", "precision", "channels_last", "compile"],
+    *["optimizer", "switches"],
 }
-# Training on data that are free does not depend on how data would be read.
+# Training on synthetic data does not depend on how data would be read.
 _NOT_OF_TRAINING = {
     *_NOT_OF_SPEED,
-    "dataset",
-    "train_images",
-    "loader_workers",
-    "loader_prefetch",
-    "pin_memory",
+    *["dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory"],
     "persistent_workers",
 }
 _PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
@@ -114,31 +91,19 @@ LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
 LOADING += ["library", "loader", "loader_software", "data_format", *_PLACE]
 TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
 TRAINING += ["library", "strategy", "communication", "model", *_PLACE]
-# What an arm has in common with the same work done by `single`.
+# What a configuration has in common with the same work done by `single`.
 _SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
 _SINGLE += ["library", "loader", "data_format", "model", "hardware"]
 
 VALUE = turns.WALL
 
-# One row of the arm table has these in common; every change of one of them is another row.
+# A row of the table of configurations has these in common; a change of one is another row.
 KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
 _SHARED = [*KEYS, "study", "local_batch_size", "on_cpu"]
 COLUMNS = [
-    *_SHARED,
-    "base_world_size",
-    "n",
-    "windows",
-    "failed",
-    "value",
-    "low",
-    "high",
-    "efficiency",
-    "efficiency_low",
-    "efficiency_high",
-    "against_single",
-    "against_single_low",
-    "against_single_high",
-    "commit",
+    *[*_SHARED, "base_world_size", "n", "windows", "failed", "value", "low", "high"],
+    *["efficiency", "efficiency_low", "efficiency_high"],
+    *["against_single", "against_single_low", "against_single_high", "commit"],
 ]
 
 
@@ -171,20 +136,16 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     for _, study in placed.groupby("study"):
         settings = study.assign(number=numbers).drop_duplicates("number")
         varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
-        varying += [name for name in _HIDDEN if _several(settings, name)]
-        asked = [name for name in varying if name in RunSpec.model_fields]
-        found = [name for name in varying if name not in asked]
+        own = settings.groupby("hardware")[_HIDDEN].nunique(dropna=False)
+        varying += [name for name in _HIDDEN if (own[name] > 1).any()]
+        fields = [name for name in varying if name in RunSpec.model_fields]
+        found = [name for name in varying if name not in fields]
         texts = {name: differing(settings[name]) for name in _TEXTS}
         for row in settings.to_dict("records"):
-            works[row["number"]] = _work(row, asked)
+            works[row["number"]] = _work(row, fields)
             places[row["number"]] = _place(row, found, texts)
     differs = numbers.map(places).astype("string")
     return table.assign(setting=numbers.map(works).astype("string") + differs, differs=differs)
-
-
-def _several(settings: pd.DataFrame, name: str) -> bool:
-    """Say whether settings of one hardware differ in a column."""
-    return bool((settings.groupby("hardware")[name].nunique(dropna=False) > 1).any())
 
 
 def _full_nodes(table: pd.DataFrame) -> pd.Series:
@@ -216,14 +177,14 @@ def _variants(table: pd.DataFrame) -> pd.Series:
     of one strategy that communicate in two ways must not meet. So it is with loaders.
     """
     found = pd.Series("", index=table.index, dtype="string")
-    for arm, column in _OWN.items():
-        alike = [*_KEY, *_SPREAD, "library", arm]
+    for part, column in _OWN.items():
+        alike = [*_KEY, *_SPREAD, "library", part]
         for _, runs in table.groupby(alike, dropna=False, sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
             if len(counts) > 1:
                 usual = min(counts[counts == counts.max()].index)
-                names = {one: f", {runs[arm].iloc[0]}: {text or 'no more'}"
+                names = {one: f", {runs[part].iloc[0]}: {text or 'no more'}"
                          for one, text in differing(counts.index).items()}  # fmt: skip
                 found.loc[runs.index] += values.map(names | {usual: ""})
     return found
@@ -231,7 +192,7 @@ def _variants(table: pd.DataFrame) -> pd.Series:
 
 def _fill_machine(table: pd.DataFrame) -> None:
     unknown = table["machine"].isna()
-    for by, columns in ([], _MACHINE), *(([arm], [own]) for arm, own in _OWN.items()):
+    for by, columns in ([], _MACHINE), *(([part], [own]) for part, own in _OWN.items()):
         for _, runs in table.groupby(["study", "library", *by]):
             lost = unknown[runs.index]
             known = runs.loc[~lost, columns].drop_duplicates()
@@ -247,41 +208,39 @@ def _keep_differing(table: pd.DataFrame) -> None:
     for _, runs in table.groupby(["study", "library"]):
         for name in _OF_LIBRARY:
             own = runs[name]
-            if own.notna().any():
-                table.loc[runs.index, name] = own.map(differing(own)).astype("string")
-            else:
-                table.loc[runs.index, name] = ""
+            known = own.map(differing(own)).astype("string") if own.notna().any() else ""
+            table.loc[runs.index, name] = known
 
 
 def _work(row: dict, varying: list[str]) -> str:
     parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
-    parts += [text for name in varying if (text := _told(name, row[name]))]
+    parts += [text for name in varying if (text := _phrase(name, row[name]))]
     return f"{row['study']}: {', '.join(parts)}"
 
 
 def _place(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
-    parts = [_told(name, row[name]) for name in varying]
-    items = {name: told.get(row[name]) for name, told in texts.items() if not pd.isna(row[name])}
-    parts += [f"{name} {text}" for name, text in items.items() if text]
-    missing = [name for name, told in texts.items() if told and pd.isna(row[name])]
+    parts = [_phrase(name, row[name]) for name in varying]
+    known = {name: text.get(row[name]) for name, text in texts.items() if not pd.isna(row[name])}
+    parts += [f"{name} {text}" for name, text in known.items() if text]
+    missing = [name for name, text in texts.items() if text and name not in known]
     parts += [f"unknown {', '.join(missing)}"] if missing else []
     return "".join(f", {part}" for part in parts) + row["variant"]
 
 
-def _told(name: str, value: Any) -> str:
-    """Return a column in words: "" for a setting of one strategy that is as it comes."""
+def _phrase(name: str, value: Any) -> str:
+    """Return a column in words: "" for a setting of one strategy that is at its default."""
     field = RunSpec.model_fields.get(name)
     value = None if pd.isna(value) else value
-    if field is None:
-        return f"unknown {name}" if value is None else phrase(name, value)
-    strategy = owner(name)
-    if strategy and value == field.default:
+    if field is None and value is None:
+        return f"unknown {name}"
+    strategy = owner(name) if field is not None else None
+    if field is None or not strategy:
+        return phrase(name, value)
+    if value == field.default:
         return ""
-    return (
-        f"{title('strategy', strategy)} {phrase(name, value)}" if strategy else phrase(name, value)
-    )
+    return f"{title('strategy', strategy)} {phrase(name, value)}"
 
 
 def _hardware(row: dict) -> str:
@@ -330,60 +289,50 @@ def commits(runs: pd.DataFrame) -> pd.Series:
     return runs["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
 
 
-class _Arm(NamedTuple):
-    """What an arm reached at one number of workers, and its row."""
+class _Measured(NamedTuple):
+    """Throughputs of a configuration at one number of ranks, and its row of the table."""
 
     key: tuple[Any, ...]  # `KEYS`
-    work: int  # the same for `single` with this arm's loader, model and setting
+    work: int  # the same for `single` with this loader, model and setting
     runs: np.ndarray
     windows: Windows
     row: dict[str, Any]
 
-    @property
-    def workers(self) -> int:
-        """World size."""
-        return int(self.row["world_size"])
-
-    @property
-    def is_single(self) -> bool:
-        """Whether this is what `against_single` is relative to."""
-        return bool(self.row["strategy"] == "single" and self.workers == 1)
-
 
 def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return one row per setting, arm and world size: `COLUMNS`.
+    """Return one row per setting, configuration and world size: `COLUMNS`.
 
     value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
-    over blocks of ``windows`` if its study took turns (their number), else over its n runs.
-    efficiency is relative to the smallest world size at hand of the same arm, base_world_size,
-    where it is 1 by definition and has no interval. against_single is the same relative to one
-    worker of strategy ``single`` with the same loader, model and setting: there E of a slow base
-    shows. Both are of paired windows where these are known, see `Turns.ratio`. A row whose runs
-    were all lost has n = 0 and no value.
+    over blocks of ``windows`` if its study was interleaved (their number), else over its n runs.
+    efficiency is relative to the smallest world size at hand of the same configuration,
+    base_world_size, where it is 1 by definition and has no interval. against_single is the same
+    relative to one rank of strategy ``single`` with the same loader, model and setting: it shows
+    a slow base. Both are of paired windows where these are known, see `Turns.ratio`. A row whose
+    runs were all lost has n = 0 and no value.
     """
     taken = Turns(windows)
-    arms = _arms(made_runs(runs), taken)
-    singles = {arm.work: arm for arm in arms if arm.is_single and len(arm.runs)}
-    bases: dict[tuple[Any, ...], _Arm] = {}
-    for arm in arms:
-        if len(arm.runs):  # by world size last: the first of an arm is its base
-            base = bases.setdefault(arm.key[:-1], arm)
-            arm.row.update(_throughput(arm), base_world_size=base.workers)
-            arm.row.update(_interval("efficiency", _efficiency(taken, arm, base)))
-            if arm.work in singles:
-                against = _efficiency(taken, arm, singles[arm.work])
-                arm.row.update(_interval("against_single", against))
-    return pd.DataFrame([arm.row for arm in arms], columns=COLUMNS)
+    found = _measured(made_runs(runs), taken)
+    known = [one for one in found if len(one.runs)]
+    singles = {one.work: one for one in known
+               if (one.row["strategy"], one.row["world_size"]) == ("single", 1)}  # fmt: skip
+    bases: dict[tuple[Any, ...], _Measured] = {}
+    for one in known:  # by world size last: the first of a configuration is its base
+        base = bases.setdefault(one.key[:-1], one)
+        one.row["base_world_size"] = base.row["world_size"]
+        one.row.update(_efficiency("efficiency", taken, one, base))
+        if one.work in singles:
+            one.row.update(_efficiency("against_single", taken, one, singles[one.work]))
+    return pd.DataFrame([one.row for one in found], columns=COLUMNS)
 
 
-def _arms(table: pd.DataFrame, taken: Turns) -> list[_Arm]:
+def _measured(table: pd.DataFrame, taken: Turns) -> list[_Measured]:
     # What counts of all runs as arrays: a study may have ten thousand.
     values, lost, commits, ids = (
         table[name].to_numpy() for name in ("value", "lost", "commit", "run_id")
     )
     work = table.groupby(_SINGLE, dropna=False, sort=False).ngroup().to_numpy()
     shared = table[_SHARED].to_dict("records")
-    arms: list[_Arm] = []
+    found: list[_Measured] = []
     groups = table.groupby(KEYS).indices
     for key in sorted(groups):
         members = groups[key]
@@ -394,29 +343,22 @@ def _arms(table: pd.DataFrame, taken: Turns) -> list[_Arm]:
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
         windows = taken.of(row["study"], ids[known])
-        arms.append(_Arm(key, work[members[0]], values[known], windows, row))
-    return arms
+        if len(known):
+            mean = turns.middle(windows, values[known])
+            row |= {"value": mean.ratio, "low": mean.low, "high": mean.high}
+            row["windows"] = sum(number != turns.WHOLE for _, number in windows)
+        found.append(_Measured(key, work[members[0]], values[known], windows, row))
+    return found
 
 
-def _throughput(arm: _Arm) -> dict[str, Any]:
-    mean = turns.middle(arm.windows, arm.runs)
-    count = sum(number != turns.WHOLE for _, number in arm.windows)
-    return {"windows": count, "value": mean.ratio, "low": mean.low, "high": mean.high}
-
-
-def _efficiency(taken: Turns, arm: _Arm, base: _Arm) -> Estimate | None:
-    """Return E, see `metrics.relative_efficiency`; None of the base itself."""
-    if arm is base:
-        return None
-    ratio = taken.ratio(arm.windows, base.windows)
-    ratio = ratio or estimates.unpaired_ratio(arm.runs, base.runs)
-    return estimates.scaled(ratio, base.workers / arm.workers)
-
-
-def _interval(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    if estimate is None:
+def _efficiency(name: str, taken: Turns, one: _Measured, base: _Measured) -> dict[str, float]:
+    """Return E, see `metrics.relative_efficiency`, with its interval; the base itself has none."""
+    if one is base:
         return {name: 1.0}
-    return {name: estimate.ratio, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    ratio = taken.ratio(one.windows, base.windows)
+    ratio = ratio or estimates.unpaired_ratio(one.runs, base.runs)
+    found = estimates.scaled(ratio, base.row["world_size"] / one.row["world_size"])
+    return {name: found.ratio, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":
