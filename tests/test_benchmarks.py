@@ -46,11 +46,6 @@ def test_works_take_turns_forth_and_back() -> None:
     assert {name: len(rounds) for name, rounds in took.items()} == {"A": 2, "B": 2, "C": 2}
 
 
-def test_no_pair_of_works_is_always_in_the_same_order_nor_one_always_at_an_end() -> None:
-    rounds = ["".join(turns.order("ABC", number)) for number in range(6)]
-    assert rounds == ["ABC", "CBA", "BCA", "ACB", "CAB", "BAC"]
-
-
 def test_ratio_is_of_throughputs_and_pairs_cancel_a_drift() -> None:
     drift = [1.0, 3.0, 0.5, 2.0]
     took = {
@@ -61,20 +56,6 @@ def test_ratio_is_of_throughputs_and_pairs_cancel_a_drift() -> None:
     assert row["wall"] == pytest.approx({"ratio": 0.5, "low": 0.5, "high": 0.5})
     assert row["cpu"]["low"] < 0.25 < row["cpu"]["high"]
     assert row["cpu"]["high"] - row["cpu"]["low"] < 0.02
-
-
-def test_a_target_counts_by_the_whole_interval() -> None:
-    found = {"ratio": 0.99, "low": 0.97, "high": 1.01}
-    assert [turns.judged(found, target) for target in (0.96, 0.98, 1.02)] == [
-        "reached",
-        "cannot say",
-        "missed",
-    ]
-
-
-def test_an_interval_is_shown_with_the_digits_that_it_resolves() -> None:
-    assert turns.shown({"ratio": 0.98765, "low": 0.9, "high": 1.1}) == "0.99 [0.90, 1.10]"
-    assert turns.shown({"ratio": 0.98765, "low": 0.98, "high": 0.995}) == "0.988 [0.980, 0.995]"
 
 
 def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
@@ -91,14 +72,6 @@ def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
 def test_all_blocks_are_used_and_known() -> None:
     text = "".join((report.PROJECT / name).read_text() for name in report.TEXTS)
     assert set(re.findall(r"<!-- results: (\w+) -->", text)) == set(report.BLOCKS)
-
-
-def test_loops_of_others_are_left_out_where_they_are_not_installed(monkeypatch, capsys) -> None:
-    from benchmarks import frameworks
-
-    monkeypatch.setattr(frameworks, "versions", dict)
-    assert frameworks.beside(None, None, None) == {}
-    assert capsys.readouterr().out.count("is not installed") == 2
 
 
 class Batches(list):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.__main__ import SHARES, deck, play
+from benchmarks.faults.__main__ import play
 from benchmarks.faults.kinds import Fault
 from benchmarks.faults.world import World
 
@@ -46,11 +46,3 @@ def test_a_dozen_faults_leave_nothing_behind_and_lose_nothing(folder: Path, monk
     assert world.found == []
     assert len(world.done) >= len(FAULTS) - 3  # a phase of tenths of a second may be missed
     assert world.finished
-
-
-def test_a_deck_has_all_kinds_and_the_same_order_whenever_it_is_drawn() -> None:
-    drawn = deck(200, seed=1)
-    assert len(drawn) == 200
-    assert {one.kind for one in drawn} == set(SHARES)
-    assert drawn == deck(200, seed=1)
-    assert drawn != deck(200, seed=2)

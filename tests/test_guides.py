@@ -1,7 +1,6 @@
 """The pages on adding a framework, a loader, a network and a machine tell the truth."""
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -65,14 +64,6 @@ def test_the_new_names_stand_in_every_list(project: Path) -> None:
         assert name in jobs
     offered = ddl(project, "run", "--help")
     assert all(name in offered for name in ("manual", "halfway", "lenet"))
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_pages_commands_are_there(page: str) -> None:
-    """Each that begins with ddl, but for those that train: below."""
-    text = (PROJECT / "docs" / page).read_text()
-    for line in re.findall(r"^ddl (.*)$", text, re.MULTILINE):
-        assert line.startswith(("run ", "study submit one_gpu --site mymachine"))
 
 
 def teach(patch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
 
 PROJECT = Path(__file__).resolve().parent.parent
 RECIPE = PROJECT / "requirements" / "horovod"
@@ -33,36 +31,6 @@ case "$*" in
     *) exec "$REAL_PYTHON" "$@" ;;
 esac
 """
-
-
-def read_pins(path: Path) -> dict[str, str]:
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
-    return {(pin := Requirement(line)).name: str(pin.specifier) for line in lines if line}
-
-
-def test_every_pin_is_exact_and_setuptools_is_the_projects() -> None:
-    pins = {**read_pins(RECIPE / "build.txt"), **read_pins(RECIPE / "horovod.txt")}
-    assert [pin for pin in pins.values() if not re.fullmatch(r"==[\w.]+", pin)] == []
-    build = tomllib.loads((PROJECT / "pyproject.toml").read_text())["build-system"]["requires"]
-    assert build == [f"setuptools{pins['setuptools']}"]
-
-
-@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("g++")), reason="no cmake, no g++")
-def test_the_toolchain_file_turns_cxx14_into_cxx17(tmp_path: Path) -> None:
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.13)\nproject(horovod CXX)\n"
-        "set(CMAKE_CXX_STANDARD 14)\nset(CMAKE_CXX_EXTENSIONS OFF)\nadd_library(x OBJECT x.cc)\n"
-    )
-    (tmp_path / "x.cc").write_text("static_assert(__cplusplus >= 201703L);\n")
-    cmake = shutil.which("cmake") or ""
-    for arguments in (["-S", ".", "-B", "build"], ["--build", "build"]):
-        subprocess.run(
-            [cmake, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "CMAKE_TOOLCHAIN_FILE": str(RECIPE / "toolchain.cmake")},
-            check=True,
-            capture_output=True,
-        )
 
 
 @pytest.fixture
@@ -110,13 +78,6 @@ def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     assert (builds(checkout), len(wheels(checkout))) == (2, 2)
 
 
-def test_a_cache_that_is_no_folder_costs_nothing(checkout: Path) -> None:
-    (checkout / "cache").touch()
-    done = call(checkout, "make", "horovod")
-    assert done.returncode == 0, done.stdout
-    assert len(list((checkout / "build" / "horovod").glob("*/*.whl"))) == 1
-
-
 def test_the_goal_wheel_installs_nothing(checkout: Path) -> None:
     script, python = "requirements/horovod/build.sh", ".venv/bin/python"
     done = call(checkout, "bash", script, python, "wheels", "torch", "wheel")
@@ -142,20 +103,6 @@ def test_without_a_compiler_the_environment_is_complete_but_for_horovod(checkout
     assert "only strategy 'horovod' is missing; to try again, run: make horovod" in done.stdout
     again = call(checkout, "make", ".venv/.horovod", CXX="/no/such/c++")
     assert "Horovod" not in again.stdout  # told once
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
-def test_a_compiler_takes_what_later_ones_refuse(tmp_path: Path) -> None:
-    """GCC 13 and later: Gloo uses uint8_t and Horovod std::logic_error without their headers."""
-    (options,) = re.findall(
-        r'^export CXXFLAGS="\$\{CXXFLAGS:-\} (.*)"$',
-        (RECIPE / "build.sh").read_text(),
-        re.MULTILINE,
-    )
-    source = tmp_path / "x.cc"
-    source.write_text('uint8_t x = 1;\nvoid f() { throw std::logic_error("no"); }\n')
-    command = ["g++", "-std=c++17", "-Werror", *options.split(), "-c", source]
-    subprocess.run([*command, "-o", tmp_path / "x.o"], check=True)
 
 
 def toolkit(checkout: Path, release: str) -> Path:
@@ -229,22 +176,6 @@ def test_nccl_is_torchs_own(checkout: Path, gpu: dict[str, Any], named: str) -> 
     }
     assert (links / "include" / "nccl.h").read_text() == "nccl.h"
     assert (links / "lib" / "libnccl.so").read_text() == "libnccl.so.2"
-
-
-def test_a_script_that_calls_the_compiler_is_not_taken_for_it(
-    checkout: Path, gpu: dict[str, Any]
-) -> None:
-    home = Path(gpu.pop("CUDA_HOME"))
-    script = checkout / "elsewhere" / "bin" / "nvcc"
-    script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nexec {home}/bin/nvcc "$@"\n')
-    script.chmod(0o755)
-    gpu["PATH"] = f"{script.parent}:{os.environ['PATH']}"
-    done = call(checkout, "make", "horovod", **gpu)
-    assert done.returncode == 0, done.stdout
-    settings = read_settings(checkout)
-    assert settings["HOROVOD_CUDA_HOME"] == str(home)
-    assert settings["CUDACXX"] == f"{home}/bin/nvcc"
 
 
 def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> None:
@@ -365,34 +296,6 @@ def test_torchs_cuda_and_nccl_are_found_without_importing_it(tmp_path: Path) -> 
     assert facts() == ["2.13.0", "13.0", "2.29.7", *names]
     (tmp_path / "torch" / "version.py").write_text("cuda = None")
     assert facts() == ["2.13.0", "none", "none", "none", "none"]
-
-
-@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("g++")), reason="no cmake, no g++")
-def test_a_build_without_cuda_looks_for_no_toolkit(checkout: Path, tmp_path: Path) -> None:
-    """As Horovod does: by `nvcc`, then by the toolkit; either would then have to compile."""
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.13)\nproject(horovod CXX)\n"
-        "include(CheckLanguage)\ncheck_language(CUDA)\n"
-        "if(NOT CMAKE_CUDA_COMPILER)\nfind_package(CUDAToolkit)\nendif()\n"
-        "if(CMAKE_CUDA_COMPILER OR CUDAToolkit_BIN_DIR)\nmessage(FATAL_ERROR found)\nendif()\n"
-    )
-    home = toolkit(checkout, "13.0")
-    for name in ("include/cuda_runtime.h", "lib64/libcudart.so"):  # enough to be found
-        (home / name).parent.mkdir()
-        (home / name).touch()
-    done = subprocess.run(
-        [shutil.which("cmake") or "", "-S", ".", "-B", "build"],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
-            "CMAKE_TOOLCHAIN_FILE": str(RECIPE / "toolchain.cmake"),
-            "DDL_HOROVOD_NO_CUDA": "1",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs the package torch")

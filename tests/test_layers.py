@@ -7,21 +7,6 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-def test_contracts_are_kept(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from importlinter.cli import lint_imports_command as lint; lint()",
-    ]
-    done = subprocess.run(
-        [*command, "--no-logo", "--cache-dir", str(tmp_path)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 # Imports all modules below a package but those of some beginnings, without the packages `absent`.
 # Libraries that are in environments of their own may be absent from this one as well.
 IMPORT = """

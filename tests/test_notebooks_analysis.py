@@ -204,10 +204,3 @@ def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
     execute(path, target, {"results": str(tmp_path / "empty")})
     assert "0 runs" in shown(target)
     assert pictures(target) or path in (MEASURED, CLAIMS)  # all tables
-
-
-@pytest.mark.notebook
-def test_shows_what_is_committed_by_default(tmp_path: Path) -> None:
-    target = tmp_path / "shown.ipynb"
-    execute(THROUGHPUT, target, {})
-    assert " runs: " in shown(target)

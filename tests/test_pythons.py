@@ -1,11 +1,9 @@
 """Which Python `make env` takes, what it says before a large download, and `make pythons`."""
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -197,29 +195,3 @@ def test_the_cost_of_cuda_is_said_where_nothing_uses_it(
     output = capsys.readouterr().out
     assert ("GB" in output and "PIP_EXTRA_INDEX_URL" in output and CUDA in output) is said
     assert bool(output) is said
-
-
-@pytest.mark.parametrize(
-    ("line", "file"),
-    [
-        (f"  Downloading {CUDA} (526.6 MB)", CUDA),
-        (f"  Downloading {CUDA}.metadata (30 kB)", CUDA),
-        (f"Processing /some/folder/{CPU}", CPU),
-        (f"  Downloading {CPU.replace('+', '%2B')} (191 MB)", CPU),
-        ("ERROR: No matching distribution found", None),
-    ],
-)
-def test_pip_is_ended_as_soon_as_it_names_the_file(
-    cost, line: str, file: str | None, tmp_path: Path, monkeypatch
-) -> None:
-    pip = tmp_path / "python"
-    pip.write_text(f"#!/bin/sh\necho '{line}'\n" + ("exec sleep 60\n" if file else ""))
-    pip.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", os.fspath(pip))
-    start = time.monotonic()
-    assert cost.chosen_file("torch==2.13.0") == file
-    assert time.monotonic() - start < 30
-
-
-def test_the_pin_of_torch_is_read(cost) -> None:
-    assert cost.pinned(PROJECT / "requirements" / "train.txt").startswith("torch==")
