@@ -147,7 +147,7 @@ def main(directory: Path) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(levelname)s %(message)s")
-    from tests.core import profiled_worker  # one module, not a second one named __main__
+    from tests.rank import profiled_worker  # one module, not a second one named __main__
 
     for table, name, place in profiled_worker.names():
         table[name] = registry.Entry(place)
