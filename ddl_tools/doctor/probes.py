@@ -66,7 +66,7 @@ def run_in_job(
     except KeyboardInterrupt:
         if job_id := read_record(directory).job_id:
             with suppress(DDLError):
-                scheduler.cancel(job_id)
+                scheduler.call("scancel", job_id)
         raise
     return read_probe(directory)
 

@@ -88,13 +88,6 @@ def test_too_few_cores_and_a_folder_that_cannot_be_written(
     assert "--results" in found["results"]["remedy"]
 
 
-def test_an_unknown_site_is_refused_with_the_names_there_are(doctor) -> None:
-    result = doctor("--site", "utopia")
-    assert result.exit_code == 1
-    assert "unknown site 'utopia'" in result.output
-    assert "localtest" in result.output
-
-
 def test_a_login_node_starts_no_ranks(doctor, images, login_node: StandIns) -> None:
     result = doctor("--json", "--data", images, "--ranks", 2)
     assert result.exit_code == 1

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ddl_tools.doctor.judge import span
 from ddl_tools.records.probe import Answer, Folder
 from ddl_tools.records.run import Failure
 from tests.doctor.made import ETHERNET, INFINIBAND, LOOPBACK, READING, answer, judged, record
@@ -35,12 +34,6 @@ def test_ranks_that_share_cores(first, second, state, words) -> None:
     assert found.state == state
     assert words in found.detail
     assert state == "ok" or "cpu_bind" in found.remedy
-
-
-def test_ranks_on_two_hosts_share_nothing() -> None:
-    ranks = pair([0], [0])
-    ranks[1].host = "node2"
-    assert judged(record(*ranks))["cores of ranks"].state == "ok"
 
 
 def test_fewer_cores_than_the_site_grants() -> None:
@@ -187,7 +180,3 @@ def test_a_job_that_still_waits_is_unknown() -> None:
     found = judged(record(status="planned", job_id="17"))
     assert found["ranks"].state == "unknown"
     assert "ddl doctor --show" in found["ranks"].remedy
-
-
-def test_cores_are_told_in_spans() -> None:
-    assert [span([3]), span([0, 1, 2, 8]), span([5, 1])] == ["3", "0-2,8", "1,5"]

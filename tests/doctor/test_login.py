@@ -67,13 +67,6 @@ def test_a_module_system_that_hangs_is_a_finding(home, alone, monkeypatch) -> No
     assert "over 1 s" in found(modules=("slow",))["modules"].detail
 
 
-def test_a_machine_without_modules(home, alone) -> None:
-    (home / ".bash_profile").write_text("unset -f module\n")
-    one = found(modules=("GCC",))["modules"]
-    assert one.state == "bad"
-    assert "module: command not found" in one.detail
-
-
 @pytest.mark.parametrize("folder", ["$NOT_SET_HERE/caches", "${NOT_SET_HERE:?}/caches"])
 def test_caches_of_a_variable_that_is_not_set_are_refused(folder, home, alone, monkeypatch) -> None:
     monkeypatch.delenv("NOT_SET_HERE", raising=False)
@@ -96,11 +89,6 @@ def test_a_cache_folder_on_a_read_only_file_system(home, alone, mount: Mount) ->
     assert one.state == "bad"
     assert "Read-only file system" in one.detail
     assert "caches in the site's file" in one.remedy
-
-
-def test_a_cache_folder_that_is_a_file(home, alone) -> None:
-    (home / "file").touch()
-    assert found(caches=str(home / "file" / "caches"))["caches"].state == "bad"
 
 
 def test_a_folder_that_machines_do_not_share(home, alone, mount: Mount, monkeypatch) -> None:

@@ -17,18 +17,17 @@ from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.processes import stoppable, undisturbed
 from ddl_tools.records.ledger import INTERRUPTED, finish_idle_run, finish_run
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Failure, RunRecord, read_record
+from ddl_tools.records.run import Failure, read_record
 
 NOTICE = signal.SIGUSR1  # the script passes the notice of the time limit on
-GOES_ON = "stopped at the notice of its time limit; it goes on from its last checkpoint"
+STOPPED_AT_LIMIT = (
+    "stopped at the notice of its time limit; the next start goes on from its last checkpoint, if "
+    "it had written one"
+)
 NO_HEADWAY = (
     "stopped at the notice of its time limit, before the first checkpoint of this start: it would "
     "never get further; give it more with --time, or fewer images per epoch (and checkpoint_every "
     "= 1, if that is not so)"
-)
-LATE = (
-    "stopped at the notice of its block's time limit, before its first checkpoint; the next start "
-    "of the block gives it more time"
 )
 NO_TURN = "its job was stopped before its turn in the block"
 
@@ -39,9 +38,6 @@ def main(arguments: list[str]) -> int:
     A run that fails stops no other: the status then is 1 once all have ended. It is `STOPPED` if
     the job was told to stop and something is left that may go on.
     """
-    if not arguments:
-        sys.stderr.write("usage: python -m ddl_tools.launch.slurm.job RUN_DIR...\n")
-        return 2
     block = [Path(one) for one in arguments]
     try:
         todo = _left(block)
@@ -74,26 +70,16 @@ def _left(block: list[Path]) -> list[Path]:
 
     What is complete is not run again. What failed is, as SLURM may have started the job again since
     a node broke; but not after the notice of the time limit, which fails nothing.
-
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
     """
-    records = {one: read_record(one) for one in block}
-    todo = [one for one in block if records[one].status != "completed"]
-    if any(_was_noticed(record) for record in records.values()):
-        todo = [one for one in todo if _may_go_on(records[one])]
-    return todo
-
-
-def _was_noticed(record: RunRecord) -> bool:
-    error = record.error
-    return error is not None and (error.kind, error.category) == (INTERRUPTED, "time_limit")
-
-
-def _may_go_on(record: RunRecord) -> bool:
-    return record.error is None or record.error.kind == INTERRUPTED
+    records = {run_dir: read_record(run_dir) for run_dir in block}
+    errors = [record.error for record in records.values() if record.error]
+    noticed = any((one.kind, one.category) == (INTERRUPTED, "time_limit") for one in errors)
+    return [
+        run_dir
+        for run_dir, record in records.items()
+        if record.status != "completed"
+        and not (noticed and record.error and record.error.kind != INTERRUPTED)
+    ]
 
 
 def _tell_place(place: int) -> None:
@@ -135,8 +121,7 @@ def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:
         return 1
     starts, written = _headway(run_dir)
     stuck = before is not None and starts > before[0] and written == before[1]
-    goes_on = GOES_ON if written or before else LATE
-    kind, text = ("TimeLimit", NO_HEADWAY) if stuck else (INTERRUPTED, goes_on)
+    kind, text = ("TimeLimit", NO_HEADWAY) if stuck else (INTERRUPTED, STOPPED_AT_LIMIT)
     finish_run(run_dir, Failure(kind=kind, message=text, category="time_limit"), restate=True)
     return 1 if stuck else STOPPED
 

@@ -3,28 +3,71 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.scheduler import (
-    HELD,
-    RUNNING,
-    EndedJob,
-    Queue,
-    QueuedJob,
-    ended,
-    release,
-)
+from ddl_tools.launch.slurm.scheduler import HELD, RUNNING, EndedJob, Queue, QueuedJob, ended
 from ddl_tools.launch.slurm.script import job_name, may_be_of
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import INTERRUPTED, Entry, State, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure, RunRecord
 
+BEGUN = ("running", "completed", "failed")  # records of runs that their job has come to
+CANCELLED = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
 
-def settled(entries: list[Entry], queue: scheduler.Queue | None) -> list[Entry]:
+
+def numbers(items: Iterable[Entry]) -> list[str]:
+    """Return the jobs of some runs, each once: the runs of a block share one."""
+    return list(dict.fromkeys(item.job_id for item in items if item.job_id))
+
+
+def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
+    """Return the job of a run, if it is in the queue.
+
+    The number alone does not tell: another cluster, or one that was set up anew, may have given it
+    to another job.
+    """
+    job = jobs.get(item.job_id or "") if jobs else None
+    return job if job and may_be_of(job.name, item) else None
+
+
+def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Return the ledger as the queue has it.
+
+    A login node may not see the lock that a compute node holds, so a run that looks interrupted
+    may be at work; one that was interrupted may wait for its next turn; and a job that was
+    cancelled before its start leaves a record that still says submitted.
+    """
+    return [_joined(item, jobs) for item in entries]
+
+
+def _joined(item: Entry, jobs: Queue | None) -> Entry:
+    if item.job_id is None or jobs is None or item.state in ("completed", "damaged"):
+        return item
+    job = queued(item, jobs)
+    if job is None:
+        if item.state != "submitted":
+            return item
+        log = f"logs/slurm-{item.job_id}.log of the run's folder"
+        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
+        return replace(item, state="interrupted", reason=gone)
+    alone = job.name == job_name(item.directory.parent.name, [item.spec])
+    if item.state == "failed" and not alone:
+        return item  # its job is at work on the others of the block
+    state: State = "submitted"
+    shown = f"job {item.job_id} {job.state}"
+    reason = f"{shown} ({job.reason})" if job.reason else shown
+    if job.state in RUNNING:
+        if alone or (item.record is not None and item.record.status == "running"):
+            state = "running"
+        else:
+            reason = f"{shown} (its turn in the block comes later)"
+    return replace(item, state=state, reason=reason, category=None)
+
+
+def settled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
     """Return the ledger as SLURM has it, after settling the records of jobs that are gone.
 
     Only what SLURM says has ended is settled, never what it merely does not know; and never a
@@ -42,9 +85,9 @@ def settled(entries: list[Entry], queue: scheduler.Queue | None) -> list[Entry]:
     return [_renewed(item) if item in lost else item for item in entries]
 
 
-def numbers(items: Iterable[Entry]) -> list[str]:
-    """Return the jobs of some runs, each once: the runs of a block share one."""
-    return list(dict.fromkeys(item.job_id for item in items if item.job_id))
+def _is_lost(item: Entry) -> bool:
+    """Say whether a run has a job that is gone, and a record that does not say why it ended."""
+    return item.state == "interrupted" and item.job_id is not None and item.category is None
 
 
 def _renewed(item: Entry) -> Entry:
@@ -53,40 +96,36 @@ def _renewed(item: Entry) -> Entry:
     return item if found.state == "submitted" or _is_lost(found) else found
 
 
-def _is_lost(item: Entry) -> bool:
-    """Say whether a run has a job that is gone, and a record that does not say why it ended."""
-    return item.state == "interrupted" and item.job_id is not None and item.category is None
-
-
 def _settle(item: Entry, job: EndedJob, begun: bool) -> None:
+    """Let the record say why a run ended, or did not begin, in a job that had `begun` or not."""
+
     def cause(record: RunRecord) -> Failure | None:
         if record.status not in ("submitted", "running"):
             return None
-        return _cause(record, job, RunFiles(item.directory).logs, begun)
+        at_work = record.status == "running"
+        code = f" (exit code {job.exit_code})" if job.exit_code else ""
+        text = f"job {item.job_id} ended as {job.state}{code}"
+        if not at_work:
+            text += " before the run began"
+            if job.state == "CANCELLED":
+                text += ", by hand or because the job that it waited for failed"
+        text += tail(RunFiles(item.directory).logs / f"slurm-{item.job_id}.log")
+        kind = "Killed" if at_work else "NotStarted"
+        category = classify(kind, text, exit_code=job.exit_code, state=job.state)
+        if begun and not at_work and category not in INTERRUPTIONS:
+            category = "cancelled"  # of its block only another run went wrong
+        kind = INTERRUPTED if category in INTERRUPTIONS else kind
+        return Failure(kind=kind, message=text, category=category)
 
     finish_idle_run(item.directory, item.job_id, cause)
 
 
-def _cause(record: RunRecord, job: EndedJob, logs: Path, begun: bool) -> Failure:
-    """Return why a run ended, or did not begin, in a job that had `begun` with a run or not."""
-    began = record.status == "running"
-    when = "" if began else " before the run began"
-    code = f" (exit code {job.exit_code})" if job.exit_code else ""
-    text = f"job {record.job_id} ended as {job.state}{code}{when}"
-    if job.state == "CANCELLED" and not began:
-        text += ", by hand or because the job that it waited for failed"
-    text += tail(logs / f"slurm-{record.job_id}.log")
-    kind = "Killed" if began else "NotStarted"
-    category = classify(kind, text, exit_code=job.exit_code, state=job.state)
-    if not began and begun and category not in INTERRUPTIONS:
-        category = "cancelled"  # of its block only another run went wrong
-    if category in INTERRUPTIONS:
-        kind = INTERRUPTED
-    return Failure(kind=kind, message=text, category=category)
-
-
-BEGUN = ("running", "completed", "failed")  # records of runs that their job has come to
-CAUSE = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
+def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+    """Let the runs start whose job SLURM holds since its start failed; return them."""
+    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
+    for job_id in numbers(held):
+        scheduler.call("scontrol", "release", job_id)
+    return held
 
 
 def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
@@ -101,20 +140,18 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
     LaunchError
         If SLURM is not there or does not answer.
     """
-    known = {item.spec.run_id for item in entries}
-    if unknown := sorted(set(run_ids) - known):
+    if unknown := sorted(set(run_ids) - {item.spec.run_id for item in entries}):
         raise SpecError(
             f"the study has no run {', '.join(unknown)}; `ddl study status` shows its runs"
         )
     queue = scheduler.queue()
     if queue is None:
         raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
-    alive = [item for item in entries if queued(item, queue)]
-    alive = [item for item in joined(alive, queue) if item.state in ("submitted", "running")]
+    alive = joined([item for item in entries if queued(item, queue)], queue)
+    alive = [item for item in alive if item.state in ("submitted", "running")]
     chosen = [item for item in alive if not run_ids or item.spec.run_id in run_ids]
     jobs = numbers(chosen)
-    also = [item for item in alive if item.job_id in jobs and item not in chosen]
-    if also:
+    if also := [item for item in alive if item.job_id in jobs and item not in chosen]:
         raise SpecError(
             f"a job executes a block of runs, and its end ends all of them; that of "
             f"{' and '.join(item.spec.run_id for item in chosen)} also has "
@@ -129,79 +166,14 @@ def cancel(items: list[Entry]) -> None:
 
     A run at work is told to stop and writes its own record; that of a run which waits is written
     here.
-
-    Raises
-    ------
-    LaunchError
-        If SLURM refuses.
-    RecordError
-        If a record cannot be written.
     """
-    if not items:
-        return
-    scheduler.cancel(*numbers(items))
+
+    def cause(record: RunRecord) -> Failure | None:
+        again = record.error is not None and record.error.kind == INTERRUPTED  # for its next turn
+        return CANCELLED if record.status == "submitted" or again else None
+
+    if items:
+        scheduler.call("scancel", *numbers(items))
     for item in items:
         with suppress(LaunchError):  # it has just begun, and will say by itself that it was stopped
-            finish_idle_run(item.directory, item.job_id, _cancelled)
-
-
-def _cancelled(record: RunRecord) -> Failure | None:
-    """Return the reason, unless a run is at work or ended for another one."""
-    again = record.error is not None and record.error.kind == INTERRUPTED  # for its next turn
-    return CAUSE if record.status == "submitted" or again else None
-
-
-def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Let the runs start whose job SLURM holds since its start failed; return them.
-
-    Raises
-    ------
-    LaunchError
-        If that was refused.
-    """
-    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
-    for job_id in numbers(held):
-        release(job_id)
-    return held
-
-
-def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Return the ledger as the queue has it.
-
-    A login node may not see the lock that a compute node holds, so a run that looks interrupted
-    may be at work; one that was interrupted may wait for its next turn; and a job that was
-    cancelled before its start leaves a record that still says submitted.
-    """
-    return [_joined(item, jobs) for item in entries]
-
-
-def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
-    """Return the job of a run, if it is in the queue.
-
-    The number alone does not tell: another cluster, or one that was set up anew, may have given it
-    to another job.
-    """
-    job = jobs.get(item.job_id or "") if jobs else None
-    return job if job and may_be_of(job.name, item) else None
-
-
-def _joined(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state in ("completed", "damaged"):
-        return item
-    if job := queued(item, jobs):
-        alone = job.name == job_name(item.directory.parent.name, [item.spec])
-        if item.state == "failed" and not alone:
-            return item  # its job is at work on the others of the block
-        begun = job.state in RUNNING
-        turn = alone or (item.record is not None and item.record.status == "running")
-        shown = f"job {item.job_id} {job.state}"
-        reason = f"{shown} ({job.reason})" if job.reason else shown
-        if begun and not turn:
-            reason = f"{shown} (its turn in the block comes later)"
-        state: State = "running" if begun and turn else "submitted"
-        return replace(item, state=state, reason=reason, category=None)
-    if item.state == "submitted":
-        log = f"logs/slurm-{item.job_id}.log of the run's folder"
-        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
-        return replace(item, state="interrupted", reason=gone)
-    return item
+            finish_idle_run(item.directory, item.job_id, cause)

@@ -16,16 +16,9 @@ OURS = "%A|%j|%T|%r"  # job, its name, state, reason for waiting
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 FIELDS = "JobIDRaw,JobName,State,ExitCode"
-FINAL = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
+FINAL = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"}
+    | {"NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 )
 
 # Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
@@ -48,11 +41,6 @@ def submit(script: Path, after: Sequence[str] = ()) -> str:
     """Submit a job; return its number.
 
     It waits for the jobs `after` to end well, and is cancelled if one does not.
-
-    Raises
-    ------
-    LaunchError
-        With what `sbatch` said, if it refused or did not answer.
     """
     wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes") if after else ()
     said = call("sbatch", "--parsable", *wait, str(script))
@@ -61,36 +49,8 @@ def submit(script: Path, after: Sequence[str] = ()) -> str:
     return found[1]
 
 
-def release(job_id: str) -> None:
-    """Let a job start that SLURM holds, see `HELD`.
-
-    Raises
-    ------
-    LaunchError
-        If that was refused.
-    """
-    call("scontrol", "release", job_id)
-
-
-def cancel(*job_ids: str) -> None:
-    """Cancel jobs; one that has ended or is not known any more is passed over.
-
-    Raises
-    ------
-    LaunchError
-        If that was refused.
-    """
-    call("scancel", *job_ids)
-
-
 def queue() -> Queue | None:
-    """Return this user's waiting and running jobs; None on a machine without SLURM.
-
-    Raises
-    ------
-    LaunchError
-        If SLURM is there and does not answer.
-    """
+    """Return this user's waiting and running jobs; None on a machine without SLURM."""
     if shutil.which("squeue") is None:
         return None
     found: Queue = {}
@@ -101,13 +61,7 @@ def queue() -> Queue | None:
 
 
 def call(program: str, *arguments: str) -> str:
-    """Return what a program of SLURM says.
-
-    Raises
-    ------
-    LaunchError
-        With its message, if it is not there, fails or does not answer.
-    """
+    """Return what a program of SLURM says."""
     try:
         return subprocess.run(
             [program, *arguments],

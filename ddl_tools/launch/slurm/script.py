@@ -53,13 +53,7 @@ class Options:
         return seconds(self.time) if self.time else runs * seconds(site.time)
 
     def check(self, site: Site) -> None:
-        """Check the options against a site.
-
-        Raises
-        ------
-        SpecError
-            If a needed account is missing, or a value is not what `sbatch` takes.
-        """
+        """Check the options against a site."""
         if site.account_needed and not self.account:
             raise SpecError("this site bills jobs to a project; name it with --account PROJECT")
         for option, value in (("account", self.account), ("partition", self.partition)):
@@ -74,13 +68,7 @@ class Options:
             )
 
     def check_length(self, site: Site, name: str, runs: int) -> None:
-        """Check that a job of so many runs may last as long as it asks for.
-
-        Raises
-        ------
-        SpecError
-            If that is more than the site's partition grants.
-        """
+        """Check that a job of so many runs may last as long as it asks for."""
         limit_s = self.limit_s(site, runs)
         if self.partition not in (None, site.partition) or site.time_max is None:
             return  # not known of another partition: sbatch has the word
@@ -103,20 +91,13 @@ class Place:
     python: str
 
     def check(self) -> None:
-        """Check that the paths can stand in a script.
-
-        Raises
-        ------
-        SpecError
-            If one has a line break or another control character.
-        """
-        for what, path in (("project", self.project), ("Python", self.python),
-                           *(("folder of the run", one) for one in self.run_dirs)):  # fmt: skip
+        """Check that the paths can stand in a script."""
+        for path in (self.project, self.python, *self.run_dirs):
             if found := CONTROL.search(str(path)):
                 raise SpecError(
-                    f"the {what} is at {str(path)!r}: a job's script cannot name a path with "
-                    f"{found[0]!r} in it; rename that folder, or choose another place (of results: "
-                    "--results DIR or DDL_RESULTS)"
+                    f"{str(path)!r}: a job's script cannot name a path with {found[0]!r} in it; "
+                    "rename that folder, or choose another place (of results: --results DIR or "
+                    "DDL_RESULTS)"
                 )
 
 
@@ -207,22 +188,23 @@ def _directives(
 
 
 def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:
-    if not site.wants_gpus(spec):
-        return {}
     number = spec.gpus_per_node
-    requests: dict[str, dict[str, str | int]] = {
-        "gres": {"gres": f"gpu:{number}"},
-        "gres_typed": {"gres": f"gpu:{site.gpu_type}:{number}"},
-        "gpus_per_node": {"gpus-per-node": number},
-        "gpus_per_task": {},  # the whole node is granted; the step divides it
-    }
-    return requests[site.gpu_request]
+    if not site.wants_gpus(spec) or site.gpu_request == "gpus_per_task":
+        return {}  # gpus_per_task: the whole node is granted; the step divides it
+    if site.gpu_request == "gpus_per_node":
+        return {"gpus-per-node": number}
+    return {"gres": f"gpu:{site.gpu_type}:{number}" if site.gpu_type else f"gpu:{number}"}
 
 
 def _variables(site: Site, project: Path) -> dict[str, str]:
     """Return what the job exports: what the site says may be more, and has the last word."""
     caches = site.caches
-    found = {
+    interfaces = {
+        "NCCL_SOCKET_IFNAME": site.nccl_interface,
+        "GLOO_SOCKET_IFNAME": site.gloo_interface,
+        "HOROVOD_GLOO_IFACE": site.gloo_interface,
+    }
+    return {
         "USER": USER,
         "PYTHONPATH": f"{_in_quotes(project)}${{PYTHONPATH:+:$PYTHONPATH}}",
         CACHES: caches,
@@ -232,17 +214,10 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
         "TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions",
         "TRITON_CACHE_DIR": f"{caches}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{caches}/torchinductor",
+        **{name: value for name, value in interfaces.items() if value},
+        **({"HOROVOD_CONTROLLER": "mpi"} if site.horovod_controller == "mpi" else {}),
+        **site.environment,
     }
-    if site.nccl_interface:
-        found["NCCL_SOCKET_IFNAME"] = site.nccl_interface
-    if site.gloo_interface:
-        found |= {
-            "GLOO_SOCKET_IFNAME": site.gloo_interface,
-            "HOROVOD_GLOO_IFACE": site.gloo_interface,
-        }
-    if site.horovod_controller == "mpi":
-        found["HOROVOD_CONTROLLER"] = "mpi"
-    return {**found, **site.environment}
 
 
 def _in_quotes(path: Path) -> str:

@@ -73,15 +73,16 @@ class Site(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        request = f"gpu_request = {self.gpu_request!r}"
         if (self.gpu_request == "none") != (self.gpus_per_node == 0):
             raise ValueError(
-                f"gpu_request = {self.gpu_request!r} with gpus_per_node = {self.gpus_per_node}: "
-                "'none' belongs to 0, and to nothing else"
+                f"{request} with gpus_per_node = {self.gpus_per_node}: 'none' belongs to 0, and to "
+                "nothing else"
             )
         if (self.gpu_request == "gres_typed") != (self.gpu_type is not None):
             raise ValueError(
-                f"gpu_type = {self.gpu_type!r} with gpu_request = {self.gpu_request!r}: "
-                "a type is given for 'gres_typed', and for nothing else"
+                f"gpu_type = {self.gpu_type!r} with {request}: a type is given for 'gres_typed', "
+                "and for nothing else"
             )
         if "HOROVOD_CONTROLLER" in self.environment:
             raise ValueError(
@@ -92,46 +93,35 @@ class Site(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> "Site":
-        """Read a site from its TOML file.
-
-        Raises
-        ------
-        SpecError
-            If the file is missing or no TOML; or naming each wrong field, its value and what is
-            allowed.
-        """
+        """Read a site from its TOML file; a `SpecError` names each wrong field."""
         with reading(path, cls):
             return cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
 
     def check(self, spec: RunSpec) -> None:
-        """Check that a run fits this machine.
-
-        Raises
-        ------
-        SpecError
-            If it asks for GPUs that a node does not have, for DALI where it cannot run, or for
-            Horovod over Gloo on too many nodes.
-        """
+        """Check that a run fits this machine."""
+        gloo = spec.strategy == "horovod" and self.horovod_controller == "gloo"
+        problem = ""
         if spec.device == "cuda" and self.gpus_per_node == 0:
-            raise SpecError(f"{spec.run_id}: device = 'cuda', but this site has no GPUs; use 'cpu'")
-        if self.wants_gpus(spec) and spec.gpus_per_node > self.gpus_per_node:
-            raise SpecError(
-                f"{spec.run_id}: gpus_per_node = {spec.gpus_per_node}, but a node of this site has "
+            problem = "device = 'cuda', but this site has no GPUs; use 'cpu'"
+        elif self.wants_gpus(spec) and spec.gpus_per_node > self.gpus_per_node:
+            problem = (
+                f"gpus_per_node = {spec.gpus_per_node}, but a node of this site has "
                 f"{self.gpus_per_node}; use at most {self.gpus_per_node}"
             )
-        if spec.loader.startswith("dali") and not self.dali:
-            raise SpecError(
-                f"{spec.run_id}: loader = {spec.loader!r}, but DALI does not run on this site's "
-                "GPUs; use 'native', 'turbo' or 'synthetic'"
+        elif spec.loader.startswith("dali") and not self.dali:
+            problem = (
+                f"loader = {spec.loader!r}, but DALI does not run on this site's GPUs; use "
+                "'native', 'turbo' or 'synthetic'"
             )
-        gloo = self.horovod_controller == "gloo"
-        if spec.strategy == "horovod" and gloo and spec.nodes > MOST_NODES_OVER_GLOO:
-            raise SpecError(
-                f"{spec.run_id}: nodes = {spec.nodes}, but over Gloo, this site's "
-                f"horovod_controller, Horovod runs on up to {MOST_NODES_OVER_GLOO}; set "
-                "horovod_controller = 'mpi' and mpi in the site's file, and build Horovod with "
-                "HOROVOD_WITH_MPI=1 (docs/installing_horovod.md)"
+        elif gloo and spec.nodes > MOST_NODES_OVER_GLOO:
+            problem = (
+                f"nodes = {spec.nodes}, but over Gloo, this site's horovod_controller, Horovod "
+                f"runs on up to {MOST_NODES_OVER_GLOO}; set horovod_controller = 'mpi' and mpi in "
+                "the site's file, and build Horovod with HOROVOD_WITH_MPI=1 "
+                "(docs/installing_horovod.md)"
             )
+        if problem:
+            raise SpecError(f"{spec.run_id}: {problem}")
 
     def wants_gpus(self, spec: RunSpec) -> bool:
         """Say whether the ranks of a run compute on GPUs here."""
@@ -169,13 +159,7 @@ def _file_of(one: PlugIn) -> Path:
 
 
 def find_site(name: str) -> Site:
-    """Load a site by its name, or by the path of a .toml file.
-
-    Raises
-    ------
-    SpecError
-        If there is no such site, or its file is wrong.
-    """
+    """Load a site by its name, or by the path of a .toml file."""
     if Path(name).suffix == ".toml":
         return Site.load(Path(name))
     if name in (own := _own()):
@@ -189,13 +173,7 @@ def find_site(name: str) -> Site:
 
 
 def seconds(time: str) -> int:
-    """Return the seconds of ``HH:MM:SS``.
-
-    Raises
-    ------
-    SpecError
-        If `time` is not written like that, or is nothing.
-    """
+    """Return the seconds of ``HH:MM:SS``."""
     if not (parts := TIME.fullmatch(time)):
         raise SpecError(f"time = {time!r} is not HH:MM:SS, e.g. 01:30:00")
     hours, minutes, rest = map(int, parts.groups())

@@ -17,17 +17,10 @@ from ddl_core.files import cannot_write
 from ddl_tools.labels import REPEATS, labels
 from ddl_tools.launch import preflight
 from ddl_tools.launch.plan import check_data, pending, write_plans
-from ddl_tools.launch.slurm import reconcile, scheduler
-from ddl_tools.launch.slurm.reconcile import queued, settled
+from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm.reconcile import queued, release_held, settled
 from ddl_tools.launch.slurm.scheduler import Queue
-from ddl_tools.launch.slurm.script import (
-    Options,
-    Place,
-    block_name,
-    job_name,
-    render,
-    requeues,
-)
+from ddl_tools.launch.slurm.script import Options, Place, block_name, job_name, render, requeues
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.ledger import Entry, exclusive, ledger
@@ -66,17 +59,6 @@ class Submissions:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """What one arm of a study may cost at most."""
-
-    name: str
-    runs: int
-    complete: int
-    jobs: int
-    node_hours: float
-
-
-@dataclass(frozen=True)
 class Choice:
     """Which of a study's runs are submitted, and in which order."""
 
@@ -86,21 +68,12 @@ class Choice:
 
 
 def prepare(
-    entries: list[Entry],
-    site: Site,
-    options: Options,
-    queue: scheduler.Queue | None,
-    choice: Choice,
+    entries: list[Entry], site: Site, options: Options, queue: Queue | None, choice: Choice
 ) -> Submissions:
     """Return the jobs of what a study still has to run; write nothing.
 
     What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
     unless that is chosen and its block has ended.
-
-    Raises
-    ------
-    SpecError
-        If an option or a run does not fit the site.
     """
     options.check(site)
     todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
@@ -148,43 +121,25 @@ def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
     return specs[0].machines * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
 
 
-def arms(entries: list[Entry], jobs: list[Submission]) -> list[Arm]:
-    """Return the cost of each arm, in order of appearance; arms differ in more than their size.
-
-    The runs of a block have equal shares in what it costs, and it counts as a job of each arm.
-    """
-    told = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
-    own: dict[str, list[Entry]] = {}
-    for item, label in zip(entries, told, strict=True):
-        own.setdefault(label or arm(item.spec), []).append(item)
-    shares: dict[Path, tuple[Submission, float]] = {
-        item.directory: (job, 1 / len(job.entries)) for job in jobs for item in job.entries
-    }
-    found = []
-    for name, runs in own.items():
-        complete = sum(item.state == "completed" for item in runs)
-        paid = [shares[item.directory] for item in runs if item.directory in shares]
-        hours = sum(job.node_hours * share for job, share in paid)
-        found.append(Arm(name, len(runs), complete, len({id(job) for job, _ in paid}), hours))
-    return found
-
-
 def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
-    """Return a table of runs, complete ones, jobs and node-hours, per arm and in total."""
-    rows = arms(entries, jobs)
-    total = Arm(
-        "total",
-        sum(row.runs for row in rows),
-        sum(row.complete for row in rows),
-        len(jobs),
-        sum(row.node_hours for row in rows),
-    )
-    width = max(len(row.name) for row in [*rows, total])
+    """Return a table of runs, complete ones, jobs and node-hours at most, per arm and in total.
+
+    Arms differ in more than their size. The runs of a block have equal shares in what it costs, and
+    it counts as a job of each arm.
+    """
+    names = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
+    arms: dict[str, list[Entry]] = {}
+    for item, name in zip(entries, names, strict=True):
+        arms.setdefault(name or arm(item.spec), []).append(item)
+    width = max(map(len, (*arms, "total")))
     lines = [f"{'arm':<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most"]
-    lines += [
-        f"{row.name:<{width}}  {row.runs:>6}{row.complete:>10}{row.jobs:>6}{row.node_hours:>20.1f}"
-        for row in [*rows, total]
-    ]
+    for name, runs in (*arms.items(), ("total", entries)):
+        complete = sum(item.state == "completed" for item in runs)
+        own = {item.directory for item in runs}
+        shares = [(job, sum(item.directory in own for item in job.entries)) for job in jobs]
+        number = sum(share > 0 for _, share in shares)
+        hours = sum(job.node_hours * share / len(job.entries) for job, share in shares)
+        lines.append(f"{name:<{width}}  {len(runs):>6}{complete:>10}{number:>6}{hours:>20.1f}")
     return "\n".join(lines)
 
 
@@ -216,7 +171,7 @@ def submit(
         found = ledger(study, tree)
         queue = scheduler.queue()  # if it cannot be asked, nothing is submitted: it might be twice
         entries = settled(found, queue)
-        for item in reconcile.release_held(entries, queue):
+        for item in release_held(entries, queue):
             yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
         show(plan)
@@ -235,19 +190,8 @@ def submit(
 def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> str:
     """Submit a job of planned runs, to start once the jobs `after` have ended well.
 
-    Returns
-    -------
-    str
-        Its number, which the records of its runs then name.
-
-    Raises
-    ------
-    LaunchError
-        If SLURM refuses; no record says then that the runs were submitted.
-    RecordError
-        If a file cannot be written.
-    KeyboardInterrupt
-        If this process was interrupted; the job is submitted, and the records name it.
+    Return its number, which the records of its runs then name. If SLURM refuses, no record says
+    that the runs were submitted. Ctrl-C waits until the records name the job.
     """
     first, *others = (RunFiles(item.directory) for item in entries)
     for files in (first, *others):

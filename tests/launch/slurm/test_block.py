@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_tools.cli import main
-from ddl_tools.launch.slurm import submit
 from ddl_tools.launch.slurm.reconcile import joined, settled
 from ddl_tools.launch.slurm.scheduler import Queue, QueuedJob
-from ddl_tools.launch.slurm.script import Options, job_name
+from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, ledger, plan
@@ -154,15 +153,6 @@ def test_a_dry_run_shows_the_order_and_writes_nothing(tmp_path: Path, sbatch: Pa
     assert not sbatch.exists()
 
 
-def test_the_time_that_is_asked_for_is_the_blocks(tmp_path: Path) -> None:
-    _, study = arms_of(tmp_path, nodes=2)
-    specs, asked = study.expand(), Options(time="02:00:00")
-    assert submit.node_hours(specs, GENERIC, asked) == pytest.approx(4)
-    assert submit.node_hours(specs, GENERIC, Options()) == pytest.approx(6)
-    # A block may start again without checkpoints, as what it has completed stays.
-    assert submit.node_hours(specs, find_site("localtest"), asked) == pytest.approx(8)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -216,17 +206,6 @@ def test_what_failed_waits_for_the_end_of_its_block(
     assert not sbatch.exists()
 
 
-def test_small_first_lets_a_block_wait_for_the_small_one(tmp_path: Path, sbatch: Path) -> None:
-    path, study = arms_of(tmp_path, nodes=[4, 1])
-    done = by_block(path, "--small-first")
-    assert done.exit_code == 0, done.output
-    small, large = sbatch.read_text().splitlines()
-    assert "-1x1-" in small.split("/")[-2]
-    assert "--dependency=afterok:1 " in large
-    assert "small-4x1-r0 waits for " in done.output
-    assert {item.job_id for item in ledger(study, results())} == {"1", "2"}
-
-
 def test_small_first_may_wait_for_several_jobs(
     tmp_path: Path, sbatch: Path, stand_ins: StandIns
 ) -> None:
@@ -241,17 +220,6 @@ def test_small_first_may_wait_for_several_jobs(
     (call,) = sbatch.read_text().splitlines()
     (jobs,) = re.findall(r"afterok:([\d:]+) ", call)
     assert sorted(jobs.split(":")) == ["17", "18", "19"]
-
-
-def test_a_refused_block_leaves_its_runs_planned(tmp_path: Path, stand_ins: StandIns) -> None:
-    path, study = arms_of(tmp_path)
-    stand_ins.add("squeue")
-    stand_ins.add("sbatch", error="Access denied", status=1)
-    refused = by_block(path)
-    assert refused.exit_code == 1
-    assert "Access denied" in refused.output
-    for item in ledger(study, results()):
-        assert (item.state, item.job_id) == ("planned", None)
 
 
 def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) -> None:
@@ -298,16 +266,6 @@ def test_a_job_that_began_with_no_run_fails_them_all(tmp_path: Path, stand_ins: 
     assert {(item.state, item.category) for item in found} == {("failed", "environment")}
 
 
-def test_another_studys_job_of_that_number_tells_nothing(
-    tmp_path: Path, stand_ins: StandIns
-) -> None:
-    items = in_a_job(tmp_path, running(), WAITS, WAITS)
-    stand_ins.add("sacct", "17|ddl-other-1x1-r0|CANCELLED|0:0\n")
-    stand_ins.add("scontrol")
-    assert {item.state for item in settled(items, {})} == {"interrupted"}
-    assert read_record(items[0].directory).status == "running"
-
-
 def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins: StandIns) -> None:
     path, _ = arms_of(tmp_path)
     items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
@@ -322,14 +280,3 @@ def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins:
     assert both.exit_code == 0, both.output
     assert stand_ins.calls("scancel") == ["17"]
     assert both.output.count("cancelled  ") == 2
-
-
-def test_a_block_whose_start_failed_is_released_once(
-    tmp_path: Path, sbatch: Path, stand_ins: StandIns
-) -> None:
-    path, _ = arms_of(tmp_path)
-    in_a_job(tmp_path, WAITS, WAITS, WAITS)
-    stand_ins.add("squeue", "17|ddl-small-1x1-r0|PENDING|launch failed requeued held\n")
-    done = by_block(path)
-    assert done.exit_code == 0, done.output
-    assert stand_ins.calls("scontrol") == ["release 17"]

@@ -75,15 +75,6 @@ def test_one_run_alone(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> 
     assert "no run nothing; `ddl study status`" in unknown.output
 
 
-def test_nothing_in_the_queue(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
-    path, _ = study
-    stand_ins.add("squeue")
-    done = ddl(path)
-    assert done.exit_code == 0
-    assert "none of these runs has a job" in done.output
-    assert stand_ins.calls("scancel") == []
-
-
 def test_a_machine_without_slurm(
     study: tuple[Path, list[Entry]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

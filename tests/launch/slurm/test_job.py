@@ -95,7 +95,7 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
     assert process.returncode == STOPPED, output
     record = read_record(run_dir)
     item = entry(record.spec, run_dir)
-    assert item.reason == f"Interrupted: {job.GOES_ON}"
+    assert item.reason == f"Interrupted: {job.STOPPED_AT_LIMIT}"
     assert (item.state, item.category, item.job_id) == ("interrupted", "time_limit", JOB)
     assert record.attempts[-1].error == record.error
     assert pending([item]) == [item]
@@ -158,11 +158,6 @@ def test_a_run_does_not_outlive_its_killed_script(slurm: StandIns) -> None:
     assert item.state == "interrupted"
     assert pending([item]) == [item]  # it was stopped: nothing of its own went wrong
     assert processes_of(run_dir) == []
-
-
-def test_a_job_needs_the_folder_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert job.main([]) == 2
-    assert "usage" in capsys.readouterr().err
 
 
 class Runs:
@@ -255,10 +250,6 @@ def test_the_notice_stops_the_block_which_goes_on_with_what_is_left(runs: Runs) 
     assert runs.start() == STOPPED
     limit = ("interrupted", "time_limit")
     assert runs.told() == [("failed", "data"), limit, limit]
-    # It had not all of the job's time, so nothing says that it would never get further.
-    error = read_record(noticed).error
-    assert error is not None
-    assert error.message == job.LATE
     runs.acts = {}
     assert runs.start() == 0
     assert runs.numbers == [1, 2]
@@ -272,12 +263,6 @@ def test_a_run_that_had_all_of_the_time_fails_alone(runs: Runs) -> None:
     runs.acts = {}
     assert runs.start() == 0
     assert runs.numbers == [1, 2]
-
-
-def test_the_notice_during_the_last_run_leaves_nothing_to_others(runs: Runs) -> None:
-    runs.acts[runs.dirs[2]] = "SIGUSR1"
-    assert runs.start() == STOPPED
-    assert runs.told()[:2] == [("completed", None)] * 2
 
 
 def test_a_cancelled_job_leaves_all_its_open_runs_interrupted(runs: Runs) -> None:
@@ -295,13 +280,6 @@ def test_where_slurm_starts_a_job_again_what_failed_is_tried_again(runs: Runs) -
     runs.acts = {}
     assert runs.start() == 0
     assert runs.numbers == [0]
-
-
-def test_a_block_that_is_complete_is_not_run_again(runs: Runs) -> None:
-    for one in runs.dirs:
-        runs.set(one, "completed")
-    assert runs.start() == 0
-    assert runs.begun == []
 
 
 def test_a_record_that_cannot_be_read_is_named(

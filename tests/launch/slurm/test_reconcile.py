@@ -117,15 +117,6 @@ def test_only_a_last_state_counts(stand_ins: StandIns, state: str) -> None:
     assert unchanged(item, {})
 
 
-def test_what_slurm_does_not_know_stays_open(stand_ins: StandIns) -> None:
-    item = left("submitted")
-    stand_ins.add("sacct")
-    assert unchanged(item, {})
-    (after,) = settled([item], {})
-    assert after.state == "interrupted"
-    assert "left the queue without a result" in after.reason
-
-
 def test_another_ones_job_of_that_number_tells_nothing(stand_ins: StandIns) -> None:
     item = left("running")
     stand_ins.add("sacct", "17|other|NODE_FAIL|0:0\n")

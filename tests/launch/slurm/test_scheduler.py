@@ -27,12 +27,6 @@ def test_the_number_of_a_job_is_read(stand_ins: StandIns, answer: str) -> None:
     assert stand_ins.calls("sbatch") == ["--parsable /run/job.sh"]
 
 
-def test_an_answer_without_a_number_is_an_error(stand_ins: StandIns) -> None:
-    stand_ins.add("sbatch", "Submitted\n")
-    with pytest.raises(LaunchError, match="'Submitted', which names no job"):
-        scheduler.submit(Path("/run/job.sh"))
-
-
 def test_a_refusal_is_passed_on(stand_ins: StandIns) -> None:
     stand_ins.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
     with pytest.raises(LaunchError, match=r"sbatch .*: sbatch: error: Invalid account$"):
@@ -82,20 +76,6 @@ def test_the_queue_knows_better(recorded: State, queued: str, state: State) -> N
     assert found.reason == ("why" if state == "completed" else f"job 17 {queued} (Priority)")
 
 
-def test_a_job_that_is_gone_leaves_its_run_to_be_submitted() -> None:
-    (found,) = joined([item("submitted")], {})
-    assert found.state == "interrupted"
-    assert "logs/slurm-17.log" in found.reason
-    assert joined([item("failed")], {}) == [item("failed")]
-
-
 def test_the_number_alone_does_not_make_it_our_job() -> None:
     (found,) = joined([item("submitted")], {"17": QueuedJob("other", "RUNNING", "None")})
     assert found.state == "interrupted"
-
-
-def test_without_a_queue_the_records_count() -> None:
-    assert joined([item("submitted"), item("planned", None)], None) == [
-        item("submitted"),
-        item("planned", None),
-    ]

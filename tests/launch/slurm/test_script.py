@@ -63,10 +63,6 @@ def test_the_script_is_the_stored_one(name: str) -> None:
     assert text == stored.read_text(encoding="utf-8")
 
 
-def test_nothing_is_stored_that_no_case_makes() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == {*CASES, BLOCK}
-
-
 @pytest.mark.parametrize("name", [*CASES, BLOCK])
 def test_bash_can_read_the_script(name: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / f"{name}.sh"], check=True)
@@ -88,12 +84,6 @@ def test_a_value_that_would_add_a_line_is_refused(options: Options) -> None:
 def test_a_time_shorter_than_the_notice_is_refused() -> None:
     with pytest.raises(SpecError, match="told to stop 120 s before its limit"):
         script("generic", ONE_NODE, Options(time="00:02:00"))
-
-
-def test_the_options_override_the_site() -> None:
-    text = script("leonardo", ONE_NODE, Options("a", "other", "00:30:00"))
-    assert "--partition=other\n" in text
-    assert "--time=00:30:00\n" in text
 
 
 def test_ranks_on_the_cpu_ask_for_no_gpu() -> None:

@@ -32,16 +32,6 @@ def test_the_page_names_every_field() -> None:
         assert f"`{name}`" in fields
 
 
-def test_the_machines_are_the_documented_ones() -> None:
-    machines = "juwels_booster jupiter leonardo perlmutter lumi frontier mahti vega"
-    assert set(known_sites()) == {*machines.split(), "generic", "localtest"}
-
-
-def test_an_unknown_site_lists_the_known() -> None:
-    with pytest.raises(SpecError, match=r"unknown site 'mars'; choose one of: frontier, generic, "):
-        find_site("mars")
-
-
 def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     with pytest.raises(SpecError, match="cannot read the site"):
@@ -92,10 +82,6 @@ def test_horovod_over_gloo_is_refused_on_many_nodes() -> None:
     site().check(RunSpec(strategy="ddp", nodes=17, device="cpu"))
     with pytest.raises(SpecError, match=r"nodes = 17, .*up to 16; .*HOROVOD_WITH_MPI=1"):
         site().check(many)
-
-
-def test_the_papers_machine_can_run_the_papers_sizes() -> None:
-    find_site("juwels_booster").check(RunSpec(strategy="horovod", nodes=256, gpus_per_node=4))
 
 
 def test_dali_is_refused_where_it_cannot_run() -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from ddl_tools.cli import main
 from ddl_tools.records.ledger import Entry, plan
-from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.paths import results
 from ddl_tools.records.run import Failure, read_record, write_record
 from ddl_tools.study import Study
 from tests.launch.running import study_file
@@ -78,16 +78,6 @@ def test_nothing_waits_once_a_small_run_is_complete(tmp_path: Path, sbatch: Path
     assert [job for _, job in called(sbatch)] == ["", ""]
 
 
-def test_a_small_run_in_the_queue_is_waited_for(
-    tmp_path: Path, sbatch: Path, stand_ins: StandIns
-) -> None:
-    path, (_, one, _) = runs_of(tmp_path)
-    mark(one, status="submitted", job_id="99")
-    stand_ins.add("squeue", f"99|ddl-{one.spec.run_id}|PENDING|Priority\n")
-    assert submit(path).exit_code == 0
-    assert [job for _, job in called(sbatch)] == ["99", "99"]
-
-
 def test_after_a_failed_small_run_no_larger_one_is_submitted(tmp_path: Path, sbatch: Path) -> None:
     path, (four, one, _) = runs_of(tmp_path)
     mark(one, status="failed", error=Failure.of("DataError", "x"))
@@ -97,12 +87,3 @@ def test_after_a_failed_small_run_no_larger_one_is_submitted(tmp_path: Path, sba
     assert f"not submitted: {four.spec.run_id}: the smallest runs of its arm" in done.output
     assert submit(path, "--retry-failed").exit_code == 0
     assert [job for _, job in called(sbatch)] == ["", "1", "1"]
-
-
-def test_a_dry_run_shows_who_waits(tmp_path: Path, sbatch: Path) -> None:
-    path, (four, one, _) = runs_of(tmp_path)
-    before = RunFiles(four.directory).record.read_bytes()
-    shown = submit(path, "--dry-run")
-    assert f"{four.spec.run_id} waits for {one.spec.run_id}" in shown.output
-    assert called(sbatch) == []
-    assert RunFiles(four.directory).record.read_bytes() == before

@@ -73,11 +73,12 @@ def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) 
     change(plan(study, results())[3], status="completed")
     entries, options = ledger(study, results()), Options(time="02:00:00")
     chosen = submit.prepare(entries, GENERIC, options, None, submit.Choice())
-    first, second = submit.arms(entries, chosen.jobs)
-    assert first == submit.Arm("PyTorch-DDP", 2, 0, 2, 10)
-    assert second == submit.Arm("Horovod", 2, 1, 1, 2)
-    last = submit.show_costs(entries, chosen.jobs).splitlines()[-1].split()
-    assert last == ["total", "4", "1", "3", "12.0"]
+    rows = [line.split() for line in submit.show_costs(entries, chosen.jobs).splitlines()[1:]]
+    assert rows == [
+        ["PyTorch-DDP", "2", "0", "2", "10.0"],
+        ["Horovod", "2", "1", "1", "2.0"],
+        ["total", "4", "1", "3", "12.0"],
+    ]
 
 
 def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(
@@ -100,13 +101,6 @@ def test_a_dry_run_does_without_the_queue(tmp_path: Path, slurm: StandIns) -> No
     assert shown.exit_code == 0, shown.output
     assert "warning: without the state of the jobs: squeue" in shown.output
     assert shown.output.count("#!/bin/bash") == 2
-
-
-def test_a_dry_run_warns_of_missing_data(tmp_path: Path, slurm: StandIns) -> None:
-    path, _ = two_runs(tmp_path, loader="native")
-    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
-    assert shown.exit_code == 0, shown.output
-    assert "warning: nothing could be submitted now: the data folder" in shown.output
 
 
 def test_every_run_becomes_a_job_and_its_record_says_so(tmp_path: Path, slurm: StandIns) -> None:
@@ -140,22 +134,6 @@ def test_what_is_complete_running_or_queued_is_never_submitted(
     assert slurm.calls("sbatch") == []
     assert ddl(*arguments, "--retry-failed").exit_code == 0
     assert slurm.calls("sbatch") == [f"--parsable {RunFiles(failed.directory).script}"]
-
-
-def test_a_second_call_submits_nothing_while_the_jobs_are_queued(
-    tmp_path: Path, slurm: StandIns
-) -> None:
-    path, items = two_runs(tmp_path)
-    arguments = ("study", "submit", path, "--site", "generic")
-    ddl(*arguments)
-    change(items[1], job_id="18")
-    names = [f"ddl-{item.spec.run_id}" for item in items]
-    slurm.add("squeue", f"17|{names[0]}|PENDING|x\n18|{names[1]}|PENDING|x\n")
-    assert ddl(*arguments).exit_code == 0
-    assert len(slurm.calls("sbatch")) == 2
-    slurm.add("squeue")  # both were cancelled
-    assert ddl(*arguments).exit_code == 0
-    assert len(slurm.calls("sbatch")) == 4
 
 
 def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -> None:
@@ -278,15 +256,6 @@ def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> N
     lines = ddl("study", "status", path).output.splitlines()
     assert lines[0].startswith(f"failed      {item.spec.run_id}  [out_of_memory]  OutOfMem")
     assert lines[3] == remedy("out_of_memory")
-
-
-def test_status_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = two_runs(tmp_path)
-    change(plan(Study.load(path), results())[0], status="submitted", job_id="17")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    shown = ddl("study", "status", path)
-    assert shown.exit_code == 0
-    assert "warning" not in shown.output
 
 
 def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm: StandIns) -> None:
