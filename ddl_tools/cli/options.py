@@ -17,6 +17,7 @@ from ddl_tools.labels import named
 from ddl_tools.records.agreement import alarm
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree, results
+from ddl_tools.study import Study
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.scheduler import Queue
@@ -36,12 +37,25 @@ class PathArgument(click.Path):
 
 FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
 
-study_argument = click.argument("name", metavar="STUDY")
+
+def _study(context: click.Context, parameter: click.Parameter, name: str) -> Study:
+    from ddl_tools.launch.plan import find_study
+
+    return find_study(name)
+
+
+def tree_of(root: Path | None) -> Tree:
+    """Return the tree that ``--results`` names, or this machine's."""
+    return Tree(root.resolve()) if root else results()
+
+
+study_argument = click.argument("definition", metavar="STUDY", callback=_study)
 results_option = click.option(
     "--results",
-    "root",
+    "tree",
     type=FOLDER,
     metavar="DIR",
+    callback=lambda context, parameter, root: tree_of(root),
     help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
 )
 data_option = click.option(
@@ -55,6 +69,8 @@ data_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
 )
+account_option = click.option("--account", metavar="PROJECT", help="Project that is billed.")
+partition_option = click.option("--partition", metavar="NAME", help="[default: the site's]")
 
 
 def site_option(text: str, required: bool = False) -> Callable[[Command], Command]:
@@ -69,11 +85,6 @@ def checked_name(context: click.Context, parameter: click.Parameter, value: str)
             f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
         )
     return value
-
-
-def tree_of(root: Path | None) -> Tree:
-    """Return the tree that ``--results`` names, or this machine's."""
-    return Tree(root.resolve()) if root else results()
 
 
 def command_of(spec: RunSpec, directory: Path) -> str:
@@ -132,15 +143,8 @@ def show_entries(entries: list[Entry]) -> str:
 
 
 def warn_of_disagreement(entries: list[Entry]) -> bool:
-    """Say loudly, where nothing else is said, which frameworks hold other weights than they must.
-
-    Returns
-    -------
-    bool
-        Whether there was something to say.
-    """
-    text = alarm(entries)
-    if text:
+    """Say loudly which frameworks hold other weights than they must; return whether any do."""
+    if text := alarm(entries):
         click.secho(text, fg="red", bold=True, err=True)
     return bool(text)
 

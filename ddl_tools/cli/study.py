@@ -20,27 +20,17 @@ from ddl_tools.cli.options import (
     show_entries,
     spec_options,
     study_argument,
-    tree_of,
     warn_of_disagreement,
 )
 from ddl_tools.cli.submit import cancel, submit
 from ddl_tools.emulation import validity
+from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
-from ddl_tools.records.ledger import (
-    Entry,
-    State,
-    counts,
-    entry,
-    ledger,
-    put_aside,
-    read_study,
-    remedies,
-    study_runs,
-)
-from ddl_tools.records.paths import RunFiles, Tree, committed
+from ddl_tools.records.ledger import Entry, counts, entry, ledger, put_aside, remedies
+from ddl_tools.records.paths import RunFiles, Tree, committed, results
 from ddl_tools.records.run import read_epochs
-from ddl_tools.study import ADHOC
+from ddl_tools.study import ADHOC, Study
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.scheduler import Queue
@@ -52,21 +42,12 @@ ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
 
 @click.command()
 @spec_options
-@click.option(
-    "--study",
-    "study_name",
-    default=ADHOC,
-    show_default=True,
-    metavar="NAME",
-    callback=checked_name,
-    help="Folder the run is kept under.",
-)
+@click.option("--study", "study_name", default=ADHOC, show_default=True, metavar="NAME",
+              callback=checked_name, help="Folder the run is kept under.")  # fmt: skip
 @data_option
 @results_option
 @dry_run_option
-def run(
-    study_name: str, data_dir: Path | None, root: Path | None, dry_run: bool, **fields: Any
-) -> None:
+def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fields: Any) -> None:
     """Train once and record how fast it was.
 
     For a first try:  ddl run --model resnet18 --loader synthetic --image-size 32
@@ -76,11 +57,14 @@ def run(
     from ddl_tools.launch import local, plan, preflight
 
     spec = RunSpec.parse(fields)
-    tree = tree_of(root)
     directory = tree.study(study_name) / spec.run_id
-    files = RunFiles(directory)
     preflight.check_run(spec)
-    _check_study(study_name, spec, tree)
+    study = state.read_study(study_name, tree)
+    if study and spec.run_id not in {one.run_id for one in state.study_runs(study, tree)}:
+        raise SpecError(
+            f"study {study_name!r} in {tree.runs} does not plan this run, and no figure would show "
+            "it; choose another name with --study, or add the run to the study's file"
+        )
     if dry_run:
         click.echo(f"{entry(spec, directory).state}: {directory}")
         click.echo(command_of(spec, directory))
@@ -89,23 +73,18 @@ def run(
     plan.check_data([entry(spec, directory)], tree, data_dir)
     plan.plan_run(spec, study_name, tree, data_dir)
     click.echo(spec.run_id)
-    if note := plan.without_throughput([spec]):
-        click.echo(note)
+    _say(plan.without_throughput([spec]))
     record = local.run_one(directory)
     click.echo(f"completed: {metrics.told(read_epochs(directory))}")
-    for warning in validity.warnings([record]):
-        click.echo(warning)
-    click.echo(f"its lab book is {files.notebook}")
+    _say(*validity.warnings([record]))
+    click.echo(f"its lab book is {RunFiles(directory).notebook}")
 
 
-def _check_study(name: str, spec: RunSpec, tree: Tree) -> None:
-    """Refuse to put a run among those of a study that does not plan it: no figure would show it."""
-    study = read_study(name, tree)
-    if study and spec.run_id not in {run.run_id for run in study_runs(study, tree)}:
-        raise SpecError(
-            f"study {name!r} in {tree.runs} does not plan this run; choose another name with "
-            "--study, or add the run to the study's file"
-        )
+def _say(*notes: str | None) -> None:
+    """Print what there is to say."""
+    for note in notes:
+        if note:
+            click.echo(note)
 
 
 @click.group()
@@ -122,57 +101,52 @@ def study() -> None:
 @data_option
 @results_option
 @dry_run_option
-def plan_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: bool) -> None:
     """Write down all runs of a study, without starting any.
 
     The last line says which difference between two arms its repeats, or its windows in turns, will
     resolve, judged by how much earlier records of this machine varied.
     """
     from ddl_tools.analysis.design import resolves
-    from ddl_tools.launch.plan import check_images, find_study, short_windows, without_throughput
-    from ddl_tools.records.ledger import plan
+    from ddl_tools.launch.plan import check_images, short_windows, without_throughput
 
-    asked, tree = find_study(name), tree_of(root)
-    check_images(ledger(asked, tree), tree, data_dir)
-    entries = ledger(asked, tree) if dry_run else plan(asked, tree, data_dir)
+    check_images(ledger(definition, tree), tree, data_dir)
+    if not dry_run:
+        state.plan(definition, tree, data_dir)
+    entries, runs = ledger(definition, tree), definition.expand()
     click.echo(show_entries(entries))
     click.echo(counts(entries))
-    notes = (short_windows(asked.expand()), without_throughput(asked.expand()))
-    for note in (*notes, put_aside(asked.name, tree)):
-        if note:
-            click.echo(note)
-    click.echo(resolves(asked, tree))
+    _say(short_windows(runs), without_throughput(runs), put_aside(definition.name, tree))
+    click.echo(resolves(definition, tree))
 
 
 @study.command("run")
-@study_argument
+@click.argument("name", metavar="STUDY")
 @data_option
 @results_option
 @dry_run_option
-def run_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+def run_command(**options: Any) -> None:
     """Run what a study has not run yet; runs that failed are left alone."""
-    _start(name, data_dir, root, dry_run, retry_failed=False)
+    _start(**options, retry_failed=False)
 
 
 @study.command("resume")
-@study_argument
+@click.argument("name", metavar="STUDY")
 @data_option
 @results_option
 @dry_run_option
-def resume_command(name: str, data_dir: Path | None, root: Path | None, dry_run: bool) -> None:
+def resume_command(**options: Any) -> None:
     """Run what a study has not run yet, and again what failed."""
-    _start(name, data_dir, root, dry_run, retry_failed=True)
+    _start(**options, retry_failed=True)
 
 
 @study.command("status")
 @study_argument
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Show each change until all runs have ended; status 1 if one is incomplete.",
-)
+@click.option("--watch", is_flag=True,
+              help="Show each change until all runs have ended; status 1 if one is incomplete."
+              )  # fmt: skip
 @results_option
-def status_command(name: str, watch: bool, root: Path | None) -> None:
+def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or still to come.
 
     What ended badly has its class of failure in brackets; below is what to do about each class. A
@@ -180,15 +154,13 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
     is damaged is not counted as complete: `ddl study verify` tells more. The last line says whether
     the frameworks hold the same weights.
     """
-    from ddl_tools.launch.plan import find_study
     from ddl_tools.launch.study import live
 
-    asked, tree = find_study(name), tree_of(root)
-    runs, jobs, shown = _Runs(), _JobStates(), ""
+    watcher, shown = _Watcher(), ""
     while True:
-        entries = jobs.join(ledger(asked, tree, runs.entry))
+        entries = watcher.look(definition, tree)
         parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
-        others = put_aside(asked.name, tree)
+        others = put_aside(definition.name, tree)
         text = "\n".join([*parts, *statements(entries), *([others] if others else [])])
         if text != shown:
             if watch:
@@ -203,53 +175,33 @@ def status_command(name: str, watch: bool, root: Path | None) -> None:
         time.sleep(WATCH_EVERY_S)
 
 
-@study.command("verify")
-@study_argument
-@results_option
-def verify_command(name: str, root: Path | None) -> None:
-    """Check that the records of a study are whole: one line on each damage, status 1 if any.
+class _Watcher:
+    """The runs of a study, each read again only once its record has changed.
 
-    The name of each run against its settings, the lines of each against what such a run writes, and
-    that what they say is possible. STUDY may also be one whose file is elsewhere.
+    SLURM is asked seldom, unless a record has changed: it serves all users of a machine.
     """
-    if Path(name).suffix in (".yaml", ".yml"):
-        from ddl_tools.launch.plan import find_study
-
-        name = find_study(name).name
-    runs = verify(tree_of(root), name)
-    for line in (line for run in runs for line in run.told()):
-        click.echo(line)
-    damaged = sum(bool(run.damages) for run in runs)
-    unknown = sum(run.is_unknown for run in runs)
-    text = (
-        f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
-    )
-    click.echo(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
-    sys.exit(damaged > 0)
-
-
-@study.command("compare")
-@study_argument
-@results_option
-def compare_command(name: str, root: Path | None) -> None:
-    """Say how fast each arm is against the study's reference, and how sure that is.
-
-    For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
-    seconds apart, with their 95 % intervals.
-    """
-    from ddl_tools.analysis.pages import compare
-    from ddl_tools.launch.plan import find_study
-
-    click.echo(compare(find_study(name), tree_of(root)))
-
-
-class _Runs:
-    """The runs of a study, each read again only once its record has changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int], Entry]] = {}
+        self._states: list[str] = []
+        self._queue: Queue | None = None
+        self._due = 0.0
 
-    def entry(self, spec: RunSpec, directory: Path) -> Entry:
+    def look(self, definition: Study, tree: Tree) -> list[Entry]:
+        """Return the ledger, joined with what SLURM says of its jobs."""
+        from ddl_tools.launch.slurm import reconcile
+
+        entries = ledger(definition, tree, self._entry)
+        before, self._states = self._states, [item.state for item in entries]
+        if not any(item.job_id for item in entries):
+            return entries
+        if self._states == before and time.monotonic() < self._due:
+            return reconcile.joined(entries, self._queue)
+        self._due = time.monotonic() + ASK_QUEUE_EVERY_S
+        self._queue = ask_queue()
+        return reconcile.settled(entries, self._queue)
+
+    def _entry(self, spec: RunSpec, directory: Path) -> Entry:
         try:
             now = RunFiles(directory).record.stat()
         except OSError:
@@ -263,25 +215,40 @@ class _Runs:
         return found
 
 
-class _JobStates:
-    """What SLURM says of a study's jobs, asked seldom: it serves all users of a machine."""
+@study.command("verify")
+@click.argument("name", metavar="STUDY")
+@results_option
+def verify_command(name: str, tree: Tree) -> None:
+    """Check that the records of a study are whole: one line on each damage, status 1 if any.
 
-    def __init__(self) -> None:
-        self._jobs: Queue | None = None
-        self._due = 0.0
-        self._states: list[State] = []  # of the records; what changes them changes the queue
+    The name of each run against its settings, the lines of each against what such a run writes, and
+    that what they say is possible. STUDY may also be one whose file is elsewhere.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        name = Study.load(Path(name)).name
+    runs = verify(tree, name)
+    _say(*(line for run in runs for line in run.told()))
+    damaged = sum(bool(run.damages) for run in runs)
+    unknown = sum(run.is_unknown for run in runs)
+    text = (
+        f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
+    )
+    click.echo(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
+    sys.exit(damaged > 0)
 
-    def join(self, entries: list[Entry]) -> list[Entry]:
-        from ddl_tools.launch.slurm import reconcile
 
-        states = [item.state for item in entries]
-        known = states == self._states and time.monotonic() < self._due
-        self._states = states
-        if known or not any(item.job_id for item in entries):
-            return reconcile.joined(entries, self._jobs)
-        self._due = time.monotonic() + ASK_QUEUE_EVERY_S
-        self._jobs = ask_queue()
-        return reconcile.settled(entries, self._jobs)
+@study.command("compare")
+@study_argument
+@results_option
+def compare_command(definition: Study, tree: Tree) -> None:
+    """Say how fast each arm is against the study's reference, and how sure that is.
+
+    For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
+    seconds apart, with their 95 % intervals.
+    """
+    from ddl_tools.analysis.pages import compare
+
+    click.echo(compare(definition, tree))
 
 
 study.add_command(submit)
@@ -291,11 +258,11 @@ study.add_command(cancel)
 @study.command("publish")
 @click.argument("name", metavar="NAME", callback=checked_name)
 @results_option
-def publish_command(name: str, root: Path | None) -> None:
+def publish_command(name: str, tree: Tree) -> None:
     """Copy the records of completed runs to data/runs/, to be committed."""
     from ddl_tools.records.publish import publish
 
-    done = publish(name, tree_of(root), committed())
+    done = publish(name, tree, committed())
     for warning in done.warnings:
         click.echo(f"warning: {warning}", err=True)
     for skipped in done.skipped:
@@ -303,51 +270,42 @@ def publish_command(name: str, root: Path | None) -> None:
     click.echo(f"{len(done.new)} published, {len(done.unchanged)} published before")
 
 
-def _start(
-    name: str, data_dir: Path | None, root: Path | None, dry_run: bool, retry_failed: bool
-) -> None:
-    from ddl_tools.launch.plan import find_study, without_throughput
+def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool) -> None:
+    from ddl_tools.launch.plan import find_study, pending, without_throughput
     from ddl_tools.launch.study import run_study, summary
 
-    asked, tree = find_study(name), tree_of(root)
-    options = {"--data": data_dir, "--results": root}
-    same = shlex.join([name, *(f"{part}" for pair in options.items() if pair[1] for part in pair)])
-    if note := without_throughput(asked.expand()):
-        click.echo(note)
+    definition = find_study(name)
+    options = {"--data": data_dir, "--results": None if tree == results() else tree.root}
+    given = [str(part) for pair in options.items() if pair[1] for part in pair]
+    same = shlex.join([name, *given])
+    _say(without_throughput(definition.expand()))
     if dry_run:
-        _show_start(ledger(asked, tree), retry_failed, in_turns=asked.turns is not None)
+        entries = ledger(definition, tree)
+        todo = pending(entries, retry_failed)
+        click.echo(show_entries(entries))
+        click.echo(counts(entries))
+        how = "all alive, their epochs in turns" if definition.turns else "one after the other"
+        click.echo(f"would run {len(todo)}, {how}:")
+        for item in todo:
+            click.echo(f"  {command_of(item.spec, item.directory)}")
         return
     try:
-        entries = checked(run_study(asked, tree, retry_failed=retry_failed, data_dir=data_dir))
+        entries = checked(run_study(definition, tree, retry_failed=retry_failed, data_dir=data_dir))
     except KeyboardInterrupt:
-        click.echo(summary(checked(ledger(asked, tree))), err=True)
+        click.echo(summary(checked(ledger(definition, tree))), err=True)
         again = "resume" if retry_failed else "run"
         click.echo(f"stopped; go on with: ddl study {again} {same}", err=True)
         raise
     click.echo(summary(entries))
-    if others := put_aside(asked.name, tree):
-        click.echo(others)
+    _say(put_aside(definition.name, tree))
     disagree = warn_of_disagreement(entries)
-    open_runs = sum(item.state != "completed" for item in entries)
-    if open_runs:
+    if open_runs := sum(item.state != "completed" for item in entries):
         raise LaunchError(
             f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
-            f"logs/ of the run's folder below {tree.study(asked.name)}; "
+            f"logs/ of the run's folder below {tree.study(definition.name)}; "
             f"try them again with: ddl study resume {same}"
         )
     if disagree:
         raise FairnessError(
             "the weights of some frameworks differ, see above: these runs are not comparable"
         )
-
-
-def _show_start(entries: list[Entry], retry_failed: bool, in_turns: bool) -> None:
-    from ddl_tools.launch.plan import pending
-
-    click.echo(show_entries(entries))
-    click.echo(counts(entries))
-    todo = pending(entries, retry_failed)
-    how = "all alive, their epochs in turns" if in_turns else "one after the other"
-    click.echo(f"would run {len(todo)}, {how}:")
-    for item in todo:
-        click.echo(f"  {command_of(item.spec, item.directory)}")

@@ -7,18 +7,20 @@ import click
 
 from ddl_core.errors import SpecError
 from ddl_tools.cli.options import (
+    account_option,
     ask_queue,
     data_option,
     dry_run_option,
+    partition_option,
     results_option,
     site_option,
     study_argument,
-    tree_of,
     warning,
 )
 from ddl_tools.labels import Names, named
 from ddl_tools.records.ledger import ledger
-from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.study import Study
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.submit import Submissions
@@ -28,44 +30,28 @@ MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 
 @click.command()
 @study_argument
-@site_option(
-    "Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
-    required=True,
-)
-@click.option("--account", metavar="PROJECT", help="Project that is billed.")
-@click.option("--partition", metavar="NAME", help="[default: the site's]")
-@click.option(
-    "--time",
-    metavar="HH:MM:SS",
-    help="Limit of each job. [default: the site's; of a block the sum of its runs']",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["run", "block"]),
-    default="run",
-    show_default=True,
-    help="One job per run; or one for all runs of a repeat that need the same nodes, one after the "
-    "other in random order on the same nodes, so that differences between nodes cancel.",
-)
+@site_option("Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
+             required=True)  # fmt: skip
+@account_option
+@partition_option
+@click.option("--time", metavar="HH:MM:SS",
+              help="Limit of each job. [default: the site's; of a block the sum of its runs']"
+              )  # fmt: skip
+@click.option("--by", type=click.Choice(["run", "block"]), default="run", show_default=True,
+              help="One job per run; or one for all runs of a repeat that need the same nodes, in "
+              "random order one after the other, so differences between nodes cancel.")  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
-@click.option(
-    "--small-first",
-    is_flag=True,
-    help="Let the larger runs of an arm wait until one on its fewest nodes is complete.",
-)
-@click.option(
-    "--most-node-hours",
-    type=click.FloatRange(0),
-    default=MOST_NODE_HOURS,
-    show_default=True,
-    metavar="N",
-    help="Refuse to submit what may cost more.",
-)
+@click.option("--small-first", is_flag=True,
+              help="Let the larger runs of an arm wait until one on its fewest nodes is complete."
+              )  # fmt: skip
+@click.option("--most-node-hours", type=click.FloatRange(0), default=MOST_NODE_HOURS,
+              show_default=True, metavar="N", help="Refuse to submit what may cost more."
+              )  # fmt: skip
 @data_option
 @results_option
 @dry_run_option
 def submit(
-    name: str,
+    definition: Study,
     site_name: str,
     account: str | None,
     partition: str | None,
@@ -75,7 +61,7 @@ def submit(
     small_first: bool,
     most_node_hours: float,
     data_dir: Path | None,
-    root: Path | None,
+    tree: Tree,
     dry_run: bool,
 ) -> None:
     """Submit what a study has not run yet to SLURM, one job per run or per block of runs.
@@ -84,16 +70,15 @@ def submit(
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
     most.
     """
-    from ddl_tools.launch.plan import check_data, find_study
+    from ddl_tools.launch.plan import check_data
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import joined
     from ddl_tools.launch.slurm.script import Options
     from ddl_tools.launch.slurm.site import find_site
 
-    asked, tree, site = find_study(name), tree_of(root), find_site(site_name)
-    options = Options(account, partition, time)
+    site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
-    names = named(asked.expand())
+    names = named(definition.expand())
 
     def show(plan: "Submissions") -> None:
         _show_plan(plan, names)
@@ -106,12 +91,13 @@ def submit(
             )
 
     if not dry_run:
-        submitted = core.submit(asked, tree, site, options, choice, data_dir=data_dir, show=show)
-        for item, job_id in submitted:
+        for item, job_id in core.submit(
+            definition, tree, site, options, choice, data_dir=data_dir, show=show
+        ):
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return
-    entries, queue = ledger(asked, tree), ask_queue()
-    plan = core.prepare(joined(entries, queue), site, options, queue, choice)
+    queue = ask_queue()
+    plan = core.prepare(joined(ledger(definition, tree), queue), site, options, queue, choice)
     for job in plan.jobs:
         click.echo(f"# {RunFiles(job.entries[0].directory).script}")
         click.echo(job.script)
@@ -127,14 +113,13 @@ def _show_plan(plan: "Submissions", names: Names) -> None:
 
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
-        name = job.name.removeprefix("ddl-")
-        if len(job.entries) > 1:
-            click.echo(f"{name}: {len(job.entries)} runs in {clock(job.limit_s)}, in this order:")
-            click.echo("".join(f"  {names[item.spec.run_id]}\n" for item in job.entries), nl=False)
+        name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]
+        if len(runs) > 1:
+            click.echo(f"{name}: {len(runs)} runs in {clock(job.limit_s)}, in this order:")
+            click.echo("\n".join(f"  {run}" for run in runs))
         if job.after:
-            click.echo(
-                f"{name} waits for {', '.join(names[item.spec.run_id] for item in job.after)}"
-            )
+            small = ", ".join(names[one.spec.run_id] for one in job.after)
+            click.echo(f"{name} waits for {small}")
     for item in plan.left_out:
         click.echo(
             f"not submitted: {names[item.spec.run_id]}: the smallest runs of its arm have failed; "
@@ -144,22 +129,19 @@ def _show_plan(plan: "Submissions", names: Names) -> None:
 
 @click.command()
 @study_argument
-@click.option(
-    "--run", "run_ids", multiple=True, metavar="ID", help="Only this run; may be given repeatedly."
-)
+@click.option("--run", "run_ids", multiple=True, metavar="ID",
+              help="Only this run; may be given repeatedly.")  # fmt: skip
 @results_option
 @dry_run_option
-def cancel(name: str, run_ids: tuple[str, ...], root: Path | None, dry_run: bool) -> None:
+def cancel(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:
     """Cancel the SLURM jobs of a study; its runs can be submitted again and go on.
 
     What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
     was started.
     """
-    from ddl_tools.launch.plan import find_study
     from ddl_tools.launch.slurm import reconcile as core
 
-    asked, tree = find_study(name), tree_of(root)
-    entries = ledger(asked, tree)
+    entries = ledger(definition, tree)
     found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
     if not dry_run:
         core.cancel(found)

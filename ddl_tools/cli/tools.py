@@ -16,13 +16,15 @@ from ddl_core.registry import LOADERS
 from ddl_tools.cli.options import (
     FILE,
     FOLDER,
+    account_option,
     data_option,
     dry_run_option,
+    partition_option,
     results_option,
     site_option,
     tree_of,
 )
-from ddl_tools.records.paths import REPORT, ProbeFiles, committed, results
+from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, results
 from ddl_tools.records.run import UNKNOWN
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ NOT_READY = 1  # exit status
               help="Loader processes of each rank, as in the study.")  # fmt: skip
 @click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
               show_default=True, help="What the data folder holds.")  # fmt: skip
-@click.option("--account", metavar="PROJECT", help="Project that is billed.")
-@click.option("--partition", metavar="NAME", help="[default: the site's]")
+@account_option
+@partition_option
 @click.option("--time", metavar="HH:MM:SS", help="Limit of the probe's job. [default: 00:10:00]")
 @click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0, show_default=True,
               metavar="MINUTES", help="How long to wait for the job.")  # fmt: skip
@@ -63,7 +65,7 @@ def doctor(
     wait_min: float,
     show: Path | None,
     as_json: bool,
-    root: Path | None,
+    tree: Tree,
     **request: Any,
 ) -> None:
     """Say what is installed, what stands in the way of a run, and what to do about it.
@@ -76,13 +78,11 @@ def doctor(
     from ddl_tools.doctor import examination
     from ddl_tools.launch.slurm.script import Options
 
-    of_job = {"account": account, "partition": partition, "time": time}
-    if request["ranks"] is None:
-        of_job["nodes"] = request["nodes"]
+    nodes = request["nodes"] if request["ranks"] is None else None
+    of_job = {"account": account, "partition": partition, "time": time, "nodes": nodes}
     for name, value in of_job.items():
         if value is not None and site_name is None:
             raise click.UsageError(f"--{name} is for a job; name its machine with --site as well")
-    tree = tree_of(root)
     if show:
         report = examination.show(show)
     else:
@@ -129,13 +129,8 @@ def _as_text(report: "Report", ready: str) -> str:
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Draw the records below DIR into DIR/figures. "
               "[default: committed data/ into figures/]")  # fmt: skip
-@click.option(
-    "--study",
-    "studies",
-    multiple=True,
-    metavar="STUDY",
-    help="Draw only this study; may be given several times.",
-)
+@click.option("--study", "studies", multiple=True, metavar="STUDY",
+              help="Draw only this study; may be given several times.")  # fmt: skip
 @click.option("--carbon-intensity", "carbon_g_per_kwh", type=click.FloatRange(min=0), metavar="G",
               help="g CO2e per kWh of electricity here, for the tables. "
               "[default: 458.29, the world in 2025]")  # fmt: skip
@@ -207,7 +202,7 @@ def _kernel_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _checked(user: bool, prefix: Path | None) -> Path | None:
+def _one_place(user: bool, prefix: Path | None) -> Path | None:
     if user and prefix:
         raise click.UsageError("--user and --prefix exclude each other; choose one")
     return prefix
@@ -223,7 +218,7 @@ def install(
     """Install the kernel, in the place of an older one that this command has made."""
     from ddl_tools.launch.kernelspec import Kernel
 
-    new = Kernel(name, site_name, _checked(user, prefix))
+    new = Kernel(name, site_name, _one_place(user, prefix))
     if dry_run:
         description = json.dumps(new.description(), indent=1)
         click.echo(f"# {new.folder}/kernel.json\n{description}\n\n# {new.folder}/kernel.sh")
@@ -238,7 +233,7 @@ def uninstall(name: str, user: bool, prefix: Path | None) -> None:
     """Remove a kernel that `ddl kernel install` has made."""
     from ddl_tools.launch.kernelspec import Kernel
 
-    click.echo(f"removed {Kernel(name, prefix=_checked(user, prefix)).uninstall()}")
+    click.echo(f"removed {Kernel(name, prefix=_one_place(user, prefix)).uninstall()}")
 
 
 @click.group()

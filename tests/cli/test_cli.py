@@ -12,7 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.registry import STRATEGIES
 from ddl_tools.cli import main, study
 from ddl_tools.launch import study as running
-from ddl_tools.records.ledger import exclusive, ledger
+from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.study import Study
@@ -91,12 +91,6 @@ def test_bad_input_ends_with_1_and_one_message(
     assert not results().runs.exists()
 
 
-def test_a_wrong_study_file_is_explained(tmp_path: Path) -> None:
-    result = ddl("study", "plan", study_file(tmp_path, strategy="magic"))
-    assert result.exit_code == 1
-    assert "unknown strategy 'magic'; choose one of: ddp, " in result.stderr
-
-
 def test_results_below_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = study_file(tmp_path)
@@ -138,23 +132,6 @@ def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
     ddl("study", "plan", study_file(tmp_path), "--results", tmp_path / "there")
     assert len(Tree(tmp_path / "there").run_folders("small")) == 1
     assert not results().root.exists()
-
-
-def test_watching_ends_when_all_runs_have_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = study_file(tmp_path)
-    ddl("study", "plan", path)
-    (item,) = ledger(Study.load(path), results())
-
-    def complete(seconds: float) -> None:
-        finish(item.directory)
-
-    monkeypatch.setattr(study.time, "sleep", complete)
-    result = ddl("study", "status", path, "--watch")
-    assert result.exit_code == 0
-    assert "1 runs: 1 planned" in result.output
-    assert "1 runs: 1 completed" in result.output
 
 
 def test_watching_reads_a_run_again_only_once_it_has_changed(
@@ -234,16 +211,6 @@ def test_frameworks_that_disagree_are_told_loudly(
     assert "horovod    bbbbbbbb" in result.stderr
 
 
-def test_a_study_at_work_elsewhere_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
-    with exclusive(results().study("small") / ".lock", "test"):
-        result = ddl("study", "run", study_file(tmp_path))
-    assert result.exit_code == 1
-    assert "study 'small' is being run by another process" in result.stderr
-
-
 def test_publishing_goes_to_the_committed_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,17 +225,6 @@ def test_publishing_goes_to_the_committed_tree(
     assert "uncommitted changes" in result.stderr
     assert f"not published: {second.spec.run_id} (planned)" in result.stderr
     assert (tmp_path / "data" / "runs" / "small" / first.spec.run_id / "run.json").exists()
-
-
-def test_verifying_a_damaged_folder_fails(tmp_path: Path) -> None:
-    for part in ("train", "val"):
-        (tmp_path / part / "a").mkdir(parents=True)
-        (tmp_path / part / "a" / "1.jpg").write_bytes(b"not a picture")
-    result = ddl("data", "verify", tmp_path, "--processes", 1)
-    assert result.exit_code == 1
-    assert "1.jpg" in result.stdout
-    assert "is not fit for a measurement" in result.stderr
-    assert ddl("data", "verify", tmp_path, "--processes", 0).exit_code == 2
 
 
 def test_converting_there_and_back(tmp_path: Path) -> None:
@@ -296,13 +252,6 @@ def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
     assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
     assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output
     assert list((tmp_path / "figures").iterdir()) == [tmp_path / "figures" / "paper"]
-
-
-def test_results_that_are_not_there_are_not_made(tmp_path: Path) -> None:
-    result = ddl("figures", "--results", tmp_path / "nowhere")
-    assert result.exit_code == 1
-    assert f"there is no folder of results {tmp_path / 'nowhere'}" in result.stderr
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> None:
