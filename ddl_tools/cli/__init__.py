@@ -38,7 +38,7 @@ class Application(click.Group):
             click.echo("stopped", err=True)
             sys.exit(STOPPED)
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "ddl_core":
+            if (error.name or "").split(".")[0] in ("ddl_core", "ddl_tools"):
                 raise
             raise click.ClickException(
                 f"this needs the package {error.name!r}, which is not installed; run `make env`"
@@ -65,7 +65,10 @@ def _check_seconds(variable: str) -> None:
         raise SpecError(f"{variable} = {text!r}: a positive number of seconds is meant, as 300")
 
 
-@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Application,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(__version__, prog_name="ddl")
 def main() -> None:
     """Measure data-parallel training fairly: strategies, loaders, models, numbers of GPUs.

@@ -14,13 +14,13 @@ _ABOVE_0 = click.FloatRange(min=0, min_open=True)
 @click.command()
 @click.option("--site", "site_name", metavar="SITE",
               help="Machine: a name from slurm/, or a path. [default: this one]")  # fmt: skip
-@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50", show_default=True,
+@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50",
               help="Network.")  # fmt: skip
-@click.option("--dataset", metavar="NAME", default="imagenet", show_default=True,
+@click.option("--dataset", metavar="NAME", default="imagenet",
               help="Data set, as records name it.")  # fmt: skip
 @click.option("--images", type=click.IntRange(1), metavar="N",
               help="Training images of an epoch. [default: ImageNet's]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(1), default=90, show_default=True, metavar="N",
+@click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
               help="Of the whole training.")  # fmt: skip
 @click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Limit: time of training.")
 @click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Limit: nodes times hours.")

@@ -110,14 +110,12 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     text = field.description or name
     settings: dict[str, Any] = {"help": f"{text[0].upper()}{text[1:]}."}
     if kind is bool:
-        return click.option(
-            f"{flag}/--no-{flag[2:]}", name, default=field.default, show_default=True, **settings
-        )
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=field.default, **settings)
     if name == "model":  # any network of others may be asked for
         settings["help"] += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
     elif name in REGISTRIES:
         kind = click.Choice(sorted(REGISTRIES[name]))
-    return click.option(flag, name, type=kind, default=field.default, show_default=True, **settings)
+    return click.option(flag, name, type=kind, default=field.default, **settings)
 
 
 def _base_type(annotation: Any) -> Any:

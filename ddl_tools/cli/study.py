@@ -42,7 +42,7 @@ ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
 
 @click.command()
 @spec_options
-@click.option("--study", "study_name", default=ADHOC, show_default=True, metavar="NAME",
+@click.option("--study", "study_name", default=ADHOC, metavar="NAME",
               callback=checked_name, help="Folder the run is kept under.")  # fmt: skip
 @data_option
 @results_option

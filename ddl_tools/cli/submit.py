@@ -37,16 +37,15 @@ MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 @click.option("--time", metavar="HH:MM:SS",
               help="Limit of each job. [default: the site's; of a block the sum of its runs']"
               )  # fmt: skip
-@click.option("--by", type=click.Choice(["run", "block"]), default="run", show_default=True,
+@click.option("--by", type=click.Choice(["run", "block"]), default="run",
               help="One job per run; or one for all runs of a repeat that need the same nodes, in "
               "random order one after the other, so differences between nodes cancel.")  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
 @click.option("--small-first", is_flag=True,
               help="Let the larger runs of an arm wait until one on its fewest nodes is complete."
               )  # fmt: skip
-@click.option("--most-node-hours", type=click.FloatRange(0), default=MOST_NODE_HOURS,
-              show_default=True, metavar="N", help="Refuse to submit what may cost more."
-              )  # fmt: skip
+@click.option("--most-node-hours", type=click.FloatRange(0), default=MOST_NODE_HOURS, metavar="N",
+              help="Refuse to submit what may cost more.")  # fmt: skip
 @data_option
 @results_option
 @dry_run_option

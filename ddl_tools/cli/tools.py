@@ -43,14 +43,14 @@ NOT_READY = 1  # exit status
               "[default: with --site its GPUs of a node, else none]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1), metavar="N",
               help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
-@click.option("--loader-workers", type=click.IntRange(0), default=8, show_default=True,
+@click.option("--loader-workers", type=click.IntRange(0), default=8,
               help="Loader processes of each rank, as in the study.")  # fmt: skip
 @click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
-              show_default=True, help="What the data folder holds.")  # fmt: skip
+              help="What the data folder holds.")  # fmt: skip
 @account_option
 @partition_option
 @click.option("--time", metavar="HH:MM:SS", help="Limit of the probe's job. [default: 00:10:00]")
-@click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0, show_default=True,
+@click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0,
               metavar="MINUTES", help="How long to wait for the job.")  # fmt: skip
 @click.option("--show", type=FOLDER, metavar="DIR", help="Only report on the probe in DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -195,7 +195,7 @@ def _kernel_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Under DIR/share/jupyter, e.g. for a group."),
         click.option("--user", is_flag=True,
                      help="In this user's Jupyter folder. [default without --prefix]"),
-        click.option("--name", default="ddl", show_default=True,
+        click.option("--name", default="ddl",
                      help="Small letters, digits and . _ - only."),
     ):  # fmt: skip
         command = option(command)
@@ -279,12 +279,12 @@ def bench() -> None:
               help="May be given several times. [default: all that run on the CPU]")  # fmt: skip
 @click.option("--data-format", "formats", type=click.Choice(["folder", "tfrecord"]), multiple=True,
               help="May be given several times. [default: folder]")  # fmt: skip
-@click.option("--threads", type=click.IntRange(0, 1024), default=1, show_default=True,
+@click.option("--threads", type=click.IntRange(0, 1024), default=1,
               help="Processes of the loader; DALI: threads.")  # fmt: skip
-@click.option("--image-size", type=int, default=224, show_default=True, help="Side, pixels.")
-@click.option("--local-batch-size", type=int, default=64, show_default=True, help="Images.")
+@click.option("--image-size", type=int, default=224, help="Side, pixels.")
+@click.option("--local-batch-size", type=int, default=64, help="Images.")
 @click.option("--images", type=click.IntRange(1), help="Use only so many. [default: all]")
-@click.option("--epochs", type=click.IntRange(1, 1000), default=3, show_default=True,
+@click.option("--epochs", type=click.IntRange(1, 1000), default=3,
               help="Passes from memory, after one from the disk.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @data_option
