@@ -27,7 +27,7 @@ from benchmarks.turns import stored
 from ddl_core.errors import LaunchError
 from ddl_tools.cli import main as ddl
 from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
-from ddl_tools.launch.slurm import reconcile, scheduler
+from ddl_tools.launch.slurm import reconcile, slurm_cli
 from ddl_tools.processes import stoppable
 from ddl_tools.records.ledger import Entry, ledger
 from ddl_tools.records.paths import RunFiles, Tree
@@ -178,7 +178,7 @@ def play(
     next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
     mend_at = 0.0
     while True:
-        entries = reconcile.joined(ledger(asked, tree), scheduler.queue())
+        entries = reconcile.with_queue(ledger(asked, tree), slurm_cli.queue())
         watch_completed(entries, outcome)
         if all(item.state == "completed" for item in entries):
             faults.mend(cluster)
@@ -193,7 +193,7 @@ def play(
             faults.mend(cluster)
             mend_at = 0.0
         if any(
-            item.state not in ("completed", "running", "submitted") or scheduler.HELD in item.reason
+            item.state not in ("completed", "running", "submitted") or slurm_cli.HELD in item.reason
             for item in entries
         ):
             _submit(path, tree)

@@ -20,7 +20,7 @@ from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.study import Study
 
 if TYPE_CHECKING:
-    from ddl_tools.launch.slurm.scheduler import Queue
+    from ddl_tools.launch.slurm.slurm_cli import Queue
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -158,8 +158,8 @@ def warning(text: str) -> Iterator[None]:
 
 def ask_queue() -> "Queue | None":
     """Return SLURM's queue; None, with a warning, if it does not answer."""
-    from ddl_tools.launch.slurm import scheduler
+    from ddl_tools.launch.slurm import slurm_cli
 
     with warning("without the state of the jobs"):
-        return scheduler.queue()
+        return slurm_cli.queue()
     return None

@@ -33,7 +33,7 @@ from ddl_tools.records.run import read_epochs
 from ddl_tools.study import ADHOC, Study
 
 if TYPE_CHECKING:
-    from ddl_tools.launch.slurm.scheduler import Queue
+    from ddl_tools.launch.slurm.slurm_cli import Queue
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
@@ -196,10 +196,10 @@ class _Watcher:
         if not any(item.job_id for item in entries):
             return entries
         if self._states == before and time.monotonic() < self._due:
-            return reconcile.joined(entries, self._queue)
+            return reconcile.with_queue(entries, self._queue)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
         self._queue = ask_queue()
-        return reconcile.settled(entries, self._queue)
+        return reconcile.reconciled(entries, self._queue)
 
     def _entry(self, spec: RunSpec, directory: Path) -> Entry:
         try:

@@ -23,7 +23,7 @@ from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study
 
 if TYPE_CHECKING:
-    from ddl_tools.launch.slurm.submit import Submissions
+    from ddl_tools.launch.slurm.submit import SubmitPlan
 
 MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 
@@ -71,7 +71,7 @@ def submit(
     """
     from ddl_tools.launch.plan import check_data
     from ddl_tools.launch.slurm import submit as core
-    from ddl_tools.launch.slurm.reconcile import joined
+    from ddl_tools.launch.slurm.reconcile import with_queue
     from ddl_tools.launch.slurm.script import Options
     from ddl_tools.launch.slurm.site import find_site
 
@@ -79,7 +79,7 @@ def submit(
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
     names = named(definition.expand())
 
-    def show(plan: "Submissions") -> None:
+    def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)
         hours = sum(job.node_hours for job in plan.jobs)
         if hours > most_node_hours:
@@ -96,7 +96,7 @@ def submit(
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return
     queue = ask_queue()
-    plan = core.prepare(joined(ledger(definition, tree), queue), site, options, queue, choice)
+    plan = core.prepare(with_queue(ledger(definition, tree), queue), site, options, queue, choice)
     for job in plan.jobs:
         click.echo(f"# {RunFiles(job.entries[0].directory).script}")
         click.echo(job.script)
@@ -106,7 +106,7 @@ def submit(
         check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
 
 
-def _show_plan(plan: "Submissions", names: Names) -> None:
+def _show_plan(plan: "SubmitPlan", names: Names) -> None:
     from ddl_tools.launch.slurm.site import clock
     from ddl_tools.launch.slurm.submit import show_costs
 

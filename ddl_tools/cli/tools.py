@@ -30,7 +30,7 @@ from ddl_tools.records.run import UNKNOWN
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddl_tools.doctor.examination import Report
+    from ddl_tools.doctor.checks import Report
 
 READERS = sorted(name for name in LOADERS if name != "synthetic")
 NOT_READY = 1  # exit status
@@ -75,7 +75,7 @@ def doctor(
     data, and time the all-reduce between them. Exit code 1 if something is bad.
     """
     from ddl_tools.analysis.redraw import redraw_probes
-    from ddl_tools.doctor import examination
+    from ddl_tools.doctor import checks
     from ddl_tools.launch.slurm.script import Options
 
     nodes = request["nodes"] if request["ranks"] is None else None
@@ -84,14 +84,14 @@ def doctor(
         if value is not None and site_name is None:
             raise click.UsageError(f"--{name} is for a job; name its machine with --site as well")
     if show:
-        report = examination.show(show)
+        report = checks.show(show)
     else:
-        options = Options(account, partition, time or examination.JOB_TIME)
-        asked = examination.Request(
+        options = Options(account, partition, time or checks.JOB_TIME)
+        asked = checks.Request(
             site_name=site_name, options=options, patience_s=60 * wait_min, **request
         )
         with tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=None) as bar:
-            report = examination.examine(asked, tree, bar.set_description_str)
+            report = checks.examine(asked, tree, bar.set_description_str)
     ready = f"Ready for {site_name}" if site_name else "The laptop study can run here"
     click.echo(_as_json(report) if as_json else _as_text(report, "" if show else ready))
     if report.directory and not show:

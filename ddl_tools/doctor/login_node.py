@@ -13,7 +13,7 @@ from ddl_core import system
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.doctor.finding import Finding
-from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import USER
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.records.paths import PROJECT, Tree
@@ -36,7 +36,7 @@ def where() -> tuple[Where, Finding]:
     It is asked once: where the controller is dead, each question takes its whole time limit.
     """
     try:
-        found = Finding("scheduler", "ok", f"sinfo says:\n{scheduler.call('sinfo').rstrip()}")
+        found = Finding("scheduler", "ok", f"sinfo says:\n{slurm_cli.call('sinfo').rstrip()}")
     except LaunchError as error:
         remedy = "run ddl doctor --site on a login node of the machine, where sbatch works"
         found = Finding("scheduler", "bad", str(error).splitlines()[0], remedy)
@@ -58,7 +58,7 @@ def verdict(script: str) -> Finding:
         path = Path(folder) / "job.sh"
         path.write_text(script, encoding="utf-8")
         try:
-            scheduler.call("sbatch", "--test-only", str(path))
+            slurm_cli.call("sbatch", "--test-only", str(path))
         except LaunchError as error:
             reason = str(error).replace(str(path), "the job").splitlines()[0]
             remedy = "--account, --partition, --time, --ranks, --nodes; the site's file"

@@ -14,8 +14,8 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_tools.launch import preflight, ranks
 from ddl_tools.launch.diagnose import tail
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.reconcile import settled
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import reconciled
 from ddl_tools.launch.slurm.submit import submit_job
 from ddl_tools.records.ledger import Entry, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles, Tree
@@ -66,7 +66,7 @@ def run_in_job(
     except KeyboardInterrupt:
         if job_id := read_record(directory).job_id:
             with suppress(DDLError):
-                scheduler.call("scancel", job_id)
+                slurm_cli.call("scancel", job_id)
         raise
     return read_probe(directory)
 
@@ -77,7 +77,7 @@ def _wait(item: Entry, patience_s: float, on_state: Callable[[str], None]) -> No
     while time.monotonic() < deadline:
         item = entry(item.spec, item.directory)
         try:
-            (item,) = settled([item], scheduler.queue())
+            (item,) = reconciled([item], slurm_cli.queue())
             on_state(item.reason or item.state)
         except LaunchError as error:
             on_state(f"the state of job {item.job_id} is unknown: {error}")

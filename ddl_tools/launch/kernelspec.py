@@ -92,7 +92,7 @@ class Kernel:
             # Of a run that uses all of a node, as whoever sits in front of it would. Of Horovod's:
             # what it needs to use MPI hinders no other.
             whole = RunSpec(strategy="horovod", gpus_per_node=max(1, site.gpus_per_node))
-            around = sbatch.surroundings(whole, site, PROJECT)
+            around = sbatch.job_environment(whole, site, PROJECT)
         return sbatch.template(TEMPLATE).render(
             **around,
             project=shlex.quote(str(PROJECT)),

@@ -12,8 +12,8 @@ from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.local import Local, show_until_ended
 from ddl_tools.launch.plan import check_data, pending, write_plans
 from ddl_tools.launch.screen import Screen, screen
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.reconcile import queued, settled
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import queued, reconciled
 from ddl_tools.launch.turns import run_in_turns
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
@@ -104,14 +104,14 @@ def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
     """
     if not any(item.job_id and item.state != "completed" for item in entries):
         return pending(entries, retry_failed)
-    queue = scheduler.queue()
+    queue = slurm_cli.queue()
     if queue is None and retry_failed:
         gone = [item.state == "submitted" for item in entries]
         entries = [
             replace(item, state="interrupted") if lost else item
             for item, lost in zip(entries, gone, strict=True)
         ]
-    left = pending(settled(entries, queue), retry_failed)
+    left = pending(reconciled(entries, queue), retry_failed)
     # One that failed in a block whose job is still there may be tried again by that job.
     return [item for item in left if not queued(item, queue)]
 

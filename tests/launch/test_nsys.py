@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def step(site: str, fields: dict[str, Any]) -> list[str]:
     spec, logs = RunSpec(**fields), RUN_DIR / "logs" / "attempt_0"
-    allocation = Allocation(spec.nodes, tuple(script.srun(spec, find_site(site))))
+    allocation = Allocation(spec.nodes, tuple(script.srun_argv(spec, find_site(site))))
     return words_of_step(spec, [*nsys.prefix(logs), *RANK], logs, allocation)
 
 

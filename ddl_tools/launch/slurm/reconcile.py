@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.scheduler import HELD, RUNNING, EndedJob, Queue, QueuedJob, ended
+from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
+from ddl_tools.launch.slurm.slurm_cli import HELD, RUNNING, EndedJob, Queue, QueuedJob, ended
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import INTERRUPTED, Entry, State, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles
@@ -33,17 +33,17 @@ def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
     return job if job and may_be_of(job.name, item) else None
 
 
-def joined(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
+def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
     """Return the ledger as the queue has it.
 
     A login node may not see the lock that a compute node holds, so a run that looks interrupted
     may be at work; one that was interrupted may wait for its next turn; and a job that was
     cancelled before its start leaves a record that still says submitted.
     """
-    return [_joined(item, jobs) for item in entries]
+    return [_with_queue(item, jobs) for item in entries]
 
 
-def _joined(item: Entry, jobs: Queue | None) -> Entry:
+def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
     if item.job_id is None or jobs is None or item.state in ("completed", "damaged"):
         return item
     job = queued(item, jobs)
@@ -67,13 +67,13 @@ def _joined(item: Entry, jobs: Queue | None) -> Entry:
     return replace(item, state=state, reason=reason, category=None)
 
 
-def settled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
+def reconciled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
     """Return the ledger as SLURM has it, after settling the records of jobs that are gone.
 
     Only what SLURM says has ended is settled, never what it merely does not know; and never a
     record that says by itself how its run ended. `queue` has to be asked after the ledger was read.
     """
-    entries = joined(entries, queue)
+    entries = with_queue(entries, queue)
     lost = [item for item in entries if queue is not None and _is_lost(item)]
     jobs = ended(numbers(lost)) if lost else {}
     begun = {item.job_id for item in entries if item.record and item.record.status in BEGUN}
@@ -124,7 +124,7 @@ def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
     """Let the runs start whose job SLURM holds since its start failed; return them."""
     held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
     for job_id in numbers(held):
-        scheduler.call("scontrol", "release", job_id)
+        slurm_cli.call("scontrol", "release", job_id)
     return held
 
 
@@ -144,10 +144,10 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
         raise SpecError(
             f"the study has no run {', '.join(unknown)}; `ddl study status` shows its runs"
         )
-    queue = scheduler.queue()
+    queue = slurm_cli.queue()
     if queue is None:
         raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
-    alive = joined([item for item in entries if queued(item, queue)], queue)
+    alive = with_queue([item for item in entries if queued(item, queue)], queue)
     alive = [item for item in alive if item.state in ("submitted", "running")]
     chosen = [item for item in alive if not run_ids or item.spec.run_id in run_ids]
     jobs = numbers(chosen)
@@ -173,7 +173,7 @@ def cancel(items: list[Entry]) -> None:
         return CANCELLED if record.status == "submitted" or again else None
 
     if items:
-        scheduler.call("scancel", *numbers(items))
+        slurm_cli.call("scancel", *numbers(items))
     for item in items:
         with suppress(LaunchError):  # it has just begun, and will say by itself that it was stopped
             finish_idle_run(item.directory, item.job_id, cause)

@@ -83,7 +83,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Place:
+class JobPaths:
     """Where a job finds what it runs, this project and Python on the shared file system."""
 
     run_dirs: tuple[Path, ...]  # in running order; the first one has the job's log
@@ -101,7 +101,7 @@ class Place:
                 )
 
 
-def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place) -> str:
+def render(specs: Sequence[RunSpec], site: Site, options: Options, place: JobPaths) -> str:
     """Return the script of a job that executes one run or, one after the other, those of a block.
 
     Raises
@@ -117,7 +117,7 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, place: Place)
     options.check_length(site, name, len(specs))
     return template(TEMPLATE).render(
         # They need the same nodes; what one of them needs to use MPI hinders no other.
-        **surroundings(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
+        **job_environment(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
         directives=_directives(name, specs, site, options, place),
         python=shlex.quote(place.python),
         run_dirs=[shlex.quote(str(one)) for one in place.run_dirs],
@@ -137,13 +137,13 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def surroundings(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
+def job_environment(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
     """Return what a site needs around any run: modules, variables, and how ranks are started."""
     return {
         "modules": site.modules,
         "environment": _variables(site, project),
         "setup": site.setup,
-        "srun": shlex.quote(shlex.join(srun(spec, site))),
+        "srun": shlex.quote(shlex.join(srun_argv(spec, site))),
         "master_address": site.master_address,
         "master_suffix": site.master_suffix,
     }
@@ -158,7 +158,7 @@ def requeues(specs: Sequence[RunSpec], site: Site) -> int:
 
 
 def _directives(
-    name: str, specs: Sequence[RunSpec], site: Site, options: Options, place: Place
+    name: str, specs: Sequence[RunSpec], site: Site, options: Options, place: JobPaths
 ) -> list[str]:
     spec = specs[0]
     # A % would be a placeholder to sbatch.
@@ -225,7 +225,7 @@ def _in_quotes(path: Path) -> str:
     return re.sub(r'(["\\`$])', r"\\\1", str(path))
 
 
-def srun(spec: RunSpec, site: Site) -> list[str]:
+def srun_argv(spec: RunSpec, site: Site) -> list[str]:
     """Return the step's command up to the rank itself, without the number of tasks."""
     words = [
         "srun",

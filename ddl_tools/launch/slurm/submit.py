@@ -17,11 +17,11 @@ from ddl_core.files import cannot_write
 from ddl_tools.labels import REPEATS, labels
 from ddl_tools.launch import preflight
 from ddl_tools.launch.plan import check_data, pending, write_plans
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.reconcile import queued, release_held, settled
-from ddl_tools.launch.slurm.scheduler import Queue
-from ddl_tools.launch.slurm.script import Options, Place, block_name, job_name, render, requeues
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
+from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_name, render, requeues
 from ddl_tools.launch.slurm.site import Site
+from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.ledger import Entry, exclusive, ledger
 from ddl_tools.records.paths import PROJECT, RunFiles, Tree
@@ -33,7 +33,7 @@ SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Submission:
+class Job:
     """A job that is to be submitted: one run, or a block of them."""
 
     entries: list[Entry]  # in running order
@@ -50,11 +50,11 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Submissions:
+class SubmitPlan:
     """What is about to be submitted, out of all runs of a study."""
 
     entries: list[Entry]
-    jobs: list[Submission]
+    jobs: list[Job]
     left_out: list[Entry]  # the small runs of their arm have failed
 
 
@@ -69,7 +69,7 @@ class Choice:
 
 def prepare(
     entries: list[Entry], site: Site, options: Options, queue: Queue | None, choice: Choice
-) -> Submissions:
+) -> SubmitPlan:
     """Return the jobs of what a study still has to run; write nothing.
 
     What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
@@ -82,16 +82,16 @@ def prepare(
     order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
     parts = blocks(order, site) if choice.by_block else [[item] for item in order]
     jobs = [_job(part, site, options, waits) for part in parts]
-    return Submissions(entries, jobs, [item for item in todo if item not in order])
+    return SubmitPlan(entries, jobs, [item for item in todo if item not in order])
 
 
-def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Submission:
-    place = Place(tuple(item.directory for item in entries), PROJECT, sys.executable)
+def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Job:
+    place = JobPaths(tuple(item.directory for item in entries), PROJECT, sys.executable)
     specs = [item.spec for item in entries]
     found = (waits[spec.run_id] for spec in specs if spec.run_id in waits)
     after = list({item.spec.run_id: item for item in found}.values())
     text, limit_s = render(specs, site, options, place), options.limit_s(site, len(specs))
-    return Submission(entries, text, limit_s, node_hours(specs, site, options), after)
+    return Job(entries, text, limit_s, node_hours(specs, site, options), after)
 
 
 def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
@@ -121,7 +121,7 @@ def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
     return specs[0].machines * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
 
 
-def show_costs(entries: list[Entry], jobs: list[Submission]) -> str:
+def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
     """Return a table of runs, complete ones, jobs and node-hours at most, per arm and in total.
 
     Arms differ in more than their size. The runs of a block have equal shares in what it costs, and
@@ -151,7 +151,7 @@ def submit(
     choice: Choice,
     *,
     data_dir: Path | None = None,
-    show: Callable[[Submissions], None] = lambda plan: None,
+    show: Callable[[SubmitPlan], None] = lambda plan: None,
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
@@ -169,8 +169,8 @@ def submit(
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
         found = ledger(study, tree)
-        queue = scheduler.queue()  # if it cannot be asked, nothing is submitted: it might be twice
-        entries = settled(found, queue)
+        queue = slurm_cli.queue()  # if it cannot be asked, nothing is submitted: it might be twice
+        entries = reconciled(found, queue)
         for item in release_held(entries, queue):
             yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
@@ -199,7 +199,7 @@ def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> 
         write_atomically(files.script, script)
     before = [read_record(item.directory) for item in entries]
     with uninterrupted():  # else no record might name the job, and it would be submitted again
-        job_id = scheduler.submit(first.script, after)
+        job_id = slurm_cli.submit(first.script, after)
         try:
             for files in others:  # a job has one log, in the folder of its first run
                 _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_tools.cli import main
-from ddl_tools.launch.slurm.reconcile import joined, settled
-from ddl_tools.launch.slurm.scheduler import Queue, QueuedJob
+from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
 from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
@@ -224,12 +224,14 @@ def test_small_first_may_wait_for_several_jobs(
 
 def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) -> None:
     items = in_a_job(tmp_path, running(), WAITS, FAILED)
-    at_work, waits, failed = joined(items, queue_of(items, "RUNNING"))
+    at_work, waits, failed = with_queue(items, queue_of(items, "RUNNING"))
     assert (at_work.state, at_work.reason) == ("running", "job 17 RUNNING (None)")
     assert waits.state == "submitted"
     assert waits.reason == "job 17 RUNNING (its turn in the block comes later)"
     assert failed == items[2]
-    assert {item.state for item in joined(items[:2], queue_of(items, "PENDING"))} == {"submitted"}
+    assert {item.state for item in with_queue(items[:2], queue_of(items, "PENDING"))} == {
+        "submitted"
+    }
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_all_open_runs_of_a_job_that_died_are_settled(
 ) -> None:
     items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
     stand_ins.add("sacct", f"17|ddl-small-1x1-r0|{state}|0:9\n")
-    done, at_work, waits = settled(items, {})
+    done, at_work, waits = reconciled(items, {})
     assert done.state == "completed"
     assert (at_work.state, at_work.category) == of_the_one_at_work
     assert (waits.state, waits.category) == of_those_that_wait
@@ -262,7 +264,7 @@ def test_all_open_runs_of_a_job_that_died_are_settled(
 def test_a_job_that_began_with_no_run_fails_them_all(tmp_path: Path, stand_ins: StandIns) -> None:
     items = in_a_job(tmp_path, WAITS, WAITS, WAITS)
     stand_ins.add("sacct", "17|ddl-small-1x1-r0|FAILED|1:0\n")
-    found = settled(items, {})
+    found = reconciled(items, {})
     assert {(item.state, item.category) for item in found} == {("failed", "environment")}
 
 

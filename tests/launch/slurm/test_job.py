@@ -20,7 +20,7 @@ from ddl_core.errors import STOPPED, LaunchError
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.plan import pending
 from ddl_tools.launch.slurm import job
-from ddl_tools.launch.slurm.script import Options, Place, render
+from ddl_tools.launch.slurm.script import JobPaths, Options, render
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.ledger import entry, finish_run, is_locked
 from ddl_tools.records.paths import PROJECT, RunFiles
@@ -44,7 +44,7 @@ def begun(run_dir: Path) -> "Iterator[subprocess.Popen[str]]":
     """Execute the script of a run as a job of one node would; it is ended with the block."""
     spec = read_record(run_dir).spec
     script = RunFiles(run_dir).script
-    place = Place((run_dir,), PROJECT, sys.executable)
+    place = JobPaths((run_dir,), PROJECT, sys.executable)
     script.write_text(render([spec], find_site("localtest"), Options(), place))
     values = {
         "SLURM_JOB_ID": JOB,

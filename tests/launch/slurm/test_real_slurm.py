@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ddl_tools.cli import main
 from ddl_tools.doctor import machine
 from ddl_tools.emulation.local_slurm import EmulatedSlurm
-from ddl_tools.launch.slurm import scheduler
+from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, is_locked, ledger
@@ -75,7 +75,7 @@ def job_of(run_dir: Path) -> str:
 
 
 def left_queue(run_dir: Path) -> None:
-    wait_for(lambda: job_of(run_dir) not in (scheduler.queue() or {}), "the job's end", PATIENCE_S)
+    wait_for(lambda: job_of(run_dir) not in (slurm_cli.queue() or {}), "the job's end", PATIENCE_S)
     wait_for(lambda: not is_locked(run_dir), "the run's lock", PATIENCE_S)
 
 
@@ -177,7 +177,7 @@ def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Emu
 def test_a_cancelled_job_says_so(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES})
     trains(run_dir)
-    scheduler.cancel(job_of(run_dir))
+    slurm_cli.call("scancel", job_of(run_dir))
     left_queue(run_dir)
     ended_with_reason(run_dir)
 
@@ -293,7 +293,7 @@ def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
     refused = CliRunner().invoke(main, alone)
     assert refused.exit_code == 1
     assert first.name in refused.output
-    scheduler.cancel(job_of(first))
+    slurm_cli.call("scancel", job_of(first))
     left_queue(first)
     for run_dir in (first, last):
         ended_with_reason(run_dir)

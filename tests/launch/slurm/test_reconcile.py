@@ -5,9 +5,9 @@ Its answers follow its manual.
 
 import pytest
 
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.reconcile import settled
-from ddl_tools.launch.slurm.scheduler import EndedJob, ended
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import reconciled
+from ddl_tools.launch.slurm.slurm_cli import EndedJob, ended
 from ddl_tools.records.ledger import Entry, entry, exclusive
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Attempt, Failure, Status, read_record, write_record
@@ -50,7 +50,7 @@ def test_a_job_that_is_gone_is_settled(
 ) -> None:
     item = left(status)
     says(stand_ins, item, state, code)
-    (after,) = settled([item], {})
+    (after,) = reconciled([item], {})
     assert (after.state, after.category) == (found, category)
     record = read_record(item.directory)
     assert record.status == "failed"
@@ -60,7 +60,7 @@ def test_a_job_that_is_gone_is_settled(
     for attempt in record.attempts:
         assert (attempt.status, attempt.error) == ("failed", record.error)
         assert attempt.ended_utc is not None
-    assert settled([after], {}) == [after]
+    assert reconciled([after], {}) == [after]
     assert len(stand_ins.calls("sacct")) == 1  # what is settled is not asked for again
 
 
@@ -70,14 +70,14 @@ def test_the_jobs_own_log_is_shown_and_heeded(stand_ins: StandIns) -> None:
     log.parent.mkdir()
     log.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n")
     says(stand_ins, item, "FAILED", "0:9")
-    (after,) = settled([item], {})
+    (after,) = reconciled([item], {})
     assert after.category == "out_of_memory"
     assert "last lines of logs/slurm-17.log" in after.reason
 
 
-def unchanged(item: Entry, queue: scheduler.Queue | None) -> bool:
+def unchanged(item: Entry, queue: slurm_cli.Queue | None) -> bool:
     before = RunFiles(item.directory).record.read_bytes()
-    settled([item], queue)
+    reconciled([item], queue)
     return RunFiles(item.directory).record.read_bytes() == before
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(
     changes = {"status": status, "error": own}
     write_record(item.directory, read_record(item.directory).model_copy(update=changes))
     assert unchanged(item, {})
-    assert settled([item], {})[0].state == status
+    assert reconciled([item], {})[0].state == status
 
 
 def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
@@ -144,4 +144,4 @@ def test_without_accounting_a_run_can_be_submitted_again(stand_ins: StandIns) ->
     item = left("running")
     stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
     assert unchanged(item, {})
-    assert settled([item], {})[0].state == "interrupted"
+    assert reconciled([item], {})[0].state == "interrupted"

@@ -12,7 +12,7 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_tools.launch.slurm.script import Options, Place, render
+from ddl_tools.launch.slurm.script import JobPaths, Options, render
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import node_hours
 from ddl_tools.records.paths import SITES
@@ -20,7 +20,7 @@ from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"
 STUDY = Path("/shared/results/runs/a study")
-PLACE = Place((STUDY / "run",), Path("/shared/ddl"), "/shared/venv/python")
+PATHS = JobPaths((STUDY / "run",), Path("/shared/ddl"), "/shared/venv/python")
 ASKED = Options(account="project1")
 
 ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
@@ -41,7 +41,7 @@ BLOCK = "vega-block"
 
 def script(site: str, fields: dict[str, Any], options: Options = ASKED, **changes: Any) -> str:
     changed = find_site(site).model_copy(update=changes)
-    return render([RunSpec(**fields)], changed, options, PLACE)
+    return render([RunSpec(**fields)], changed, options, PATHS)
 
 
 def block(site: str) -> str:
@@ -49,7 +49,7 @@ def block(site: str) -> str:
     specs = [RunSpec(**{**FOUR_NODES, "strategy": one}) for one in ("horovod", "ddp")]
     specs[1] = specs[1].model_copy(update={"checkpoint_every": 0})
     study = Path("/shared/my results/runs/small")  # no study's name has a space
-    place = Place((study / "one", study / "two"), PLACE.project, PLACE.python)
+    place = JobPaths((study / "one", study / "two"), PATHS.project, PATHS.python)
     chosen = find_site(site).model_copy(update={"requeues": 2})
     return render(specs, chosen, ASKED, place)
 
@@ -127,7 +127,7 @@ def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
 def test_a_block_is_started_over_mpi_where_one_of_its_runs_needs_it() -> None:
     site = find_site("vega").model_copy(update={"horovod_controller": "mpi"})
     both = [RunSpec(**{**ONE_NODE, "strategy": one}) for one in ("ddp", "horovod")]
-    place = Place((STUDY / "one", STUDY / "two"), PLACE.project, PLACE.python)
+    place = JobPaths((STUDY / "one", STUDY / "two"), PATHS.project, PATHS.python)
     assert "--mpi=pmix_v3" in render(both, site, ASKED, place)
     assert "--mpi=none" in render([both[0]] * 2, site, ASKED, place)
 
@@ -139,7 +139,7 @@ def test_a_job_longer_than_its_partition_grants_is_refused() -> None:
 
 
 def test_a_percent_in_a_folder_is_no_placeholder() -> None:
-    place = Place((Path("/50%/run"),), PLACE.project, PLACE.python)
+    place = JobPaths((Path("/50%/run"),), PATHS.project, PATHS.python)
     text = render([RunSpec()], find_site("generic"), Options(), place)
     assert "--output=/50%%/run/logs/slurm-%j.log\n" in text
 
@@ -147,12 +147,12 @@ def test_a_percent_in_a_folder_is_no_placeholder() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        Place((Path("/shared/x\n#SBATCH --mem=1/run"),), PLACE.project, PLACE.python),
-        Place(PLACE.run_dirs, Path("/shared/a\rb"), PLACE.python),
-        Place(PLACE.run_dirs, PLACE.project, "/shared/\x1b[2J/python"),
+        JobPaths((Path("/shared/x\n#SBATCH --mem=1/run"),), PATHS.project, PATHS.python),
+        JobPaths(PATHS.run_dirs, Path("/shared/a\rb"), PATHS.python),
+        JobPaths(PATHS.run_dirs, PATHS.project, "/shared/\x1b[2J/python"),
     ],
 )
-def test_a_path_that_would_add_a_line_is_refused(place: Place) -> None:
+def test_a_path_that_would_add_a_line_is_refused(place: JobPaths) -> None:
     with pytest.raises(SpecError, match="script cannot name a path with"):
         render([RunSpec(**ONE_NODE)], find_site("generic"), ASKED, place)
 
@@ -160,7 +160,7 @@ def test_a_path_that_would_add_a_line_is_refused(place: Place) -> None:
 def test_a_projects_path_is_no_command(tmp_path: Path) -> None:
     project = Path('/shared/a "b" $(touch here) `touch there` \\ $HOME')
     site = find_site("generic").model_copy(update={"caches": str(tmp_path / "caches")})
-    text = render([RunSpec(**ONE_NODE)], site, ASKED, Place(PLACE.run_dirs, project, "/python"))
+    text = render([RunSpec(**ONE_NODE)], site, ASKED, JobPaths(PATHS.run_dirs, project, "/python"))
     (line,) = [one for one in text.splitlines() if one.startswith("export PYTHONPATH=")]
     done = subprocess.run(
         ["bash", "-c", f'unset PYTHONPATH; {line}; printf %s "$PYTHONPATH"'],

@@ -6,9 +6,9 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_tools.launch.slurm import scheduler
-from ddl_tools.launch.slurm.reconcile import joined
-from ddl_tools.launch.slurm.scheduler import QueuedJob
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import with_queue
+from ddl_tools.launch.slurm.slurm_cli import QueuedJob
 from ddl_tools.records.ledger import Entry, State
 from tests.launch.stand_ins import StandIns
 
@@ -23,37 +23,37 @@ def item(state: State, job_id: str | None = "17") -> Entry:
 @pytest.mark.parametrize("answer", ["17\n", "17;cluster\n", "Welcome!\n17\n"])
 def test_the_number_of_a_job_is_read(stand_ins: StandIns, answer: str) -> None:
     stand_ins.add("sbatch", answer)
-    assert scheduler.submit(Path("/run/job.sh")) == "17"
+    assert slurm_cli.submit(Path("/run/job.sh")) == "17"
     assert stand_ins.calls("sbatch") == ["--parsable /run/job.sh"]
 
 
 def test_a_refusal_is_passed_on(stand_ins: StandIns) -> None:
     stand_ins.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
     with pytest.raises(LaunchError, match=r"sbatch .*: sbatch: error: Invalid account$"):
-        scheduler.submit(Path("/run/job.sh"))
+        slurm_cli.submit(Path("/run/job.sh"))
 
 
 def test_a_program_that_hangs_is_given_up(
     stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_ins.script("squeue", "#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(scheduler, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_cli, "TIMEOUT_S", 0.2)
     with pytest.raises(LaunchError, match="squeue did not answer"):
-        scheduler.queue()
+        slurm_cli.queue()
 
 
 def test_a_machine_without_slurm_has_no_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert scheduler.queue() is None
+    assert slurm_cli.queue() is None
     with pytest.raises(LaunchError, match="'sbatch' is not on PATH"):
-        scheduler.submit(Path("/run/job.sh"))
+        slurm_cli.submit(Path("/run/job.sh"))
 
 
 def test_the_queue_is_read(stand_ins: StandIns) -> None:
     stand_ins.add("squeue", "17|ddl-a|PENDING|Priority\n18|ddl-b|RUNNING|None\n")
-    assert scheduler.queue() == {
+    assert slurm_cli.queue() == {
         "17": QueuedJob("ddl-a", "PENDING", "Priority"),
         "18": QueuedJob("ddl-b", "RUNNING", "None"),
     }
@@ -71,11 +71,11 @@ def test_the_queue_is_read(stand_ins: StandIns) -> None:
     ],
 )
 def test_the_queue_knows_better(recorded: State, queued: str, state: State) -> None:
-    (found,) = joined([item(recorded)], {"17": QueuedJob(NAME, queued, "Priority")})
+    (found,) = with_queue([item(recorded)], {"17": QueuedJob(NAME, queued, "Priority")})
     assert found.state == state
     assert found.reason == ("why" if state == "completed" else f"job 17 {queued} (Priority)")
 
 
 def test_the_number_alone_does_not_make_it_our_job() -> None:
-    (found,) = joined([item("submitted")], {"17": QueuedJob("other", "RUNNING", "None")})
+    (found,) = with_queue([item("submitted")], {"17": QueuedJob("other", "RUNNING", "None")})
     assert found.state == "interrupted"

@@ -13,7 +13,7 @@ from ddl_tools.doctor.judge import judge
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_in_job, run_probe
 from ddl_tools.launch import ranks
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.slurm.script import Options, Place, render
+from ddl_tools.launch.slurm.script import JobPaths, Options, render
 from ddl_tools.launch.slurm.site import Site, find_site
 from ddl_tools.records.paths import PROJECT, STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.probe import ProbeRecord, read_probe
@@ -163,7 +163,7 @@ def _probe_in_job(
     report: Report,
 ) -> None:
     directory = tree.probes / record.name
-    place = Place((directory.resolve(),), PROJECT, sys.executable)
+    place = JobPaths((directory.resolve(),), PROJECT, sys.executable)
     try:
         script = render([record.spec], site, request.options, place)
     except SpecError as error:
