@@ -1,4 +1,4 @@
-"""Blocks: which runs share a job, what is asked of SLURM for them, and what becomes of each run.
+"""Blocks and small runs first: which runs share a job or wait for another, and what follows.
 
 SLURM's programs are stand-ins; jobs of blocks on a real SLURM are in `test_real_slurm`.
 """
@@ -204,6 +204,58 @@ def test_what_failed_waits_for_the_end_of_its_block(
     stand_ins.add("squeue", "17|ddl-small-1x1-r0|RUNNING|None\n")
     assert by_block(path, "--retry-failed").exit_code == 0
     assert not sbatch.exists()
+
+
+def called(calls: Path) -> list[tuple[str, str]]:
+    """Return, per job, its run and the job that it waits for."""
+    found = []
+    for line in calls.read_text().splitlines() if calls.exists() else []:
+        words = line.split()
+        (job,) = [word.partition("afterok:")[2] for word in words if "--dep" in word] or [""]
+        assert ("--kill-on-invalid-dep=yes" in words) == bool(job)
+        found.append((Path(words[-1]).parent.name, job))
+    return found
+
+
+def small_first(path: Path, *options: str) -> Result:
+    line = ["study", "submit", str(path), "--site", "generic", "--small-first", *options]
+    return CliRunner().invoke(main, line)
+
+
+def test_the_smallest_goes_first_and_the_others_wait_for_it(tmp_path: Path, sbatch: Path) -> None:
+    path, study = arms_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
+    four, one, two = (item.spec.run_id for item in ledger(study, results()))
+    done = small_first(path)
+    assert done.exit_code == 0, done.output
+    assert called(sbatch) == [(one, ""), (two, "1"), (four, "1")]
+    assert f"{four} waits for {one}" in done.output
+
+
+def test_each_arm_waits_for_its_first_repeat(tmp_path: Path, sbatch: Path) -> None:
+    path, _ = arms_of(tmp_path, nodes=[2, 1], strategy=["ddp", "horovod"], repeats=2)
+    assert small_first(path).exit_code == 0
+    found = called(sbatch)
+    first = {name.split("-")[0]: str(i) for i, (name, _) in reversed([*enumerate(found, 1)])}
+    assert [job for name, job in found if "-1x1-" in name] == [""] * 4
+    larger = [(name.split("-")[0], job) for name, job in found if "-2x1-" in name]
+    assert sorted(larger) == [("ddp", first["ddp"])] * 2 + [("horovod", first["horovod"])] * 2
+
+
+def test_a_small_run_that_ended_lets_the_larger_ones_start_or_not(
+    tmp_path: Path, sbatch: Path
+) -> None:
+    path, study = arms_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
+    four, one, _ = plan(study, results())
+    change(one, **FAILED)
+    done = small_first(path)
+    assert done.exit_code == 0
+    assert called(sbatch) == []
+    assert f"not submitted: {four.spec.run_id}: the smallest runs of its arm" in done.output
+    assert small_first(path, "--retry-failed").exit_code == 0
+    assert [job for _, job in called(sbatch)] == ["", "1", "1"]
+    change(one, status="completed", error=None)
+    assert small_first(path).exit_code == 0
+    assert [job for _, job in called(sbatch)[3:]] == ["", ""]
 
 
 def test_small_first_may_wait_for_several_jobs(

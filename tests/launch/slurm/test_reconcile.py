@@ -10,7 +10,7 @@ from ddl_tools.launch.slurm.reconcile import reconciled
 from ddl_tools.launch.slurm.slurm_cli import EndedJob, ended
 from ddl_tools.records.ledger import Entry, entry, exclusive
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Attempt, Failure, Status, read_record, write_record
+from ddl_tools.records.run import Attempt, Status, read_record, write_record
 from ddl_tools.records.storage import now
 from tests.launch.running import planned
 from tests.launch.stand_ins import StandIns
@@ -81,26 +81,30 @@ def unchanged(item: Entry, queue: slurm_cli.Queue | None) -> bool:
     return RunFiles(item.directory).record.read_bytes() == before
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "planned"])
-def test_a_record_that_speaks_for_itself_is_never_touched(
-    stand_ins: StandIns, status: Status
+@pytest.mark.parametrize(
+    ("status", "answer", "queue"),
+    [
+        *((status, "NODE_FAIL", {}) for status in ("completed", "failed", "planned")),
+        *(("running", state, {}) for state in ("RUNNING", "PENDING", "COMPLETING", "REQUEUED")),
+        ("running", "NODE_FAIL", None),  # no queue could be asked
+    ],
+)
+def test_only_the_last_state_of_a_job_whose_record_is_open_counts(
+    stand_ins: StandIns, status: Status, answer: str, queue: slurm_cli.Queue | None
 ) -> None:
     item = left(status)
-    says(stand_ins, item, "NODE_FAIL")
-    assert unchanged(item, {})
+    says(stand_ins, item, answer)
+    assert unchanged(item, queue)
 
 
-@pytest.mark.parametrize("status", ["completed", "failed"])
-def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(
-    stand_ins: StandIns, status: Status
-) -> None:
+def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(stand_ins: StandIns) -> None:
     item = left("running")
     says(stand_ins, item, "NODE_FAIL")
-    own = Failure.of("DataError", "its own") if status == "failed" else None
-    changes = {"status": status, "error": own}
-    write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+    write_record(
+        item.directory, read_record(item.directory).model_copy(update={"status": "completed"})
+    )
     assert unchanged(item, {})
-    assert reconciled([item], {})[0].state == status
+    assert reconciled([item], {})[0].state == "completed"
 
 
 def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
@@ -110,23 +114,10 @@ def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
         assert unchanged(item, {})
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED"])
-def test_only_a_last_state_counts(stand_ins: StandIns, state: str) -> None:
-    item = left("running")
-    says(stand_ins, item, state)
-    assert unchanged(item, {})
-
-
 def test_another_ones_job_of_that_number_tells_nothing(stand_ins: StandIns) -> None:
     item = left("running")
     stand_ins.add("sacct", "17|other|NODE_FAIL|0:0\n")
     assert unchanged(item, {})
-
-
-def test_without_a_queue_nothing_is_settled(stand_ins: StandIns) -> None:
-    item = left("running")
-    says(stand_ins, item, "NODE_FAIL")
-    assert unchanged(item, None)
 
 
 def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:

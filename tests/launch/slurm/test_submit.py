@@ -151,13 +151,17 @@ def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -
     assert f"1  {held.spec.run_id}\n" in done.output
 
 
-def test_a_silent_queue_is_no_empty_queue(tmp_path: Path, slurm: StandIns) -> None:
+@pytest.mark.parametrize("program", ["squeue", "sbatch"])
+def test_what_slurm_refuses_leaves_the_runs_as_they_were(
+    tmp_path: Path, slurm: StandIns, program: str
+) -> None:
     path, _ = two_runs(tmp_path)
-    slurm.add("squeue", error="slurm_load_jobs error: Unable to contact controller", status=1)
+    slurm.add(program, error=f"{program}: error: Unable to contact controller", status=1)
     refused = ddl("study", "submit", path, "--site", "generic")
     assert refused.exit_code == 1
     assert "Unable to contact" in refused.output
-    assert slurm.calls("sbatch") == []
+    assert ledger(Study.load(path), results())[0].state in ("missing", "planned")
+    assert len(slurm.calls("sbatch")) == (program == "sbatch")
 
 
 @pytest.mark.parametrize(
@@ -180,15 +184,6 @@ def test_what_cannot_work_is_refused_before_anything_is_submitted(
     assert message in refused.output
     assert slurm.calls("sbatch") == []
     assert not items[0].directory.exists()
-
-
-def test_a_refused_job_leaves_its_run_planned(tmp_path: Path, slurm: StandIns) -> None:
-    path, items = two_runs(tmp_path)
-    slurm.add("sbatch", error="sbatch: error: Invalid account", status=1)
-    refused = ddl("study", "submit", path, "--site", "generic")
-    assert refused.exit_code == 1
-    assert "Invalid account" in refused.output
-    assert read_record(items[0].directory).status == "planned"
 
 
 def test_ctrl_c_leaves_no_job_that_is_in_no_record(tmp_path: Path, slurm: StandIns) -> None:
