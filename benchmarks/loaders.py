@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader
 
 from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, stored
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, Training
+from ddl_core.data.augment import MEAN, STD, CropSampler
 from ddl_core.data.folder import list_images
-from ddl_core.data.shards import shards_folder
+from ddl_core.data.tfrecord import shards_folder
 from ddl_core.loaders.base import FileLoader
 from ddl_core.vision import torchvision, transforms
 from ddl_tools.datasets.bench import exhaust, open_loader, stages
@@ -180,7 +180,7 @@ def decoding(data: Path) -> Callable[[], None]:
 def decoding_crops(data: Path) -> Callable[[], None]:
     """Return nvImageCodec, which comes with DALI, on the crops of training: it skips the rest."""
     contents = file_contents(data)
-    views, epochs = Training(RunSpec()), count()
+    views, epochs = CropSampler(RunSpec()), count()
     decoder = nvimgcodec.Decoder(
         device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
         max_num_cpu_threads=1,
@@ -192,7 +192,7 @@ def decoding_crops(data: Path) -> Callable[[], None]:
 
     def decoded(epoch: int, number: int) -> np.ndarray:
         image = nvimgcodec.CodeStream(contents[number])
-        top, left, height, width, _ = views.view(epoch, number, image.height, image.width)
+        top, left, height, width, _ = views.draw(epoch, number, image.height, image.width)
         crop = nvimgcodec.Region([top, left], [top + height, left + width])
         return np.asarray(decoder.decode(image.get_sub_code_stream(0, crop), params=as_stored))
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ddl_core import registry
-from ddl_core.data.augment import Training
+from ddl_core.data.augment import CropSampler
 from ddl_tools.rank import worker
 
 
@@ -202,16 +202,16 @@ class CropShifted:
 
     def make_samples(self):
         samples = super().make_samples()
-        if samples.views:
-            samples.views = Shifted(self._spec)
+        if samples.crops:
+            samples.crops = Shifted(self._spec)
         return samples
 
 
-class Shifted(Training):
+class Shifted(CropSampler):
     """Draws such crops."""
 
-    def view(self, *place):
-        right = super().view(*place)
+    def draw(self, *place):
+        right = super().draw(*place)
         return right._replace(left=right.left - 1 if right.left else 1)
 
 

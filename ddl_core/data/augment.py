@@ -1,17 +1,13 @@
-"""Which part of an image is seen, and how its file becomes pixels: the same for every loader.
+"""The part of an image that the network sees: random crops in training, the middle in evaluation.
 
-So loaders differ in how they decode and resize, never in what they show to the network.
+All loaders take the crops from here: they differ in how they decode and resize alone.
 """
 
-import io
 import math
 from random import Random
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
-
 from ddl_core.config import RunSpec
-from ddl_core.data.image import MAX_PIXELS, to_rgb, why
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
 MEAN = (0.485, 0.456, 0.406)
@@ -24,12 +20,9 @@ FLIP_PROBABILITY = 0.5
 # The field's habit in evaluation: 256 pixels for a crop of 224, in proportion for other sizes.
 RESIZE, CROP = 256, 224
 
-# What Pillow raises for files that are damaged, empty or no images.
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
-
-class View(NamedTuple):
-    """A part of an image, pixels, and whether it is mirrored."""
+class CropParams(NamedTuple):
+    """A part of an image in pixels, and whether it is mirrored."""
 
     top: int
     left: int
@@ -38,26 +31,23 @@ class View(NamedTuple):
     flip: bool
 
 
-class Training:
-    """Draws the views of a run: a pure function of run, epoch and image.
+class CropSampler:
+    """Draw the crops of a run: a pure function of (seed, repeat), epoch and image.
 
-    Neither the rank, nor the loader process, nor the history matters.
+    The distribution is that of torchvision's RandomResizedCrop and RandomHorizontalFlip (the
+    "inception" crop, Szegedy et al. 2015, section 6).
     """
 
     def __init__(self, spec: RunSpec) -> None:
         self._run = f"augment {spec.seed} {spec.repeat}"
         self._area = (spec.crop_min_area, 1.0)  # share of the image
 
-    def view(self, epoch: int, index: int, height: int, width: int) -> View:
-        """Return the view of image `index` in `epoch`, for an image of `height` x `width`.
-
-        The distribution is that of torchvision's RandomResizedCrop and RandomHorizontalFlip (the
-        "inception" crop, Szegedy et al. 2015, section 6).
-        """
+    def draw(self, epoch: int, index: int, height: int, width: int) -> CropParams:
+        """Return the crop of image `index`, which has `height` x `width` pixels, in `epoch`."""
         # A torch.Generator would take ten times as long: a tenth of what DALI needs for an image.
         random = Random(f"{self._run} {epoch} {index}")
         box = self._box(random, height, width)
-        return View(*box, random.random() < FLIP_PROBABILITY)
+        return CropParams(*box, random.random() < FLIP_PROBABILITY)
 
     def _box(self, random: Random, height: int, width: int) -> tuple[int, int, int, int]:
         for _ in range(TRIES):
@@ -80,7 +70,7 @@ def _central(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def evaluation_size(size: int, height: int, width: int) -> tuple[int, int]:
-    """Return to what height and width an image is resized before its middle is cut out."""
+    """Return the height and width to which an image is resized before its middle is cut out."""
     short = size * RESIZE // CROP
     if width <= height:
         return int(short * height / width), short
@@ -90,31 +80,3 @@ def evaluation_size(size: int, height: int, width: int) -> tuple[int, int]:
 def evaluation_corner(size: int, height: int, width: int) -> tuple[int, int]:
     """Return top and left of the middle `size` x `size` of a resized image."""
     return round((height - size) / 2), round((width - size) / 2)
-
-
-def check_pixels(height: int, width: int) -> None:
-    """Refuse an image that would take gigabytes.
-
-    Raises
-    ------
-    ValueError
-        If it has more than `MAX_PIXELS`.
-    """
-    if height * width > MAX_PIXELS:
-        raise ValueError(f"{width} x {height} pixels, more than the {MAX_PIXELS:,} of the limit")
-
-
-def open_rgb(content: bytes) -> Image.Image:
-    """Return a decoded image as RGB; what another one becomes is the rule of `plain`.
-
-    Raises
-    ------
-    OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError
-        If it is unreadable (`UNREADABLE`).
-    """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            check_pixels(image.height, image.width)
-            return to_rgb(image)
-    except UnidentifiedImageError as error:
-        raise OSError(why(error)) from None

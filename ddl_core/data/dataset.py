@@ -1,102 +1,150 @@
-"""Base class of the lists of encoded images, and the cache that the ranks of a node share."""
+"""The images of a run: which ones, and which rank takes which."""
 
-import hashlib
-import os
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import logging
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
-from filelock import FileLock
-from numpy.typing import NDArray
+from ddl_core.config import RunSpec
+from ddl_core.data.folder import ImageList, class_folders, list_images
+from ddl_core.data.sampling import BatchSampler, Indices, Split, spread
+from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
+from ddl_core.errors import DataError, SpecError
 
-from ddl_core.errors import LaunchError
-from ddl_core.files import replacing
-from ddl_core.system import kept
+log = logging.getLogger(__name__)
 
-SPLITS = ("train", "val")
-
-Arrays = dict[str, NDArray[Any]]
-
-WORTH = 10_000  # images; listing fewer takes no noticeable time
-# A file system's clock may be coarse: a second change at the same time would not be seen.
-SETTLED_S = 5.0
+FOLDERS = {"train": "train", "eval": "val"}
 
 
-class EncodedDataset(ABC):
-    """The images of one split by number, still encoded: files in folders or records in shards.
+EncodedDataset = ImageList | RecordList
+"""The images of one split by number, still encoded: files in folders or records in shards."""
+
+
+class Dataset:
+    """The images of one split that a run uses, numbered from 0.
+
+    Where an epoch takes each several times, the numbers go on: for order, crops and checks these
+    are images of their own.
 
     Attributes
     ----------
-    classes : tuple of str
-        A label is an index into them. Empty where the set does not name its classes.
+    listing : EncodedDataset
+        All images of the split.
+    chosen : Indices
+        Indices into it, ascending.
+    passes : int
+        How often an epoch takes each image.
+
+    Raises
+    ------
+    DataError
+        If the data are not there or not as they should be.
+    SpecError
+        If the run asks for more images than there are, or has too few classes.
     """
 
-    classes: tuple[str, ...]
+    def __init__(self, spec: RunSpec, data_dir: Path | None, split: Split) -> None:
+        if data_dir is None:
+            raise DataError(
+                f"loader {spec.loader!r} reads images; name their folder with --data DIR"
+            )
+        self.listing = _listing(spec, data_dir, split)
+        # Published TFRecords do not say how many classes they have.
+        self.classes = len(self.listing.classes) or spec.classes
+        if self.classes > spec.classes:
+            raise SpecError(
+                f"classes = {spec.classes}, but {data_dir} has {self.classes} class folders; "
+                f"set classes to at least {self.classes}"
+            )
+        self._classes = spec.classes
+        limit, found = getattr(spec, f"{split}_images"), len(self.listing)
+        if limit is not None and limit > found:
+            raise SpecError(
+                f"{split}_images = {limit}, but there are only {found}; lower it or leave it out"
+            )
+        self.chosen: Indices = spread(limit or found, found)
+        self.passes = spec.passes(len(self.chosen)) if split == "train" else 1
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of images."""
+        """Return the number of images, each as often as an epoch takes it."""
+        return len(self.chosen) * self.passes
 
-    @abstractmethod
-    def read(self, index: int) -> tuple[bytes, int]:
-        """Return the encoded image and its label from 0, ``0 <= index < len``.
+    def _index(self, number: int) -> int:
+        return int(self.chosen[number % len(self.chosen)])
+
+    def read(self, number: int) -> tuple[bytes, int]:
+        """Return the content of an image file, and its label.
 
         Raises
         ------
         DataError
-            If its file has gone or changed since the set was listed.
+            If it is gone, or its label is not one of the run's classes.
         """
+        content, label = self.listing.read(self._index(number))
+        if label >= self._classes:
+            raise DataError(
+                f"{self.name(number)} has label {label} (from 0), but the run has classes = "
+                f"{self._classes}; set classes to at least {label + 1}"
+            )
+        return content, label
 
-    @abstractmethod
-    def name(self, index: int) -> str:
-        """Return what identifies an image within its split, for messages and records."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a SHA-256 over names and sizes that identifies the set; contents are not read."""
+    def name(self, number: int) -> str:
+        """Return the name of an image for messages."""
+        return self.listing.name(self._index(number))
 
 
-def once_per_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool]]) -> Arrays:
-    """Return the arrays of `look`; the first rank of a node stores them in one file for the others.
+def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
+    if spec.data_format == "tfrecord":
+        return list_records(shards_folder(data_dir), FOLDERS[split])
+    # Labels count the training classes: one without validation images must not shift the rest.
+    classes = class_folders(data_dir / FOLDERS["train"])
+    return list_images(data_dir / FOLDERS[split], classes)
 
-    At 1,024 ranks each would otherwise list ImageNet's 1.28 million names, or read 1,152 indices.
 
-    Parameters
-    ----------
-    places
-        Files and folders that determine the arrays. A change of one of them makes a new file.
-    look
-        Returns the arrays, and whether to store them.
+class ImageSource:
+    """One rank's share of the images of a split; loaders make batches of them.
+
+    It has the attributes of `Source` in `ddl_core/fairness.py`, which all frameworks share.
+
+    Raises
+    ------
+    DataError, SpecError
+        As `Dataset`.
     """
-    try:
-        key = _state(places)
-        file = kept("listings") / f"{key}.npz" if key else None
-    except (OSError, LaunchError):
-        file = None
-    if file is None:
-        return look()[0]
-    with FileLock(file.with_suffix(".lock")):
-        with suppress(OSError, ValueError, EOFError, BadZipFile), file.open("rb") as content:
-            stored = np.load(content)
-            return {name: stored[name] for name in stored.files}
-        arrays, worth = look()
-        if worth:
-            with suppress(OSError), replacing(file, sync=False) as out:  # the disk may be full
-                np.savez(out, allow_pickle=False, **arrays)
-        return arrays
+
+    rescued_images: int | None = None
+    own_order = False
+
+    def __init__(
+        self, spec: RunSpec, data_dir: Path | None, split: Split, rank: int, world_size: int
+    ) -> None:
+        self._files = Dataset(spec, data_dir, split)
+        self.images = len(self._files)
+        self.classes = self._files.classes
+        self.fingerprint: str | None = self._files.listing.fingerprint()
+        self.corrupt_images = 0
+        self.seen: list[Indices] | None = []
+        self._spec, self._split = spec, split
+        self._rank, self._world_size = rank, world_size
+        self._plan = BatchSampler(spec, split, self.images, rank, world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation."""
+        self._plan.epoch = epoch
+        self.corrupt_images = 0
+        self.seen = []
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch."""
+        return len(self._plan)
 
 
-def _state(places: Iterable[Path]) -> str | None:
-    """Return a hash of the current state of `places`; None if one has changed just now."""
-    digest, latest = hashlib.sha256(), 0.0
-    for place in places:
-        now = place.stat()
-        state = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-        digest.update(os.fsencode(place) + b"\0" + repr(state).encode())
-        latest = max(latest, now.st_mtime, now.st_ctime)
-    return digest.hexdigest() if latest < time.time() - SETTLED_S else None
+class NamedOnce:
+    """Log each unreadable image once in a process."""
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def __call__(self, name: str, reason: object) -> None:
+        """Log an image, if it is new."""
+        if name not in self._named:
+            self._named.add(name)
+            log.warning("%s is unreadable (%s); a mean-coloured image replaces it", name, reason)

@@ -1,32 +1,39 @@
-"""List an image folder, in the order of torchvision's ImageFolder and in little memory."""
+"""Image folders, in the order of torchvision's ImageFolder and in little memory."""
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
+from zipfile import BadZipFile
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from ddl_core.data import dataset
-from ddl_core.data.dataset import Arrays, EncodedDataset, once_per_node
-from ddl_core.errors import DataError
-from ddl_core.files import require_file, some
+from ddl_core.errors import DataError, LaunchError
+from ddl_core.files import replacing, some
+from ddl_core.system import kept
 
+SPLITS = ("train", "val")  # folders
 # Those of torchvision.datasets.ImageFolder.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-MAX_LEVELS = 20  # of folders in a class folder; more are links that lead in a circle
+Arrays = dict[str, NDArray[Any]]
+
+MIN_CACHED_BYTES = 200_000  # of some 10,000 images; listing fewer takes no noticeable time
+# A file system's clock may be coarse: a second change at the same time would not be seen.
+SETTLED_S = 5.0
 
 
-class ImageList(EncodedDataset):
+class ImageList:
     """Paths and labels of the images of one split.
 
     All names lie in one `bytes` object and their positions in one array: about 40 MB for the 1.28
     million images of ImageNet. A list of (path, label) tuples takes 300 MB, and a forked loader
     process copies it page by page as it counts references.
-
     """
 
     def __init__(
@@ -53,18 +60,14 @@ class ImageList(EncodedDataset):
         """Return the number of images."""
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[str, int]:
-        """Return path and label."""
-        return self.path(index), self.label(index)
-
     def name(self, index: int) -> str:
-        """Return an image's path relative to the split's folder."""
+        """Return an image's path relative to the split's folder, ``0 <= index < len``."""
         start = self._ends[index - 1] + 1 if index else 0
         file = os.fsdecode(self._names[start : self._ends[index]])
         return f"{self.classes[self.labels[index]]}/{file}"
 
     def path(self, index: int) -> str:
-        """Return an image's path, ``0 <= index < len``."""
+        """Return an image's path."""
         return f"{self.root}/{self.name(index)}"
 
     def label(self, index: int) -> int:
@@ -72,14 +75,14 @@ class ImageList(EncodedDataset):
         return int(self.labels[index])
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return the encoded image and its label; see `EncodedDataset`."""
+        """Return the encoded image and its label; a `DataError` if its file is gone."""
         path = self.path(index)
         try:
             return Path(path).read_bytes(), self.label(index)
-        except FileNotFoundError as error:
-            raise DataError(f"{path} was there when the run began and is gone now") from error
+        except FileNotFoundError:
+            raise DataError(f"{path} was listed when the run began and is gone now") from None
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+            raise DataError(f"cannot read {path}: {error.strerror}") from None
 
     def present(self) -> list[str]:
         """Return the classes that have images."""
@@ -106,16 +109,13 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     if unknown:
         raise DataError(f"{root} has class folders that training does not know: {some(unknown)}")
 
-    def look() -> tuple[Arrays, bool]:
-        walks = [_walked(root / name) for name in found]
-        images = ImageList.pack(root, found, map(_names, walks))
+    def walk() -> tuple[Arrays, bool]:
+        images, nested = _walk(root, found)
+        names = np.frombuffer(images._names, np.uint8)
         # A change in a folder inside a class folder does not change the class folder.
-        nested = any(len(walk) > 1 for walk in walks)
-        names: NDArray[Any] = np.frombuffer(images._names, np.uint8)
-        arrays: Arrays = {"names": names, "labels": images.labels}
-        return arrays, len(images) >= dataset.WORTH and not nested
+        return {"names": names, "labels": images.labels}, not nested
 
-    arrays = once_per_node([root, *(root / name for name in found)], look)
+    arrays = cached_on_node([root, *(root / name for name in found)], walk)
     order = classes or found
     numbers = {name: number for number, name in enumerate(order)}
     places = np.array([numbers[name] for name in found], dtype=np.int32)
@@ -129,22 +129,16 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     return images
 
 
-def scan(root: Path, classes: Sequence[str], *, only_files: bool = True) -> ImageList:
-    """List the images of class folders, some of which may be empty.
-
-    With `only_files`, refuse links, pipes and devices with the name of an image that lead to no
-    file; without, list them.
-    """
-    return ImageList.pack(
-        root, classes, (_names(_walked(root / name, only_files)) for name in classes)
-    )
+def scan(root: Path, classes: Sequence[str]) -> ImageList:
+    """List the images of class folders, some of which may be empty."""
+    return _walk(root, classes)[0]
 
 
 def class_folders(split_dir: Path) -> list[str]:
-    """Return the sorted class folders of a split; refuse a folder without."""
+    """Return the sorted class folders of a split; raise a `DataError` if it has none."""
     try:
         with os.scandir(split_dir) as entries:
-            kinds = {entry.name: _is_folder(entry) for entry in entries}
+            kinds = {entry.name: entry.is_dir() for entry in entries}
     except OSError as error:
         raise DataError(
             f"cannot read {split_dir}: {error.strerror}\n{expected(split_dir.parent)}"
@@ -160,61 +154,26 @@ def class_folders(split_dir: Path) -> list[str]:
     )
 
 
-# The folders in a class folder, each relative to it and with its images; the first is "".
-Walk = list[tuple[str, list[str]]]
-
-
-def _names(walk: Walk) -> list[str]:
-    return [f"{folder}/{file}" if folder else file for folder, files in walk for file in files]
-
-
-def _walked(class_dir: Path, only_files: bool = True) -> Walk:
-    """Return all folders of a class folder and their images, in ImageFolder's order."""
+def _walk(root: Path, classes: Sequence[str]) -> tuple[ImageList, bool]:
+    """Return all images in ImageFolder's order, and whether class folders have folders in them."""
+    names, nested = [], False
     try:
-        return sorted(_walk(str(class_dir), "", only_files))
+        for top in (str(root / name) for name in classes):
+            folders = sorted(os.walk(top, onerror=_fail, followlinks=True))
+            nested = nested or len(folders) > 1
+            files = (f"{path}/{name}" for path, _, found in folders for name in sorted(found))
+            names.append([file[len(top) + 1 :] for file in files if is_image(file)])
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+    return ImageList.pack(root, classes, names), nested
 
 
-def _walk(top: str, inner: str, only_files: bool) -> Iterator[tuple[str, list[str]]]:
-    folder = f"{top}/{inner}" if inner else top
-    if inner.count("/") > MAX_LEVELS:
-        raise DataError(
-            f"{folder} is more than {MAX_LEVELS} folders deep; remove a link in it that leads back "
-            "to a folder above"
-        )
-    files = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _is_folder(entry):
-                name = f"{inner}/{entry.name}" if inner else entry.name
-                yield from _walk(top, name, only_files)
-            elif is_image(entry.name):
-                if only_files and not entry.is_file(follow_symlinks=False):
-                    _require_file(entry.path)
-                files.append(entry.name)
-    yield inner, sorted(files)
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads back to itself
-        return False
-
-
-def _require_file(path: str) -> None:
-    try:
-        require_file(path)
-    except OSError as error:
-        raise DataError(
-            f"{path} is no image file: {error.strerror}; repair or remove it; "
-            "to name all such files: ddl data verify DIR"
-        ) from None
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def is_image(name: str) -> bool:
-    """Tell by its extension whether a file is an image."""
+    """Return whether a file is an image by its extension."""
     return name.lower().endswith(EXTENSIONS)
 
 
@@ -227,3 +186,43 @@ def expected(root: Path) -> str:
         "    val/<class>/*.JPEG\n"
         "make a sample set with `ddl data sample`, or name another folder with `--data DIR`"
     )
+
+
+def cached_on_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool]]) -> Arrays:
+    """Return the arrays of `look`; the first rank of a node stores them in one file for the others.
+
+    At 1,024 ranks each would otherwise list ImageNet's 1.28 million names, or read 1,152 indices.
+
+    Parameters
+    ----------
+    places
+        Files and folders that determine the arrays. A change of one of them makes a new file.
+    look
+        Returns the arrays, and whether `places` show every change.
+    """
+    try:
+        key = _state(places)
+        file = kept("listings") / f"{key}.npz" if key else None
+    except (OSError, LaunchError):
+        file = None
+    if file is None:
+        return look()[0]
+    with FileLock(file.with_suffix(".lock")):
+        with suppress(OSError, ValueError, EOFError, BadZipFile), file.open("rb") as content:
+            return dict(np.load(content))
+        arrays, store = look()
+        if store and sum(array.nbytes for array in arrays.values()) >= MIN_CACHED_BYTES:
+            with suppress(OSError), replacing(file, sync=False) as out:  # the disk may be full
+                np.savez(out, allow_pickle=False, **arrays)
+        return arrays
+
+
+def _state(places: Iterable[Path]) -> str | None:
+    """Return a hash of the current state of `places`; None if one has changed just now."""
+    digest, latest = hashlib.sha256(), 0.0
+    for place in places:
+        now = place.stat()
+        state = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        digest.update(os.fsencode(place) + b"\0" + repr(state).encode())
+        latest = max(latest, now.st_mtime, now.st_ctime)
+    return digest.hexdigest() if latest < time.time() - SETTLED_S else None

@@ -7,7 +7,7 @@ V workers are spread over ranks. Evaluation takes every image once, without padd
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,39 +73,59 @@ def eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> Iter
 
 
 def count_batches(spec: RunSpec, split: Split, images: int, rank: int, world_size: int) -> int:
-    """Return how many batches `train_batches` or `eval_batches` yields.
-
-    Raises
-    ------
-    SpecError
-        As `steps_per_epoch`.
-    """
+    """Return how many batches `train_batches` or `eval_batches` yields."""
     if split == "train":
         return steps_per_epoch(spec, images) * spec.accumulation
     own = len(range(rank, images, world_size))
     return -(-own // spec.local_batch_size)
 
 
-class Counts(NamedTuple):
-    """How much data of one split there are."""
+def made_up_images(spec: RunSpec, split: Split) -> int:
+    """Return the images of a split that no file holds: ImageNet's number, if none is asked for."""
+    if split == "eval":
+        return spec.eval_images or IMAGENET_EVAL_IMAGES
+    images = spec.train_images or IMAGENET_TRAIN_IMAGES
+    return images * spec.passes(images)
 
-    images: int  # of all ranks
-    batches: int  # micro-batches of one rank, in an epoch
-    own: int  # images of that rank in an evaluation
 
+class BatchSampler:
+    """The images that one rank loads, batch by batch; iterating begins the epoch last set.
 
-def made_up(spec: RunSpec, split: Split, rank: int, world_size: int) -> Counts:
-    """Return how much there is of data that no file holds: ImageNet's numbers, if none are asked.
-
-    Raises
-    ------
-    SpecError
-        As `steps_per_epoch`.
+    The epoch's order is drawn when it is set, before the clock starts. A batch is a list of (epoch,
+    number): a loader process that lives on cannot know the epoch.
     """
-    if split == "train":
-        images = spec.train_images or IMAGENET_TRAIN_IMAGES
-        images *= spec.passes(images)
-    else:
-        images = spec.eval_images or IMAGENET_EVAL_IMAGES
-    batches = count_batches(spec, split, images, rank, world_size)
-    return Counts(images, batches, len(range(rank, images, world_size)))
+
+    def __init__(
+        self, spec: RunSpec, split: Split, images: int, rank: int, world_size: int
+    ) -> None:
+        self._spec, self._split = spec, split
+        self._images, self._rank, self._world_size = images, rank, world_size
+        self._count = count_batches(spec, split, images, rank, world_size)
+        self._epoch = 0
+        self._next: Iterator[Indices] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating begins."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._epoch = number
+        self._next = self._draw()
+
+    def _draw(self) -> Iterator[Indices]:
+        if self._split == "train":
+            return train_batches(self._spec, self._images, self._epoch, self._rank)
+        return eval_batches(self._spec, self._images, self._rank, self._world_size)
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch."""
+        return self._count
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the batches of the epoch."""
+        batches, self._next = self._next or self._draw(), None
+        epoch = self._epoch
+        for indices in batches:
+            yield [(epoch, index) for index in indices.tolist()]

@@ -1,30 +1,42 @@
-"""The TFRecord format: the records of a file, and the features of an image's record.
+"""TFRecord sets of images: each record by its number.
 
-The features are those of the published conversions of ImageNet, so that every reader of those
-reads ours, and this module reads both.
+The names of the files are those of the published ImageNet, with 1024 and 128 files, and the
+features of a record are those of its published conversions. An index is that of DALI's
+tfrecord2idx: a line ``offset size`` per record.
 """
 
+import hashlib
+import json
 import os
-import struct
-from collections.abc import Iterator, Mapping
-from functools import cache
+import re
+import resource
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ddl_core.data.folder import Arrays, cached_on_node
 from ddl_core.errors import DataError, NotInstalledError
-from ddl_core.files import require_file
+from ddl_core.files import some
+
+# Split -> how the names of its files begin.
+PREFIXES = {"train": "train", "val": "validation"}
+SHARD = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
+TFRECORD = "tfrecord"  # folder of a conversion, in that of the images
+INDEX = "index"  # folder in it
+DESCRIPTION = "shards.json"  # of `ddl data convert`, with the names of the classes
 
 ENCODED = "image/encoded"
 LABEL = "image/class/label"  # from 1: 0 was kept for a background class
-SYNSET = "image/class/synset"
-FILENAME = "image/filename"
 
 # A record: length (8 bytes), its checksum (4), that many bytes, their checksum (4).
 HEADER, FOOTER = 12, 4
-MASK_DELTA = 0xA282EAD8  # checksums are stored rotated and shifted by this
 
-# TensorFlow's Example, without the kind of values that no feature of ours has.
+# TensorFlow's Example, without the kind of values that no feature here has.
 EXAMPLE = """
 name: "example.proto" syntax: "proto3"
 message_type {
@@ -59,130 +71,50 @@ message_type {
 }
 """
 
-Value = int | bytes
-
-
-class Record(NamedTuple):
-    """One record of a file; `intact` tells whether its data match their checksum."""
-
-    offset: int
-    data: bytes
-    intact: bool
+Places = NDArray[np.int64]  # one row per record: offset, size
 
 
 class Example:
-    """The features of one record; a `ValueError` if it is none, or has no such feature."""
+    """The features of one record; a `ValueError` if it is no Example, or has no such feature."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         try:
-            self._features = _message().FromString(data).features.feature
-        except _import("google.protobuf.message").DecodeError:
+            self._features = example_class().FromString(data).features.feature
+        except optional("google.protobuf.message").DecodeError:
             raise ValueError("the record is no Example") from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._features
 
-    def blob(self, name: str) -> bytes:
-        """Return the first value of a feature of bytes."""
-        return self._first(name, "bytes_list")  # type: ignore[no-any-return]
-
-    def number(self, name: str) -> int:
-        """Return the first value of a feature of integers."""
-        return self._first(name, "int64_list")  # type: ignore[no-any-return]
-
-    def label(self) -> int:
-        """Return the label, counted from 0."""
-        label = self.number(LABEL)
-        if label < 1:
-            raise ValueError(f"{LABEL} is {label}; labels count from 1")
-        return label - 1
-
-    def _first(self, name: str, kind: str) -> Any:
-        # A look-up of an unknown key would add it.
-        values = getattr(self._features[name], kind).value if name in self._features else ()
+    def first(self, name: str) -> Any:
+        """Return the first value of a feature, bytes or an integer."""
+        feature = self._features.get(name)
+        kind = feature and feature.WhichOneof("kind")
+        values = getattr(feature, kind).value if kind else ()
         if not values:
             raise ValueError(f"the record has no feature {name}")
         return values[0]
 
-
-def frame(data: bytes) -> bytes:
-    """Return the record that holds `data`."""
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, _checksum(length), data, _checksum(data)))
-
-
-def unframe(record: bytes) -> memoryview:
-    """Return the data of one whole record; its length is checked, its checksums are not."""
-    stated = int.from_bytes(record[:8], "little") + HEADER + FOOTER
-    if len(record) != stated:
-        raise ValueError(f"{len(record)} bytes in the index, {stated} in the record's header")
-    return memoryview(record)[HEADER:-FOOTER]
-
-
-def example(features: Mapping[str, Value]) -> bytes:
-    """Return an Example of these features: always the same bytes for the same features."""
-    message = _message()()
-    for name, value in features.items():
-        feature = message.features.feature[name]
-        kind = feature.int64_list if isinstance(value, int) else feature.bytes_list
-        kind.value.append(value)
-    # The order of a map's entries is otherwise that of a hash table.
-    return message.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
-
-
-def read_lengths(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield offset and size of each record, header and checksums included; skips the data.
-
-    Raise a `DataError` if the file is no TFRecord file, or ends within a record.
-    """
-    require_file(path)
-    with path.open("rb", buffering=0) as file:
-        end = os.fstat(file.fileno()).st_size
-        offset = number = 0
-        while offset < end:
-            file.seek(offset)
-            size = _size(file.read(HEADER), end - offset, f"{path} record {number}")
-            yield offset, size
-            offset, number = offset + size, number + 1
-
-
-def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record with the outcome of its checksum; errors as in `read_lengths`."""
-    require_file(path)
-    with path.open("rb") as file:
-        for offset, size in read_lengths(path):
-            file.seek(offset + HEADER)
-            data = file.read(size - HEADER - FOOTER)
-            yield Record(offset, data, file.read(FOOTER) == _checksum(data))
-
-
-def _size(header: bytes, left: int, where: str) -> int:
-    if len(header) == HEADER and header[8:] == _checksum(header[:8]):
-        size = int.from_bytes(header[:8], "little") + HEADER + FOOTER
-        if size <= left:
-            return size
-        raise DataError(f"{where}: the file ends {size - left:,} bytes too early")
-    reason = "its length does not fit its checksum" if len(header) == HEADER else "cut off"
-    raise DataError(f"{where}: {reason}; the file is damaged, or no TFRecord file")
-
-
-def _checksum(data: bytes) -> bytes:
-    crc = _import("crc32c").crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
+    def label(self) -> int:
+        """Return the label, counted from 0."""
+        label = self.first(LABEL)
+        if not isinstance(label, int) or label < 1:
+            raise ValueError(f"{LABEL} is {label}; labels count from 1")
+        return label - 1
 
 
 @cache
-def _message() -> Any:
+def example_class() -> Any:
     """Return the class Example, in a pool of its own: TensorFlow has one in the common pool."""
-    text_format = _import("google.protobuf.text_format")
-    description = _import("google.protobuf.descriptor_pb2").FileDescriptorProto()
-    pool = _import("google.protobuf.descriptor_pool").DescriptorPool()
+    text_format = optional("google.protobuf.text_format")
+    description = optional("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    pool = optional("google.protobuf.descriptor_pool").DescriptorPool()
     pool.AddSerializedFile(text_format.Parse(EXAMPLE, description).SerializeToString())
-    factory = _import("google.protobuf.message_factory")
+    factory = optional("google.protobuf.message_factory")
     return factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
 
 
-def _import(name: str) -> Any:
+def optional(name: str) -> Any:
     """Import a package on first use, so that image folders are read where it is missing."""
     try:
         return import_module(name)
@@ -191,3 +123,178 @@ def _import(name: str) -> Any:
             f"TFRecord files need packages that are not installed here ({error}); run `make env`, "
             "or for a library beside torch its own target, as `make tensorflow`"
         ) from None
+
+
+def shard_name(split: str, number: int, count: int) -> str:
+    """Return the name of a file of records, such as ``train-00000-of-01024``."""
+    return f"{PREFIXES[split]}-{number:05d}-of-{count:05d}"
+
+
+def shards_in(folder: Path, split: str) -> list[str]:
+    """Return the names of the shards of a split in a folder, in order."""
+    try:
+        matches = [SHARD.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}") from None
+    return sorted(one.string for one in matches if one and one[1] == PREFIXES[split])
+
+
+def absent(split: str, names: list[str]) -> list[str]:
+    """Return the names that are missing among the shards of one split; refuse those of two sets."""
+    counts = sorted({int(name.rpartition("-")[2]) for name in names})
+    if len(counts) > 1:
+        sets = ", ".join(shard_name(split, 0, count) for count in counts)
+        raise DataError(f"shards of different sets in one folder ({sets}, ...): keep one set")
+    wanted = (shard_name(split, number, count) for count in counts for number in range(count))
+    return sorted(set(wanted) - set(names))
+
+
+def index_path(shard: Path) -> Path:
+    """Return the path of a shard's index."""
+    return shard.parent / INDEX / f"{shard.name}.idx"
+
+
+def read_index(shard: Path) -> Places:
+    """Return offset and size of every record of a shard; refuse an index that does not fit it."""
+    path = index_path(shard)
+    advice = f"make it again: ddl data index {shard.parent}"
+    try:
+        size = shard.stat().st_size
+        places = np.array(path.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}; {advice}") from None
+    except (ValueError, OverflowError):
+        raise DataError(f"{path} is no index of `offset size` lines; {advice}") from None
+    ends = np.concatenate(([0], places.sum(axis=1)))
+    if not np.array_equal(places[:, 0], ends[:-1]) or ends[-1] != size:
+        raise DataError(f"{path} does not fit the {size:,} bytes of {shard.name}; {advice}")
+    return places
+
+
+class _Opened:
+    """An open file; it is closed when nothing refers to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class RecordList:
+    """The records of one split.
+
+    About 20 MB for the 1.28 million records of ImageNet, in arrays alone, so that a forked loader
+    process shares them. Files are opened when first read. Threads and forked processes may share
+    an open file, since `os.pread` has no position.
+    """
+
+    def __init__(
+        self, folder: Path, shards: Sequence[str], classes: Sequence[str], places: Sequence[Places]
+    ) -> None:
+        """Take, for each shard, the offset and size of its records."""
+        self.folder = folder
+        self.shards = tuple(shards)
+        self.classes = tuple(classes)
+        self._places = np.concatenate(places)
+        self._starts = np.cumsum([0, *map(len, places)], dtype=np.int64)
+        # A quarter of what the system grants: for a list of each split, and as much for others.
+        granted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        unlimited = granted == resource.RLIM_INFINITY
+        self._opened = lru_cache(None if unlimited else max(1, granted // 4))(_Opened)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        places = [self.places(shard) for shard in range(len(self.shards))]
+        return RecordList, (self.folder, self.shards, self.classes, places)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._places)
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Return the encoded image and its label; a `DataError` if its file has changed."""
+        path = self.folder / self.shards[self._locate(index)[0]]
+        where = f"{self.folder}/{self.name(index)}"
+        offset, size = self._places[index].tolist()
+        try:
+            opened = self._opened(path)  # the name keeps it open if another thread evicts it
+            record = os.pread(opened.descriptor, size, offset)
+        except FileNotFoundError:
+            raise DataError(f"{path} was listed when the run began and is gone now") from None
+        except OSError as error:
+            raise DataError(f"cannot read {where}: {error.strerror}") from None
+        try:
+            if int.from_bytes(record[:8], "little") != size - HEADER - FOOTER or len(record) < size:
+                raise ValueError("the file has changed, or its index does not fit")
+            features = Example(memoryview(record)[HEADER:-FOOTER])
+            return features.first(ENCODED), features.label()
+        except ValueError as error:
+            raise DataError(
+                f"{where}: {error}; check the set: ddl data verify {self.folder}"
+            ) from None
+
+    def name(self, index: int) -> str:
+        """Return shard and number of a record."""
+        shard, number = self._locate(index)
+        return f"{self.shards[shard]} record {number}"
+
+    def places(self, shard: int) -> Places:
+        """Return offset and size of each record of a shard."""
+        return self._places[self._starts[shard] : self._starts[shard + 1]]
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over shard names, offsets and sizes."""
+        digest = hashlib.sha256("\0".join((*self.shards, "")).encode())
+        digest.update(self._places.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        shard = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return shard, index - int(self._starts[shard])
+
+
+def list_records(folder: str | Path, split: str) -> RecordList:
+    """List the records of the split ``train`` or ``val``; refuse missing shards and indices."""
+    root = Path(folder).absolute()
+    shards = shards_in(root, split)
+    if not shards:
+        raise DataError(
+            f"{root} has no shards {shard_name(split, 0, 128)} and so on; make them from an image "
+            "folder: ddl data convert DIR"
+        )
+    if missing := absent(split, shards):
+        raise DataError(
+            f"{root} lacks {len(missing)} shards: {some(missing)}; if `ddl data convert` was "
+            "interrupted, run it again"
+        )
+
+    def read() -> tuple[Arrays, bool]:
+        indices = [read_index(root / name) for name in shards]
+        return {"places": np.concatenate(indices), "counts": np.array([*map(len, indices)])}, True
+
+    files = [place for name in shards for place in (root / name, index_path(root / name))]
+    arrays = cached_on_node(files, read)
+    places = np.split(arrays["places"], np.cumsum(arrays["counts"])[:-1])
+    return RecordList(root, shards, _class_names(root), places)
+
+
+def _class_names(folder: Path) -> list[str]:
+    """Return the names of the classes, the first of which has label 1; published sets have none."""
+    path = folder / DESCRIPTION
+    try:
+        return [str(name) for name in json.loads(path.read_bytes())["classes"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise DataError(f"{path} is damaged; make the set again: ddl data convert") from None
+
+
+def shards_folder(data_dir: Path) -> Path:
+    """Return where the TFRecord shards of a data folder are: in ``tfrecord/``, else in itself."""
+    inner = data_dir / TFRECORD
+    return inner if inner.is_dir() else data_dir

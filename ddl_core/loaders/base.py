@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.images import ImageSource
+from ddl_core.data.dataset import ImageSource
 from ddl_core.data.sampling import Indices, Split
 from ddl_core.fairness import Source
 

@@ -25,18 +25,10 @@ from PIL import Image
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import (
-    MEAN,
-    STD,
-    UNREADABLE,
-    Training,
-    check_pixels,
-    evaluation_corner,
-    evaluation_size,
-    open_rgb,
-)
-from ddl_core.data.images import Batches, Images, NamedOnce
-from ddl_core.data.sampling import Indices
+from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
+from ddl_core.data.dataset import Dataset, NamedOnce
+from ddl_core.data.image import UNREADABLE, check_pixels, open_rgb
+from ddl_core.data.sampling import BatchSampler, Indices
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.base import FileLoader
 
@@ -76,9 +68,9 @@ class Feed:
     returned and not yet confirmed by `delivered`.
     """
 
-    def __init__(self, spec: RunSpec, files: Images, plan: Batches, training: bool) -> None:
+    def __init__(self, spec: RunSpec, files: Dataset, plan: BatchSampler, training: bool) -> None:
         self._spec, self._files, self._plan = spec, files, plan
-        self._views = Training(spec) if training else None
+        self._crops = CropSampler(spec) if training else None
         self._name = NamedOnce()
         self._threads = spec.loader_workers
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
@@ -157,8 +149,8 @@ class Feed:
         self, epoch: int, number: int, height: int, width: int
     ) -> tuple[tuple[int, ...], ...]:
         """Return top-left, height-width and mirror, or resized height-width and top-left."""
-        if self._views:
-            view = self._views.view(epoch, number, height, width)
+        if self._crops:
+            view = self._crops.draw(epoch, number, height, width)
             return (view.top, view.left), (view.height, view.width), (int(view.flip),)
         size = self._spec.image_size
         resized = evaluation_size(size, height, width)

@@ -6,25 +6,21 @@ on every rank and each at most once, and the first file that DALI cannot decode 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from nvidia.dali import fn, tfrecord
 from torch import Tensor
 
 from ddl_core.data.augment import FLIP_PROBABILITY, RATIO, TRIES
+from ddl_core.data.dataset import Dataset
 from ddl_core.data.folder import ImageList
-from ddl_core.data.images import Images
 from ddl_core.data.sampling import Indices
-from ddl_core.data.shards import RecordList, index_path
-from ddl_core.data.tfrecord import ENCODED, LABEL
-from ddl_core.errors import DataError
+from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path
+from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.dali import DECODED, LINEAR, Dali
 from ddl_core.seeds import derive_seed
-from ddl_core.system import Passing
 
 MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
 OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"
@@ -40,10 +36,10 @@ class Read(NamedTuple):
 class Files:
     """The chosen images of a class folder, read by DALI."""
 
-    def __init__(self, images: Images) -> None:
-        listing, chosen = images.chosen()
+    def __init__(self, images: Dataset) -> None:
+        listing = images.listing
         assert isinstance(listing, ImageList)
-        chosen = np.tile(chosen, images.passes)
+        chosen = np.tile(images.chosen, images.passes)
         self._root = str(listing.root)
         self._names = [listing.name(index) for index in chosen.tolist()]
         self._labels = listing.labels[chosen].astype(np.int64)
@@ -61,19 +57,32 @@ class Files:
 
 
 class Records:
-    """The chosen records of a TFRecord set, read by DALI."""
+    """The records of a TFRecord set, read by DALI.
 
-    def __init__(self, images: Images, classes: int) -> None:
-        listing, chosen = images.chosen()
+    Raises
+    ------
+    SpecError
+        If the run takes a part of them: the reader knows whole files alone.
+    """
+
+    def __init__(self, images: Dataset, classes: int) -> None:
+        listing = images.listing
         assert isinstance(listing, RecordList)
+        if len(images.chosen) < len(listing):
+            raise SpecError(
+                f"train_images = {len(images.chosen)}, but DALI's own reader takes all "
+                f"{len(listing)} records of a TFRecord set; leave train_images out"
+            )
         self._classes = classes
-        self._paths = [str(listing.folder / name) for name in listing.shards]
-        self._indices = [str(index_path(Path(path))) for path in self._paths]
-        places = [listing.places(shard) for shard in range(len(self._paths))]
-        if len(chosen) < len(listing):
-            places = self._write_indices(places, chosen)
-        self._take_again(images.passes)
-        places *= images.passes
+        paths = [listing.folder / name for name in listing.shards]
+        # Each file by as many names as an epoch takes it, so that DALI says which time it was.
+        self._paths = [
+            f"{path.parent}{'/.' * again}/{path.name}"
+            for again in range(images.passes)
+            for path in paths
+        ]
+        self._indices = [str(index_path(path)) for path in paths] * images.passes
+        places = [listing.places(shard) for shard in range(len(paths))] * images.passes
         sizes = [int(own[-1].sum()) if len(own) else 0 for own in places]
         starts = np.concatenate(([0], np.cumsum(sizes)))[:-1].tolist()
         # Where each file begins, and each record, in all files behind one another.
@@ -81,31 +90,6 @@ class Records:
         self._offsets = np.concatenate(
             [start + own[:, 0] for start, own in zip(starts, places, strict=True)]
         )
-
-    def _take_again(self, passes: int) -> None:
-        """Name each file as often as an epoch takes it, so that DALI says which time it was."""
-        named = [Path(path) for path in self._paths]
-        self._paths = [
-            f"{path.parent}{'/.' * again}/{path.name}" for again in range(passes) for path in named
-        ]
-        self._indices *= passes
-
-    def _write_indices(
-        self, places: list[npt.NDArray[np.int64]], chosen: Indices
-    ) -> list[npt.NDArray[np.int64]]:
-        """Write indices of the chosen records alone: DALI reads what its index names."""
-        self._holder = Passing()  # as long as these records are read
-        folder = self._holder.name
-        ends = np.cumsum([len(own) for own in places])[:-1]
-        wanted = np.zeros(sum(map(len, places)), bool)
-        wanted[chosen] = True
-        kept = [own[mask] for own, mask in zip(places, np.split(wanted, ends), strict=True)]
-        self._paths = [path for path, own in zip(self._paths, kept, strict=True) if len(own)]
-        kept = [own for own in kept if len(own)]
-        self._indices = [f"{folder}/{number}.idx" for number in range(len(kept))]
-        for path, own in zip(self._indices, kept, strict=True):
-            np.savetxt(path, own, "%d")
-        return kept
 
     def read(self, **shard: Any) -> Read:
         """Put the reader into the pipeline that is being defined."""

@@ -11,19 +11,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import (
-    MEAN,
-    STD,
-    UNREADABLE,
-    Training,
-    evaluation_corner,
-    evaluation_size,
-    open_rgb,
-)
-from ddl_core.data.images import Images, NamedOnce
+from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
+from ddl_core.data.dataset import Dataset, NamedOnce
+from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.sampling import Indices, Split
 from ddl_core.loaders.base import FileLoader
 from ddl_core.system import die_with_parent
@@ -37,24 +31,24 @@ Sample = tuple[Tensor, int, int, bool]
 """Image, label, number, and whether it was unreadable."""
 
 Batch = tuple[Tensor, Tensor, Indices, int]
-"""Images and labels on the device, the images' numbers, and how many were unreadable."""
+"""Dataset and labels on the device, the images' numbers, and how many were unreadable."""
 
 
-class Samples(Dataset[Sample]):
+class Samples(TorchDataset[Sample]):
     """Makes finished images in a loader process; subclasses say how.
 
     Attributes
     ----------
-    files : Images
+    files : Dataset
     size : int
         Side of the finished image.
-    views : Training or None
+    crops : CropSampler or None
         Draws the crops; None in evaluation.
     """
 
-    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+    def __init__(self, spec: RunSpec, files: Dataset, split: Split) -> None:
         self.size = spec.image_size
-        self.views = Training(spec) if split == "train" else None
+        self.crops = CropSampler(spec) if split == "train" else None
         self.files = files
         self._name = NamedOnce()
 
@@ -66,7 +60,7 @@ class Samples(Dataset[Sample]):
         """Return the pixels of a file; raise one of `UNREADABLE` if it is damaged."""
         raise NotImplementedError
 
-    def view(self, image: Any, epoch: int, number: int) -> Tensor:
+    def transform(self, image: Any, epoch: int, number: int) -> Tensor:
         """Return what `epoch` shows of image `number`, (3, size, size)."""
         raise NotImplementedError
 
@@ -77,7 +71,7 @@ class Samples(Dataset[Sample]):
         image = self.decoded(content, number)
         if image is None:
             return self.blank(), label, number, True
-        return self.view(image, epoch, number), label, number, False
+        return self.transform(image, epoch, number), label, number, False
 
     def decoded(self, content: bytes, number: int) -> Any | None:
         """Return the pixels; None, with a line in the log, if the file is unreadable."""
@@ -215,14 +209,14 @@ class PillowSamples(Samples):
         """Return the image in RGB."""
         return open_rgb(content)
 
-    def view(self, image: Image.Image, epoch: int, number: int) -> Tensor:
+    def transform(self, image: Image.Image, epoch: int, number: int) -> Tensor:
         """Return the normalised view, float32."""
         cut = self._cut(image, epoch, number)
         return functional.normalize(functional.to_tensor(cut), MEAN, STD, inplace=True)
 
     def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
-        if self.views:
-            view = self.views.view(epoch, number, image.height, image.width)
+        if self.crops:
+            view = self.crops.draw(epoch, number, image.height, image.width)
             part = functional.resized_crop(image, *view[:4], [self.size, self.size])
             return functional.hflip(part) if view.flip else part
         resized = functional.resize(image, evaluation_size(self.size, image.height, image.width))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.sampling import Split, made_up
+from ddl_core.data.sampling import Split, count_batches, made_up_images
 from ddl_core.seeds import derive_seed
 
 # Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
@@ -49,7 +49,9 @@ class Synthetic:
     ) -> None:
         self.classes = spec.classes
         self._spec, self._split, self._device = spec, split, device
-        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
+        self.images = made_up_images(spec, split)
+        self._batches = count_batches(spec, split, self.images, rank, world_size)
+        self._own = len(range(rank, self.images, world_size))
         accumulation = spec.accumulation if split == "train" else 1
         first = rank * accumulation
         # Of the worker's number and the size of a batch alone: the same for any spread of workers.

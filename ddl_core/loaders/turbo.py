@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import (
-    MEAN,
-    STD,
-    check_pixels,
-    evaluation_corner,
-    evaluation_size,
-    open_rgb,
-)
-from ddl_core.data.images import Images
+from ddl_core.data.augment import MEAN, STD, evaluation_corner, evaluation_size
+from ddl_core.data.dataset import Dataset
+from ddl_core.data.image import check_pixels, open_rgb
 from ddl_core.data.sampling import Split
 from ddl_core.errors import SpecError
 from ddl_core.loaders.native import ProcessLoader, Sample, Samples
@@ -49,12 +43,12 @@ class TurboSamples(Samples):
         check_pixels(height, width)
         return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
 
-    def view(self, image: Tensor, epoch: int, number: int) -> Tensor:
+    def transform(self, image: Tensor, epoch: int, number: int) -> Tensor:
         """Return the view, uint8."""
         image = image.permute(2, 0, 1)[None]
         height, width = image.shape[2:]
-        if self.views:
-            view = self.views.view(epoch, number, height, width)
+        if self.crops:
+            view = self.crops.draw(epoch, number, height, width)
             part = image.narrow(2, view.top, view.height).narrow(3, view.left, view.width)
             cut = _resize(part, (self.size, self.size))
             cut = cut.flip(3) if view.flip else cut
@@ -97,7 +91,7 @@ class KeptSamples(TurboSamples):
     With loader processes each keeps what it has seen; `persistent_workers` lets them live.
     """
 
-    def __init__(self, spec: RunSpec, files: Images, split: Split) -> None:
+    def __init__(self, spec: RunSpec, files: Dataset, split: Split) -> None:
         super().__init__(spec, files, split)
         self._kept: dict[int, tuple[Tensor, int]] = {}
 
@@ -118,7 +112,7 @@ class KeptSamples(TurboSamples):
             _check_size(image.nbytes, len(self.files))
             self._kept[number] = image, label
         image, label = self._kept[number]
-        return self.view(image, epoch, number), label, number, False
+        return self.transform(image, epoch, number), label, number, False
 
 
 def _check_size(image_bytes: int, images: int) -> None:
@@ -131,6 +125,6 @@ def _check_size(image_bytes: int, images: int) -> None:
 
 
 class Memory(Turbo):
-    """Images from memory after the first epoch."""
+    """Dataset from memory after the first epoch."""
 
     samples = KeptSamples

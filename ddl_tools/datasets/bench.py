@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from ddl_core.config import RunSpec
-from ddl_core.data.shards import shards_folder
+from ddl_core.data.tfrecord import shards_folder
 from ddl_core.loaders.base import FileLoader
 from ddl_core.loaders.native import ProcessLoader
 from ddl_core.registry import resolve
@@ -95,15 +95,17 @@ def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Ra
     count = min(spec.local_batch_size, loader.images)
     contents: list[bytes] = []
     decoded: list[object] = []
-    views: list[torch.Tensor] = []
+    made: list[torch.Tensor] = []
     steps: dict[str, Callable[[], object]] = {
         "read": lambda: contents.extend(samples.files.read(n)[0] for n in range(count)),
         "decode": lambda: decoded.extend(map(samples.decode, contents)),
-        "transform": lambda: views.extend(samples.view(im, 0, n) for n, im in enumerate(decoded)),
-        "copy": lambda: loader.to_device(torch.stack(views)),
+        "transform": lambda: made.extend(
+            samples.transform(im, 0, n) for n, im in enumerate(decoded)
+        ),
+        "copy": lambda: loader.to_device(torch.stack(made)),
     }
     for _ in ("warm-up", "measured"):
-        for store in (contents, decoded, views):
+        for store in (contents, decoded, made):
             store.clear()
         # The clock of this process alone: that of all processes ticks in hundredths of a second.
         rates = [measure(what, count, work, time.process_time) for what, work in steps.items()]

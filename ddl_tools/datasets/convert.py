@@ -2,47 +2,44 @@
 
 import hashlib
 import io
+import json
 import math
 import os
 import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
-from ddl_core.data.dataset import SPLITS
-from ddl_core.data.folder import ImageList, list_images
-from ddl_core.data.image import why
-from ddl_core.data.shards import (
+from ddl_core.data.folder import SPLITS, ImageList, list_images
+from ddl_core.data.image import describe
+from ddl_core.data.tfrecord import (
     DESCRIPTION,
+    ENCODED,
+    LABEL,
     PREFIXES,
-    Description,
-    converted_folder,
+    TFRECORD,
     index_path,
-    read_description,
     read_index,
     shard_name,
     shards_in,
-    write_index,
 )
-from ddl_core.data.tfrecord import (
-    ENCODED,
+from ddl_core.errors import DataError
+from ddl_core.files import replacing, require_file
+from ddl_tools.datasets.output import filling, is_made, parallel
+from ddl_tools.datasets.records import (
     FILENAME,
-    LABEL,
     SYNSET,
     Value,
     example,
     frame,
     read_lengths,
+    write_index,
 )
-from ddl_core.errors import DataError
-from ddl_core.files import replacing, require_file
-from ddl_tools.datasets.output import clear_errors, holds, lock_file, parallel
 
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
 
@@ -63,18 +60,27 @@ class ShardTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Conversion:
-    """Images of a folder, and the shards that they become; `bytes` estimates each split's size."""
+    """Images of a folder, and the shards that they become.
+
+    Attributes
+    ----------
+    description
+        Content of ``shards.json``: the seed, a hash of the source's names, the number of images and
+        of shards by split, and the names of the classes, the first of which has label 1.
+    bytes
+        Estimated size of each split.
+    """
 
     source: Path
     folder: Path
-    description: Description
+    description: dict[str, Any]
     images: dict[str, ImageList]
     bytes: dict[str, float]
 
     def text(self) -> str:
         """Return what is made, and where."""
         lines = [f"{self.folder}, from {self.source}:"]
-        for split, shards in self.description.shards.items():
+        for split, shards in self.description["shards"].items():
             size = self.bytes[split]
             lines.append(
                 f"  {split}: {len(self.images[split]):,} images, about {size / 1e9:,.3f} GB; "
@@ -86,32 +92,29 @@ class Conversion:
 
     def run(self, *, progress: bool = True, processes: int | None = None) -> int:
         """Make the shards that are missing or whose index does not fit; return their number."""
-        there = read_description(self.folder)
-        found = there.model_dump() if there else None
-        begun = holds(self.folder, found, self.description.model_dump())
+        begun = is_made(self.folder, read_description(self.folder), self.description)
         tasks = [task for task in self._tasks() if not index_fits(task.path)]
         if begun and not tasks:
             return 0
         records = sum(map(len, self.images.values()))
         missing = sum(len(task.images) for task in tasks)
-        with clear_errors(self.folder, sum(self.bytes.values()) * missing / records):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(lock_file(self.folder), timeout=0):
-                with replacing(self.folder / DESCRIPTION) as file:
-                    file.write(self.description.model_dump_json(indent=1).encode() + b"\n")
-                for part in self.folder.glob(".*.part"):  # of a process that was killed
-                    part.unlink()
-                for _ in parallel(
-                    _make_shard, tasks, "convert", processes=processes, progress=progress
-                ):
-                    pass
+        with filling(self.folder, sum(self.bytes.values()) * missing / records):
+            self.folder.mkdir(exist_ok=True)
+            with replacing(self.folder / DESCRIPTION) as file:
+                file.write(json.dumps(self.description, indent=1).encode() + b"\n")
+            for part in self.folder.glob(".*.part"):  # of a process that was killed
+                part.unlink()
+            for _ in parallel(
+                _make_shard, tasks, "convert", processes=processes, progress=progress
+            ):
+                pass
         return len(tasks)
 
     def _tasks(self) -> list[ShardTask]:
         tasks = []
-        for split, count in self.description.shards.items():
+        for split, count in self.description["shards"].items():
             images = self.images[split]
-            order = shuffled(self.description.seed, split, len(images))
+            order = shuffled(self.description["seed"], split, len(images))
             for number, part in enumerate(np.array_split(order, count)):
                 chosen = [(images.name(index), images.label(index)) for index in part.tolist()]
                 path = self.folder / shard_name(split, number, count)
@@ -142,7 +145,7 @@ def plan_conversion(
         Of the order in which images go into shards.
     """
     root = Path(source).absolute()
-    folder = Path(out).absolute() if out else converted_folder(root)
+    folder = Path(out).absolute() if out else root / TFRECORD
     train = list_images(root / "train")
     images = {"train": train, "val": list_images(root / "val", train.classes)}
     for name in train.classes:
@@ -152,21 +155,37 @@ def plan_conversion(
     sizes = {split: _estimated_bytes(images[split]) for split in images}
     shards = {}
     for split, wanted in (("train", train_shards), ("val", val_shards)):
-        present = there.shards.get(split) if there else None
+        present = there["shards"].get(split) if there else None
         shards[split] = wanted or present or math.ceil(sizes[split] / LARGEST_SHARD)
         if shards[split] > len(images[split]):
             raise DataError(
                 f"{split}: {shards[split]} shards for {len(images[split])} images; each needs one"
             )
     prints = "".join(images[split].fingerprint() for split in images)
-    description = Description(
-        seed=seed,
-        source=hashlib.sha256(prints.encode()).hexdigest(),
-        images={split: len(images[split]) for split in images},
-        shards=shards,
-        classes=train.classes,
-    )
+    description = {
+        "seed": seed,
+        "source": hashlib.sha256(prints.encode()).hexdigest(),
+        "images": {split: len(images[split]) for split in images},
+        "shards": shards,
+        "classes": list(train.classes),
+    }
     return Conversion(root, folder, description, images, sizes)
+
+
+def read_description(folder: Path) -> dict[str, Any] | None:
+    """Return the description of a TFRecord set; None of a published one, which has none."""
+    path = folder / DESCRIPTION
+    try:
+        found = json.loads(path.read_bytes())
+        return {name: found[name] for name in ("seed", "source", "images", "shards", "classes")}
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise DataError(
+            f"{path} is damaged; delete {folder} and make it again: ddl data convert"
+        ) from None
 
 
 def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
@@ -229,7 +248,7 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
             return content, image
     except Exception as error:  # damaged files make Pillow raise many types
-        raise DataError(f"{path} is no image ({why(error)}); {advice}") from None
+        raise DataError(f"{path} is no image ({describe(error)}); {advice}") from None
 
 
 def make_indices(
@@ -257,15 +276,9 @@ def index_fits(shard: Path) -> bool:
 
 def _make_index(shard: Path) -> None:
     try:
-        places = list(read_lengths(shard))
-    except OSError as error:
-        raise DataError(f"cannot read {shard}: {error.strerror}") from None
-    try:
-        write_index(shard, places)
+        write_index(shard, list(read_lengths(shard)))
     except OSError as error:
         raise DataError(
-            f"cannot write into {index_path(shard).parent}: {error.strerror}; in a folder that "
-            "cannot be written, make a folder of symbolic links and index that:\n"
-            f"  mkdir links && ln -s {shard.parent}/train-* {shard.parent}/validation-* links/ "
-            "&& ddl data index links"
+            f"cannot write {index_path(shard)} ({error.strerror}). If the set cannot be written, "
+            "index a folder of symbolic links to its files"
         ) from None

@@ -2,10 +2,8 @@
 
 import errno
 import multiprocessing
-import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,6 +16,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddl_core.errors import DataError
+from ddl_core.system import die_with_parent
 from ddl_tools.records.provenance import available_cores
 
 T = TypeVar("T")
@@ -25,14 +24,19 @@ R = TypeVar("R")
 
 
 @contextmanager
-def clear_errors(folder: Path, size: float) -> Iterator[None]:
-    """Check that `size` bytes are free; turn errors of the file system into a `DataError`."""
+def filling(folder: Path, size: float) -> Iterator[None]:
+    """Check that `size` bytes are free and lock `folder`; raise a `DataError` where writing fails.
+
+    The lock is a file beside `folder`.
+    """
     need = f"the set needs {size / 1e6:,.0f} MB"
     try:
         disk = next(place for place in (folder, *folder.parents) if place.is_dir())
         if shutil.disk_usage(disk).free < size:
             raise OSError(errno.ENOSPC, "not enough free space")
-        yield
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+            yield
     except Timeout:
         raise DataError(f"another process writes {folder}; wait until it has ended") from None
     except OSError as error:
@@ -58,19 +62,17 @@ def new_folder(folder: Path, size: float, *, keep: bool = False) -> Iterator[Pat
         Leave the hidden folder after an error, and use what an earlier call has left.
     """
     part = unfinished(folder)
-    with clear_errors(folder, size):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock_file(folder), timeout=0):
-            try:
-                if not keep:
-                    shutil.rmtree(part, ignore_errors=True)
-                part.mkdir(exist_ok=True)
-                yield part
-                part.rename(folder)
-            except BaseException:
-                if not keep:
-                    shutil.rmtree(part, ignore_errors=True)
-                raise
+    with filling(folder, size):
+        try:
+            if not keep:
+                shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(exist_ok=True)
+            yield part
+            part.rename(folder)
+        except BaseException:
+            if not keep:
+                shutil.rmtree(part, ignore_errors=True)
+            raise
 
 
 def unfinished(folder: Path) -> Path:
@@ -78,25 +80,21 @@ def unfinished(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.unfinished")
 
 
-def lock_file(folder: Path) -> Path:
-    """Return the file that is locked while `folder` is filled."""
-    return folder.with_name(f".{folder.name}.lock")
-
-
 def is_filled(folder: Path) -> bool:
-    """Tell whether something is at `folder`, apart from an empty folder."""
+    """Return whether something is at `folder`, apart from an empty folder."""
     return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
 
 
-def holds(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a folder was made with the settings `wanted`; refuse one with other content.
+def is_made(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a folder was made with the settings `wanted`; refuse one with other content.
 
     `found` are the settings that the folder names, None without.
     """
     if found is None:
         if is_filled(folder):
-            raise DataError(f"{folder} is not empty and was not made by this command; choose "
-                            "another folder")  # fmt: skip
+            raise DataError(
+                f"{folder} is not empty and was not made by this command; choose another folder"
+            )
         return False
     if other := [name for name, value in wanted.items() if found.get(name) != value]:
         raise DataError(
@@ -140,12 +138,4 @@ def parallel(
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers in good order
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    # A worker of a killed parent would wait for its next task for ever.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    die_with_parent()  # a worker of a killed parent would wait for its next task for ever

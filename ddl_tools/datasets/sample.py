@@ -1,7 +1,7 @@
 """Make an ImageNet-shaped sample set out of photographs that installed packages ship.
 
 The shape is ImageNet's (folders, file names, pixels, bytes), so that it costs what ImageNet costs
-to read and to train on. The task is easy, since training and validation images are views of the
+to read and to train on. The task is easy, since training and validation images are crops of the
 same photographs: accuracy on it shows that training works, and nothing about a model.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ddl_core.data.dataset import SPLITS
+from ddl_core.data.folder import SPLITS
 from ddl_core.errors import DataError
-from ddl_core.files import replacing, require_file
-from ddl_tools.datasets.output import holds, new_folder, parallel, unfinished
+from ddl_core.files import replacing
+from ddl_tools.datasets.output import is_made, new_folder, parallel, unfinished
 from ddl_tools.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
@@ -29,7 +29,6 @@ BYTES_PER_IMAGE = 115_000  # for the space needed: mean of the images, names and
 
 MANIFEST = "manifest.json"
 FORMAT = "ddl-sample"
-JPEG_END = b"\xff\xd9"
 
 
 class Task(NamedTuple):
@@ -66,9 +65,9 @@ def make_sample(
 ) -> int:
     """Make the set, whole or not at all; return its number of images, or 0 if it is there already.
 
-    `out_dir` receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and ``manifest.json``. The
-    same seed and counts give the same bytes, whatever `processes` is. Beyond 16, further classes
-    are other views of the same photographs. The next call uses what an interrupted one has made.
+    `out_dir` receives ``train/<class>/*.JPEG``, ``val/<class>/*.JPEG`` and ``manifest.json``.
+    Beyond 16, further classes are other crops of the same photographs. After an interrupt, the
+    next call with the same settings makes the images that are missing.
     """
     folder = Path(out_dir).absolute()
     settings = {
@@ -80,16 +79,14 @@ def make_sample(
     }
     if min(classes, train_per_class, val_per_class) < 1 or seed < 0:
         raise DataError(f"{settings}: counts must be at least 1, the seed at least 0")
-    if holds(folder, read_manifest(folder), settings):
+    if is_made(folder, read_manifest(folder), settings):
         return 0
     images = classes * (train_per_class + val_per_class)
     begun = read_manifest(unfinished(folder)) == settings
     there = sum(1 for _ in unfinished(folder).glob("*/*/*.JPEG")) if begun else 0
-    size = (images - there) * BYTES_PER_IMAGE
-    with new_folder(folder, size, keep=True) as part:
-        if not begun:
-            for split in SPLITS:
-                shutil.rmtree(part / split, ignore_errors=True)
+    with new_folder(folder, (images - there) * BYTES_PER_IMAGE, keep=True) as part:
+        for split in SPLITS if not begun else ():
+            shutil.rmtree(part / split, ignore_errors=True)
         _write_manifest(part, settings)
         tasks = [
             Task(part, seed, split, class_number, number)
@@ -99,7 +96,7 @@ def make_sample(
         ]
         for place in {(part / task.path).parent for task in tasks}:
             place.mkdir(parents=True, exist_ok=True)
-        for left in part.glob("*/*/.*.part"):  # by a process that was killed
+        for left in part.glob("*/*/.*.part"):  # of a process that was killed
             left.unlink()
         made = parallel(
             _make_image, tasks, "sample images", processes=processes, progress=progress, chunk=8
@@ -113,7 +110,6 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the settings of a sample set and, if it is whole, its files; None if it is none."""
     path = folder / MANIFEST
     try:
-        require_file(path)
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -136,12 +132,10 @@ def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
 def _make_image(task: Task) -> tuple[str, str]:
     """Write an image unless it is there; return its path and SHA-256."""
     file = task.root / task.path
-    content = file.read_bytes() if file.is_file() else b""
-    if not content.endswith(JPEG_END):  # absent, or cut off when the machine stopped
-        content = make_crop(_photo(class_photo(task.class_number)), task.key)
+    if not file.is_file():
         with replacing(file, sync=False) as out:
-            out.write(content)
-    return task.path, sha256(content).hexdigest()
+            out.write(make_crop(_photo(class_photo(task.class_number)), task.key))
+    return task.path, sha256(file.read_bytes()).hexdigest()
 
 
 @cache

@@ -11,23 +11,25 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from ddl_core.data.dataset import SPLITS
-from ddl_core.data.folder import class_folders, expected, scan
-from ddl_core.data.image import MAX_PIXELS, why
-from ddl_core.data.shards import (
+from ddl_core.data.folder import SPLITS, class_folders, expected, scan
+from ddl_core.data.image import MAX_PIXELS, describe
+from ddl_core.data.tfrecord import (
+    DESCRIPTION,
+    ENCODED,
     PREFIXES,
+    SHARD,
+    Example,
     absent,
-    is_record_folder,
-    read_description,
     read_index,
     shard_name,
     shards_in,
 )
-from ddl_core.data.tfrecord import ENCODED, FILENAME, Example, Record, read_records
 from ddl_core.errors import DataError
 from ddl_core.files import require_file
+from ddl_tools.datasets.convert import read_description
 from ddl_tools.datasets.output import parallel
-from ddl_tools.datasets.sample import JPEG_END, read_manifest
+from ddl_tools.datasets.records import FILENAME, Record, read_records
+from ddl_tools.datasets.sample import read_manifest
 
 # Kind -> its meaning. Errors make a set unfit for a measurement.
 ERRORS = {
@@ -55,7 +57,7 @@ WARNINGS = {
     "not_jpeg": "content is not what the .JPEG in the name says",
 }
 MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_rgb
-JPEG_START = b"\xff\xd8\xff"
+JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 
 # With these problems, the labels of some records are unknown.
@@ -150,7 +152,9 @@ def verify(folder: str | Path, *, progress: bool = True, processes: int | None =
     root = Path(folder).absolute()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
-    check = _check_records if is_record_folder(root) else _check_images
+    names = [path.name for path in root.iterdir()]
+    are_records = DESCRIPTION in names or any(map(SHARD.fullmatch, names))
+    check = _check_records if are_records else _check_images
     splits = check(root, progress, processes)
     kinds = [kind for split in splits.values() for kind, *_ in split.problems]
     if not any(kind in HIDE_LABELS for kind in kinds):
@@ -168,7 +172,7 @@ def _check_images(root: Path, progress: bool, processes: int | None) -> dict[str
     known = {one["path"]: one["sha256"] for one in files}
     splits = {split: Findings(classes={*class_folders(root / split)}) for split in SPLITS}
     for split, findings in splits.items():
-        images = scan(root / split, sorted(findings.classes), only_files=False)
+        images = scan(root / split, sorted(findings.classes))
         names = [f"{split}/{images.name(index)}" for index in range(len(images))]
         for name in sorted(findings.classes - {*images.present()}):
             findings.add("empty_class", f"{split}/{name}")
@@ -227,7 +231,7 @@ def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]
         if content.startswith(JPEG_START) and not content.rstrip(b"\0").endswith(JPEG_END):
             yield "truncated", f"{len(content)} bytes, without a JPEG's end"
         else:
-            yield "unreadable", why(error)
+            yield "unreadable", describe(error)
 
 
 def _check_records(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
@@ -236,18 +240,20 @@ def _check_records(root: Path, progress: bool, processes: int | None) -> dict[st
     for split, findings in splits.items():
         names = shards_in(root, split)
         if description:
-            count = description.shards[split]
+            count = description["shards"][split]
             wanted = {shard_name(split, number, count) for number in range(count)}
             missing = sorted(wanted - set(names))
         else:
             missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
         for name in missing:
             findings.add("missing", name)
-        tasks = [(root / name, len(description.classes) if description else None) for name in names]
+        tasks = [
+            (root / name, len(description["classes"]) if description else None) for name in names
+        ]
         for found in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
             findings.merge(found)
-        if description and not missing and findings.images != description.images[split]:
-            wrong = f"{findings.images} records of {description.images[split]} images"
+        if description and not missing and findings.images != description["images"][split]:
+            wrong = f"{findings.images} records of {description['images'][split]} images"
             findings.add("missing", split, wrong)
     return splits
 
@@ -279,8 +285,8 @@ def _check_record(where: str, record: Record, classes: int | None, found: Findin
         return
     try:
         features = Example(record.data)
-        name = features.blob(FILENAME).decode(errors="replace") if FILENAME in features else ""
-        content = features.blob(ENCODED)
+        name = features.first(FILENAME).decode(errors="replace") if FILENAME in features else ""
+        content = features.first(ENCODED)
     except ValueError as error:
         found.add("bad_record", where, error)
         return

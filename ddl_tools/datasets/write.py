@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from ddl_core.data.dataset import SPLITS
-from ddl_core.data.image import to_rgb, why
+from ddl_core.data.folder import SPLITS
+from ddl_core.data.image import describe, to_rgb
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.files import shown, some
 from ddl_tools.datasets.output import is_filled, new_folder
@@ -85,7 +85,7 @@ def _write_split(
             label = int(label)
             suffix, content = _encoded(image)
         except Exception as error:  # whatever a set of others, or a damaged file, raises
-            raise DataError(f"{where}: {why(error)}") from error
+            raise DataError(f"{where}: {describe(error)}") from error
         if not 0 <= label < len(classes):
             raise DataError(f"{where} has label {label}, but there are {len(classes)} classes")
         folder = root / name / classes[label]

@@ -18,7 +18,7 @@ import psutil
 from ddl_core import gpus, registry
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import class_folders
-from ddl_core.data.shards import absent, index_path, shards_folder, shards_in
+from ddl_core.data.tfrecord import absent, index_path, shards_folder, shards_in
 from ddl_core.errors import DataError, DDLError
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes

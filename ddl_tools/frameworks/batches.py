@@ -18,17 +18,10 @@ from PIL import Image
 from PIL.Image import Resampling, Transpose
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import (
-    MEAN,
-    STD,
-    UNREADABLE,
-    Training,
-    evaluation_corner,
-    evaluation_size,
-    open_rgb,
-)
-from ddl_core.data.images import ImageSource, NamedOnce
-from ddl_core.data.sampling import Indices, Split, made_up
+from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
+from ddl_core.data.dataset import ImageSource, NamedOnce
+from ddl_core.data.image import UNREADABLE, open_rgb
+from ddl_core.data.sampling import Indices, Split, count_batches, made_up_images
 from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
@@ -67,7 +60,7 @@ class Native(ImageSource):
     Raises
     ------
     DataError, SpecError
-        As `Images`.
+        As `Dataset`.
     """
 
     def __init__(
@@ -81,7 +74,7 @@ class Native(ImageSource):
     ) -> None:
         super().__init__(spec, data_dir, split, rank, world_size)
         self._layout = layout
-        self._views = Training(spec) if split == "train" else None
+        self._crops = CropSampler(spec) if split == "train" else None
         self._named = NamedOnce()
         colours = (3, 1, 1) if layout == "NCHW" else (3,)
         self._mean = np.array(MEAN, np.float32).reshape(colours)
@@ -143,8 +136,8 @@ class Native(ImageSource):
     def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
         """Return what `epoch` shows of an image."""
         size = self._spec.image_size
-        if self._views:
-            view = self._views.view(epoch, number, image.height, image.width)
+        if self._crops:
+            view = self._crops.draw(epoch, number, image.height, image.width)
             box = (view.left, view.top, view.left + view.width, view.top + view.height)
             part = image.crop(box).resize((size, size), Resampling.BILINEAR)
             return part.transpose(Transpose.FLIP_LEFT_RIGHT) if view.flip else part
@@ -198,7 +191,9 @@ class Synthetic:
     ) -> None:
         self.classes = spec.classes
         self._spec, self._split, self._rank, self._layout = spec, split, rank, layout
-        self.images, self._batches, self._own = made_up(spec, split, rank, world_size)
+        self.images = made_up_images(spec, split)
+        self._batches = count_batches(spec, split, self.images, rank, world_size)
+        self._own = len(range(rank, self.images, world_size))
         self._pool: list[tuple[Floats, Labels]] = []
         self.set_epoch(0)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ddl_core.config import RunSpec
-from ddl_core.data.images import Images
+from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, RecordError, SpecError
 from ddl_tools.launch import preflight
 from ddl_tools.records.ledger import (
@@ -91,10 +91,10 @@ def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None)
             continue
         checked.add((folder, asked))
         with suppress(DataError):
-            images = len(Images(spec, folder, "train"))
+            images = len(Dataset(spec, folder, "train"))
             preflight.check_batch(spec.model_copy(update={"train_images": images}))
             if spec.work == "train" and spec.eval_every:
-                Images(spec, folder, "eval")
+                Dataset(spec, folder, "eval")
 
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:

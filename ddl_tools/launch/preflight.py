@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddl_core import gpus
 from ddl_core.config import RunSpec
-from ddl_core.data.shards import shards_folder, shards_in
+from ddl_core.data.tfrecord import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
 from ddl_core.system import caches

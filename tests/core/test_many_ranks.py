@@ -11,8 +11,7 @@ from torch import nn
 
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
-from ddl_core.data.images import Batches
-from ddl_core.data.sampling import epoch_order
+from ddl_core.data.sampling import BatchSampler, epoch_order
 from ddl_core.fairness import check_agreement, check_epoch
 from ddl_core.group import affinity
 from ddl_core.loaders.synthetic import Synthetic
@@ -117,7 +116,7 @@ def test_images_of_imagenet_are_checked_in_one_collective_of_4_bytes_each(join) 
     images = 1_281_167
     spec = run(NODES, local_batch_size=64)
     rank = join(spec)
-    plan = Batches(spec, "train", images, RANK, spec.world_size)
+    plan = BatchSampler(spec, "train", images, RANK, spec.world_size)
     plan.epoch = 3
     own = [number for batch in plan for _, number in batch]
     assert len(own) == len(set(own)) == len(plan) * 64 == 19 * 64  # not those of 1,023 others

@@ -4,15 +4,15 @@ import torch
 from scipy.stats import ks_2samp
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import Training, evaluation_corner, evaluation_size
+from ddl_core.data.augment import CropSampler, evaluation_corner, evaluation_size
 from ddl_core.vision import transforms
 
 SHAPES = [(375, 500), (500, 375), (1, 1), (40, 1000), (1000, 40), (224, 224)]
 
 
 def ours(shape, count):
-    views = Training(RunSpec(seed=3, repeat=1))
-    return [views.view(2, index, *shape) for index in range(count)]
+    views = CropSampler(RunSpec(seed=3, repeat=1))
+    return [views.draw(2, index, *shape) for index in range(count)]
 
 
 def torchvisions(shape, count):
@@ -49,11 +49,11 @@ def test_an_image_without_an_allowed_crop_shows_its_middle_as_in_torchvision(sha
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_view_depends_on_run_epoch_and_image_alone(shape):
     def draw(seed=3, repeat=1, epoch=2, index=7):
-        return Training(RunSpec(seed=seed, repeat=repeat)).view(epoch, index, *shape)
+        return CropSampler(RunSpec(seed=seed, repeat=repeat)).draw(epoch, index, *shape)
 
-    views = Training(RunSpec(seed=3, repeat=1))
-    views.view(0, 0, *shape)
-    assert views.view(2, 7, *shape) == draw()
+    views = CropSampler(RunSpec(seed=3, repeat=1))
+    views.draw(0, 0, *shape)
+    assert views.draw(2, 7, *shape) == draw()
     if min(shape) > 200:
         others = [draw(seed=4), draw(repeat=2), draw(epoch=3), draw(index=8)]
         assert len({draw(), *others}) == 5
@@ -63,7 +63,7 @@ def test_drawing_a_view_leaves_the_random_numbers_of_training_alone():
     torch.manual_seed(1)
     want = torch.rand(1)
     torch.manual_seed(1)
-    Training(RunSpec()).view(0, 0, 375, 500)
+    CropSampler(RunSpec()).draw(0, 0, 375, 500)
     assert torch.equal(torch.rand(1), want)
 
 

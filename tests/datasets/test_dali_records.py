@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from ddl_core.data.shards import index_path, list_records
-from ddl_core.data.tfrecord import ENCODED, LABEL
+from ddl_core.data.tfrecord import ENCODED, LABEL, index_path, list_records
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.data.augment import open_rgb
-from ddl_core.data.image import to_rgb
+from ddl_core.data.image import open_rgb, to_rgb
 
 RAMP = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)  # 0x0000, 0x0101 to 0xffff
 LEVELS = np.arange(256, dtype=np.uint8).reshape(16, 16)

@@ -9,10 +9,10 @@ import pytest
 
 from ddl_core.data.dataset import EncodedDataset
 from ddl_core.data.folder import list_images
-from ddl_core.data.shards import RecordList, index_path, is_record_folder, list_records
-from ddl_core.data.tfrecord import ENCODED, LABEL, example, frame
+from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path, list_records
 from ddl_core.errors import DataError
 from ddl_tools.datasets.convert import make_indices
+from ddl_tools.datasets.records import example, frame
 from tests.datasets.published import write_published
 
 IMAGENET = 1_281_167
@@ -119,27 +119,21 @@ def test_other_processes_read_at_the_same_time(finished_records, method):
 
 
 def test_no_shards(tmp_path, records):
-    with pytest.raises(DataError, match=r"(?s)has no shards train-\*-of-\*.*ddl data convert DIR"):
+    with pytest.raises(DataError, match=r"has no shards train-.*ddl data convert DIR"):
         list_records(tmp_path, "train")
     for path in records.glob("validation-*"):
         path.unlink()
-    with pytest.raises(DataError, match=r"has no shards validation-\*-of-\*"):
+    with pytest.raises(DataError, match="has no shards validation-"):
         list_records(records, "val")
     with pytest.raises(DataError, match=r"cannot read .*nowhere: No such file"):
         list_records(tmp_path / "nowhere", "val")
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_missing_shards_are_named(records, ours):
+def test_missing_shards_are_named(records):
     for number in (0, 2):
         (records / f"train-{number:05d}-of-00003").unlink()
-    if not ours:
-        (records / "shards.json").unlink()
-    with pytest.raises(
-        DataError, match="lacks 2 shards: train-00000-of-00003, train-00002"
-    ) as caught:
+    with pytest.raises(DataError, match="lacks 2 shards: train-00000-of-00003, train-00002"):
         list_records(records, "train")
-    assert ("complete it: ddl data convert" in str(caught.value)) == ours
 
 
 def test_a_shard_that_goes_during_the_run(records):
@@ -147,7 +141,7 @@ def test_a_shard_that_goes_during_the_run(records):
     assert images.read(0)
     (records / "train-00001-of-00003").unlink()
     assert images.read(1)
-    message = rf"{records}/train-00001-of-00003 was there when the run began and is gone now"
+    message = rf"{records}/train-00001-of-00003 .* gone now"
     with pytest.raises(DataError, match=message):
         images.read(11)
 
@@ -156,7 +150,7 @@ def test_a_file_that_goes_during_the_run(sample):
     images = list_images(sample / "val")
     assert images.read(0) == (Path(images.path(0)).read_bytes(), 0)
     (sample / "val" / images.name(0)).unlink()
-    with pytest.raises(DataError, match=r"_00000.JPEG was there when the run began and is gone"):
+    with pytest.raises(DataError, match=r"_00000.JPEG .* gone now"):
         images.read(0)
 
 
@@ -165,13 +159,11 @@ def test_a_shard_that_changes_during_the_run(records):
     shard = records / "train-00001-of-00003"
     os.truncate(shard, shard.stat().st_size - 1)
     where = f"{shard} record 10"
-    with pytest.raises(DataError, match=f"{where}: the file was longer when the run began"):
+    with pytest.raises(DataError, match=f"{where}: the file has changed"):
         images.read(21)
     content = shard.read_bytes()
     shard.write_bytes(content[5:] + content[:5])
-    with pytest.raises(
-        DataError, match=rf"{shard} record 0: \d+ bytes in the index, \d+ in the rec"
-    ):
+    with pytest.raises(DataError, match=f"{shard} record 0: the file has changed"):
         images.read(11)
 
 
@@ -190,12 +182,6 @@ def test_a_record_that_is_none(tmp_path, data, message):
         DataError, match=rf"train-00000-of-00001 record 0: {message}; check the set"
     ):
         records.read(0)
-
-
-def test_record_folders_are_told_from_image_folders(tmp_path, finished_sample, finished_records):
-    assert is_record_folder(finished_records)
-    assert not is_record_folder(finished_sample)
-    assert not is_record_folder(tmp_path / "nowhere")
 
 
 @pytest.mark.slow
@@ -219,16 +205,3 @@ def test_the_list_of_imagenet_is_small(tmp_path):
     assert records.name(len(records) - 1) == "train-01023-of-01024 record 1250"
     assert held < 40 * len(records)
     assert peak < 60e6
-
-
-@pytest.mark.parametrize("limit", [12, 4096, resource.RLIM_INFINITY])
-def test_each_shard_is_opened_once_where_the_limit_allows(finished_records, monkeypatch, limit):
-    """A quarter of 12 files is enough for 3 shards; of the 8 in the test above it is not."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    records = list_records(finished_records, "train")
-    opened = []
-    real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or real(path, *how))
-    for index in (0, 31, 12, 1, 30, 13, 11, 2, 29):
-        records.read(index)
-    assert sorted(path.name for path in opened) == list(records.shards)

@@ -6,11 +6,11 @@ import struct
 import pytest
 from PIL import Image
 
-from ddl_core.data.shards import DESCRIPTION, index_path, read_index
-from ddl_core.data.tfrecord import ENCODED, FILENAME, LABEL, example, frame
+from ddl_core.data.tfrecord import DESCRIPTION, ENCODED, LABEL, index_path, read_index
 from ddl_core.errors import DataError
 from ddl_tools.datasets import verify as verify_module
 from ddl_tools.datasets.convert import make_indices
+from ddl_tools.datasets.records import FILENAME, example, frame
 from ddl_tools.datasets.sample import MANIFEST
 from ddl_tools.datasets.verify import verify
 from tests.datasets.published import write_published

@@ -18,10 +18,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import UNREADABLE, open_rgb
 from ddl_core.data.dataset import EncodedDataset
 from ddl_core.data.folder import class_folders, scan
-from ddl_core.data.shards import list_records, shards_folder
+from ddl_core.data.image import UNREADABLE, open_rgb
+from ddl_core.data.tfrecord import list_records, shards_folder
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.group import RankInfo
 from ddl_core.loaders.native import start_method

@@ -9,17 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ddl_core.data.shards import shards_in, write_index
-from ddl_core.data.tfrecord import (
-    ENCODED,
-    FILENAME,
-    LABEL,
-    Example,
-    example,
-    frame,
-    read_records,
-)
+from ddl_core.data.tfrecord import ENCODED, LABEL, Example, shards_in
 from ddl_core.errors import DataError, SpecError
+from ddl_tools.datasets.records import FILENAME, example, frame, read_records, write_index
 from tests.core.loaders.paths import FORMATS, LOADERS, images_of, open_loader, with_dali
 
 CAT = "cat_00000.JPEG"
@@ -86,7 +78,7 @@ def replace_records(shard: Path, contents: dict[str, bytes]) -> None:
     framed = []
     for record in read_records(shard):
         found = Example(record.data)
-        content = contents.get(found.blob(FILENAME).decode())
+        content = contents.get(found.first(FILENAME).decode())
         features = {ENCODED: content, LABEL: found.label() + 1}
         framed.append(frame(record.data if content is None else example(features)))
     shard.write_bytes(b"".join(framed))
@@ -149,7 +141,7 @@ def test_files_that_go_in_mid_run_end_it(name, changed, data):
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_shard_that_goes_in_mid_run_ends_it(name, changed, data):
     loader = open_loader(name, changed({}), data_format="tfrecord", **ALL)
-    shard = next((loader._files._all.folder).glob("train-00001-of-*"))
+    shard = next((loader._files.listing.folder).glob("train-00001-of-*"))
     shard.unlink()
     with pytest.raises(DataError, match="gone now"):
         images_of(loader)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ddl_core.data.images import Images
+from ddl_core.data.dataset import Dataset
 from ddl_core.errors import SpecError
 from ddl_core.loaders import turbo
 from tests.core.loaders.paths import images_of, open_loader
@@ -11,9 +11,9 @@ from tests.core.loaders.paths import images_of, open_loader
 
 def test_each_file_is_read_once_in_a_run(data, monkeypatch):
     reads: list[int] = []
-    plain = Images.read
+    plain = Dataset.read
     monkeypatch.setattr(
-        Images, "read", lambda self, number: reads.append(number) or plain(self, number)
+        Dataset, "read", lambda self, number: reads.append(number) or plain(self, number)
     )
     loader = open_loader("memory", data, loader_workers=0, local_batch_size=17)
     first, second = images_of(loader, 0), images_of(loader, 1)

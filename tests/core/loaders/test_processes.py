@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.data import sampling
-from ddl_core.data.images import Batches
+from ddl_core.data.sampling import BatchSampler
 from ddl_core.loaders import native
 from tests.core.loaders.paths import open_loader
 from tests.core.test_order import spec
@@ -69,7 +69,7 @@ def test_an_epochs_order_is_drawn_before_the_clock_starts(monkeypatch) -> None:
     drawn = []
     real = sampling.epoch_order
     monkeypatch.setattr(sampling, "epoch_order", lambda *of: drawn.append(of[2]) or real(*of))
-    plan = Batches(spec(1), "train", 64, 0, 1)
+    plan = BatchSampler(spec(1), "train", 64, 0, 1)
     assert drawn == []
     plan.epoch = 3
     assert drawn == [3]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.data import dataset, folder, shards
+from ddl_core.data import folder, tfrecord
 from ddl_core.data.folder import list_images
-from ddl_core.data.shards import list_records
+from ddl_core.data.tfrecord import list_records
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +20,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "node"
     place.mkdir()
     monkeypatch.setenv("DDL_TMPDIR", str(place))
-    monkeypatch.setattr(dataset, "SETTLED_S", -1)
-    monkeypatch.setattr(dataset, "WORTH", 1)
+    monkeypatch.setattr(folder, "SETTLED_S", -1)
+    monkeypatch.setattr(folder, "MIN_CACHED_BYTES", 1)
     return place / f"ddl-{os.geteuid()}" / "listings"
 
 
@@ -38,13 +38,13 @@ def split(tmp_path: Path) -> Path:
 def walks(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """How often each class folder was listed."""
     counted: Counter = Counter()
-    walked = folder._walked
+    walk = os.walk
 
-    def count(class_dir, only_files=True):
-        counted[class_dir.name] += 1
-        return walked(class_dir, only_files)
+    def count(top, **options):
+        counted[Path(top).name] += 1
+        return walk(top, **options)
 
-    monkeypatch.setattr(folder, "_walked", count)
+    monkeypatch.setattr(os, "walk", count)
     return counted
 
 
@@ -82,36 +82,26 @@ def test_a_folder_that_changed_is_listed_again(split, change) -> None:
     assert after == listed(folder.scan(split, folder.class_folders(split)))
 
 
-@pytest.mark.parametrize(("name", "value"), [("SETTLED_S", 60), ("WORTH", 10)])
+@pytest.mark.parametrize(("name", "value"), [("SETTLED_S", 60), ("MIN_CACHED_BYTES", 1000)])
 def test_lists_of_small_sets_or_recent_changes_are_not_stored(
     split, walks, memory, monkeypatch, name, value
 ) -> None:
-    monkeypatch.setattr(dataset, name, value)
+    monkeypatch.setattr(folder, name, value)
     for _ in range(2):
         list_images(split)
     assert walks["a"] == 2
     assert not list(memory.glob("*.npz"))
 
 
-def test_a_damaged_or_foreign_file_is_not_used(split, memory, walks) -> None:
-    expected = listed(list_images(split))
-    (stored,) = memory.glob("*.npz")
-    stored.write_bytes(stored.read_bytes()[:100])
-    assert listed(list_images(split)) == expected
-    memory.chmod(0o777)
-    assert listed(list_images(split)) == expected
-    assert walks["a"] == 3
-
-
 def test_indices_are_read_once(finished_records, monkeypatch) -> None:
     read: Counter = Counter()
-    real = shards.read_index
+    real = tfrecord.read_index
 
     def count(shard: Path):
         read[shard.name] += 1
         return real(shard)
 
-    monkeypatch.setattr(shards, "read_index", count)
+    monkeypatch.setattr(tfrecord, "read_index", count)
     lists = [list_records(finished_records, "train") for _ in range(4)]
     assert len(read) == 3
     assert set(read.values()) == {1}
@@ -120,13 +110,13 @@ def test_indices_are_read_once(finished_records, monkeypatch) -> None:
 
 
 def _look_slowly(place: Path, asked, answers) -> None:
-    def look() -> tuple[dataset.Arrays, bool]:
+    def look() -> tuple[folder.Arrays, bool]:
         asked.put(os.getpid())
         time.sleep(1)
         return {"numbers": np.arange(3)}, True
 
-    dataset.SETTLED_S = -1
-    answers.put(dataset.once_per_node([place], look)["numbers"].tolist())
+    folder.SETTLED_S = -1
+    answers.put(folder.cached_on_node([place], look)["numbers"].tolist())
 
 
 @pytest.mark.multiprocess
