@@ -1,25 +1,24 @@
-"""The statements of three papers, each judged by the published runs.
+"""The statements of three papers, each with a verdict from the published runs.
 
-``data/paper/claims.csv`` lists the comparisons that each statement makes. One of them can confirm
-or refute it:
+``data/paper/claims.csv`` lists the comparisons that each statement makes, all of them ratios:
 
-==========  =============================  =====================================
-relation    confirmed                      refuted
-==========  =============================  =====================================
-greater     the ratio surely is above 1    it surely is below 1
-similar     equivalent within the margin   it surely lies outside the margin
-lower       surely above what is stated    surely below it
-upper       surely below what is stated    surely above it
-value       equivalent to what is stated   it surely lies outside the margin of it
-==========  =============================  =====================================
+==========  =============================  ====================================
+relation    confirmed by an interval       refuted by an interval
+==========  =============================  ====================================
+greater     above 1                        below 1
+similar     within the margin              outside the margin
+lower       above the stated number        below it
+upper       below the stated number        above it
+value       within the margin of it        outside that margin
+==========  =============================  ====================================
 
-A statement is supported if every comparison confirms it, each by its own interval (an
-intersection-union test, which needs no adjustment). It is contradicted if any comparison refutes
-it: the p are doubled for the two directions and adjusted after Holm as one family.
+A statement is supported if every comparison confirms it (an intersection-union test, which needs no
+adjustment). It is contradicted if any comparison refutes it: the p are doubled for the two
+directions and adjusted after Holm as one family.
 
-Statements of Aach et al. are judged by runs under the paper's conditions alone (`SPEED`,
+Statements of Aach et al. are tested by runs under the paper's conditions alone (`SPEED`,
 `LEARNING`). The same comparison at other sizes or on other hardware stands beside it (``here``)
-and judges nothing. Rankings of the two other papers are judged wherever they were measured.
+and is no evidence. Rankings of the two other papers are tested wherever they were measured.
 """
 
 import math
@@ -72,10 +71,10 @@ Part = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Arm:
+class Configuration:
     """Runs that may be pooled: a value of each, by run or repeat, and their windows.
 
-    `gpus` is the number of workers; of accuracies (as exponentials), of the paper's GPUs with this
+    `gpus` is the number of ranks; of accuracies (as exponentials), of the paper's GPUs with this
     batch.
     """
 
@@ -89,7 +88,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Seen:
-    """One comparison in the records: a ratio of two arms, or of an arm to what is stated."""
+    """One comparison in the records: a ratio of two configurations, or of one to what is stated."""
 
     part: Part
     estimate: Estimate
@@ -100,20 +99,20 @@ class Seen:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All arms of one quantity, and what two of them must have in common to be compared."""
+    """All configurations of one quantity, and what two of them share if they are compared."""
 
-    arms: list[Arm]
+    found: list[Configuration]
     keys: Sequence[str] = tuple(KEYS)
     turns: Turns = field(default_factory=lambda: Turns(None))
 
-    def same(self, arm: Arm, free: set[str]) -> list[Arm]:
-        """Return the other arms that may differ from `arm` in some of the keys alone."""
+    def same(self, one: Configuration, free: set[str]) -> list[Configuration]:
+        """Return the others that may differ from `one` in some of the keys alone."""
         keys = [name for name in self.keys if name not in free]
-        others = (other for other in self.arms if other is not arm)
-        return [one for one in others if all(one.about[key] == arm.about[key] for key in keys)]
+        others = (other for other in self.found if other is not one)
+        return [other for other in others if all(other.about[k] == one.about[k] for k in keys)]
 
-    def ratio(self, one: Arm, other: Arm) -> Estimate:
-        """Return the ratio of two arms: of paired windows, of paired repeats, else of all runs."""
+    def ratio(self, one: Configuration, other: Configuration) -> Estimate:
+        """Return the ratio of two: of paired windows, of paired repeats, else of all runs."""
         if paired := self.turns.ratio(one.windows, other.windows):
             return paired
         values, base = one.values, other.values
@@ -121,9 +120,9 @@ class Evidence:
             return estimates.paired_ratio(values.to_numpy(), base.loc[values.index].to_numpy())
         return estimates.unpaired_ratio(values.to_numpy(), base.to_numpy())
 
-    def base(self, arm: Arm, strict: bool) -> Arm | None:
-        """Return the same arm with the fewest workers, if fewer; strict: with the paper's base."""
-        fewer = [other for other in self.same(arm, {"world_size"}) if other.gpus < arm.gpus]
+    def base(self, one: Configuration, strict: bool) -> Configuration | None:
+        """Return the same with the fewest ranks, if fewer; strict: with the paper's base."""
+        fewer = [other for other in self.same(one, {"world_size"}) if other.gpus < one.gpus]
         fewer = [other for other in fewer if other.gpus == BASE_WORLD_SIZE or not strict]
         return min(fewer, key=lambda other: other.gpus, default=None)
 
@@ -216,21 +215,20 @@ def verdict(
     its range. Contradicted: a comparison is refuted; with an open reading (the paper names no
     strategy or model) all parts must be. `reason` says what of the statement cannot be tested.
     """
-    sure = [p <= ALPHA for p in estimates.holm([_refutes(one, margin) for one in seen])]
-    against = [one for one, refuted in zip(seen, sure, strict=True) if refuted]
+    adjusted = estimates.holm([_p_against(one, margin) for one in seen])
+    against = [one for one, p in zip(seen, adjusted, strict=True) if p <= ALPHA]
     if against and (not open_reading or {one.part for one in against} == set(parts)):
         return CONTRADICTED, "; ".join(f"{one.place}: {one.text}" for one in against)
-    if missing := _missing(parts, seen):
+    if missing := next(filter(None, (_missing(part, seen) for part in parts)), ""):
         return UNDECIDED, missing
     confirmed = sum(_confirms(one, margin) for one in seen)
-    decided = f"{confirmed} of {len(seen)} comparisons decided so"
     if confirmed == len(seen) and reason:
         return UNDECIDED, f"only in part testable: {reason}"
+    decided = f"{confirmed} of {len(seen)} comparisons decided so"
     return (SUPPORTED if confirmed == len(seen) else UNDECIDED), decided
 
 
 def _confirms(seen: Seen, margin: float) -> bool:
-    """Say whether the interval of a comparison is as claimed."""
     ratio, relation = seen.estimate, seen.part.relation
     if relation in ("greater", "lower"):
         return ratio.low > 1
@@ -239,7 +237,7 @@ def _confirms(seen: Seen, margin: float) -> bool:
     return estimates.decision(ratio, margin) == estimates.EQUIVALENT
 
 
-def _refutes(seen: Seen, margin: float) -> float:
+def _p_against(seen: Seen, margin: float) -> float:
     """Return the p against "the comparison is as claimed", doubled for the two directions."""
     ratio, relation = seen.estimate, seen.part.relation
     bound = 1 + margin if relation in ("similar", "value") else 1.0
@@ -248,26 +246,21 @@ def _refutes(seen: Seen, margin: float) -> float:
     return min(1.0, 2 * p)
 
 
-def _missing(parts: Sequence[Part], seen: Sequence[Seen]) -> str:
-    """Return which part was not measured at both ends of its range; nothing where all were."""
-    for part in parts:
-        own = [one.sizes for one in seen if one.part == part]
-        sizes = frozenset[int]().union(*own)
-        if not own or _ends(part) - sizes:
-            known = ", ".join(str(size) for size in sorted(sizes))
-            at = f"measured at {known}" if known else "not measured"
-            ends = dict.fromkeys(str(end) for end in (part.world_size_min, part.world_size_max))
-            return f"the claim is about {' to '.join(ends)} GPUs, {at}" if any(ends) else (
-                f"{at} with several numbers of workers: {part.right}")  # fmt: skip
-    return ""
-
-
-def _ends(part: Part) -> set[int]:
-    """Return the numbers of GPUs without which the range of a part is not covered."""
-    if part.compared == "global_batch_size" or not part.world_size_max:
-        return set()
-    base = {BASE_WORLD_SIZE} if part.quantity in ("parallel_efficiency", "speedup") else set()
-    return base | {part.world_size_min, part.world_size_max}
+def _missing(part: Part, seen: Sequence[Seen]) -> str:
+    """Say where a part was not measured, of both ends of its range; nothing if at both."""
+    own = [one.sizes for one in seen if one.part == part]
+    sizes = frozenset[int]().union(*own)
+    ends: set[int] = set()
+    if part.compared != "global_batch_size" and part.world_size_max:
+        base = part.quantity in ("parallel_efficiency", "speedup")
+        ends = {part.world_size_min, part.world_size_max} | ({BASE_WORLD_SIZE} if base else set())
+    if own and not ends - sizes:
+        return ""
+    at = f"measured at {', '.join(map(str, sorted(sizes)))}" if sizes else "not measured"
+    stated = dict.fromkeys(str(end) for end in (part.world_size_min, part.world_size_max))
+    if any(stated):
+        return f"the claim is about {' to '.join(stated)} GPUs, {at}"
+    return f"{at} with several numbers of workers: {part.right}"
 
 
 # --- what the records show ---
@@ -276,36 +269,36 @@ def _ends(part: Part) -> set[int]:
 def _evidence(
     runs: pd.DataFrame, windows: pd.DataFrame | None, profiles: pd.DataFrame | None
 ) -> dict[str, Evidence]:
-    """Return the arms of each quantity that Aach et al. state."""
+    """Return what was measured of each quantity that Aach et al. state."""
     done = runs[runs["status"] == "completed"]
     long = (done["epochs"] == EPOCHS) & (done["dataset"] == "imagenet") & (done["work"] == "train")
-    times = Evidence(_arms(with_settings(done[long]), "runtime_s"))
+    times = Evidence(_pooled(with_settings(done[long]), "runtime_s"))
     found = _throughput(runs, windows) | {"runtime": times, "speedup": times} | _accuracy(runs)
     profiles = records.empty_profiles() if profiles is None else profiles
     for quantity, share in _SHARES.items():
         rows = profiles[(profiles["of"] == records.KERNELS) & (profiles["share"] == share)]
         means = rows.groupby(["study", "run_id"], as_index=False)["value"].mean()
         profiled = with_settings(done.merge(means, on=["study", "run_id"]))
-        found[quantity] = Evidence(_arms(profiled, "value"))
+        found[quantity] = Evidence(_pooled(profiled, "value"))
     return found
 
 
 def _of_libraries(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, Evidence]:
-    """Return the arms of studies of several libraries: by throughput, and by last accuracy."""
+    """Return what studies of several libraries measured: throughput, and last accuracy."""
     runs = runs[runs.groupby("study")["library"].transform("nunique") > 1]
     made = made_runs(runs)
     made = made.assign(top1=np.exp(made["top1"].mask(made["lost"])))
-    return _throughput(runs, windows) | {"top1": Evidence(_arms(made, "top1", index="repeat"))}
+    return _throughput(runs, windows) | {"top1": Evidence(_pooled(made, "top1", index="repeat"))}
 
 
 def _throughput(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, Evidence]:
     turns = Turns(windows)
-    evidence = Evidence(_arms(made_runs(runs), "value", turns=turns), turns=turns)
+    evidence = Evidence(_pooled(made_runs(runs), "value", turns=turns), turns=turns)
     return dict.fromkeys(("throughput", "parallel_efficiency", "throughput_scaling"), evidence)
 
 
 def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
-    """Return the arms of accuracy studies that learnt by plain SGD, as the paper's did."""
+    """Return the accuracies of studies that learnt by plain SGD, as the paper's did."""
     made = accuracy.made(runs)
     made = made[made["optimizer"] == "sgd"]
     free = (*REPEATS, *accuracy.SHAPE, "schedule")
@@ -324,7 +317,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
            for name, values in zip(_ACCURACIES, (made["top1"], early, late), strict=True)},
     )  # fmt: skip
     keys = ["alike", "schedule", "global_batch_size", "shape"]
-    return {name: Evidence(_arms(made, name, keys, "repeat"), keys) for name in _ACCURACIES}
+    return {name: Evidence(_pooled(made, name, keys, "repeat"), keys) for name in _ACCURACIES}
 
 
 def _mean(run: dict[str, Any], early: bool) -> float:
@@ -334,15 +327,16 @@ def _mean(run: dict[str, Any], early: bool) -> float:
     return float(np.mean(chosen)) if len(chosen) else math.nan
 
 
-def _arms(
+def _pooled(
     runs: pd.DataFrame,
     value: str,
     keys: Sequence[str] = KEYS,
     index: str = "run_id",
     turns: Turns | None = None,
-) -> list[Arm]:
+) -> list[Configuration]:
     found = []
     settings = runs.groupby("study")["setting"].nunique()
+    terms = SPEED if keys is KEYS else LEARNING
     for _, part in runs.groupby(list(keys), dropna=False, sort=True):
         known = part[part[value] > 0].drop_duplicates(index)
         if len(known):
@@ -351,104 +345,95 @@ def _arms(
             gpus = int(about.get("gpus", about["world_size"]))
             windows = turns.of(about["study"], known["run_id"]) if turns else {}
             values = known.set_index(index)[value].astype(float)
-            terms = on_terms(about, SPEED if keys is KEYS else LEARNING)
-            found.append(Arm(about, gpus, values, windows, len(part) - len(known), terms))
+            on_terms = all(about[name] == wanted for name, wanted in terms.items())
+            on_terms = on_terms and (terms is LEARNING or _reads_as_stated(about))
+            lost = len(part) - len(known)
+            found.append(Configuration(about, gpus, values, windows, lost, on_terms))
     return found
 
 
-def on_terms(run: Mapping[str, Any], terms: Mapping[str, Any]) -> bool:
-    """Say whether a run was made under the conditions of the paper: `SPEED` or `LEARNING`."""
-    same = all(run[name] == wanted for name, wanted in terms.items())
-    return same and (terms is LEARNING or _reads_as_stated(run))
-
-
-def _reads_as_stated(run: Mapping[str, Any]) -> bool:
+def _reads_as_stated(about: Mapping[str, Any]) -> bool:
     """Say whether a loader reads the format that it reads in the paper."""
-    return bool(run["data_format"] == FORMATS.get(run["loader"]))
+    return bool(about["data_format"] == FORMATS.get(about["loader"]))
 
 
 def _seen(part: Part, evidence: dict[str, Evidence], strict: bool) -> Iterator[Seen]:
-    """Return what is known of a part: on the paper's own terms (strict), or wherever measured."""
+    """Return what is known of a part: under the paper's conditions (strict), or anywhere."""
     if own := evidence.get(part.quantity):
-        fitting = [arm for arm in own.arms if _fits(arm, part, strict)]
-        found = _compared(part, own, _pairs(part, own, fitting, strict), strict)
-        yield from found if part.compared else _reached(part, own, fitting, strict)
+        fitting = [one for one in own.found if _fits(one, part, strict)]
+        yield from (_compared if part.compared else _reached)(part, own, fitting, strict)
 
 
-def _fits(arm: Arm, part: Part, strict: bool) -> bool:
-    """Say whether a part speaks of an arm.
+def _fits(one: Configuration, part: Part, strict: bool) -> bool:
+    """Say whether a part speaks of a configuration.
 
-    Elsewhere than on the paper's terms, hardware, data, batch, format and (unless compared) the
-    network may be others, and the sizes too, unless a number is stated of them. Where loaders or
-    networks are compared, one process without a framework tells of them too. What is said of small
-    batches is looked for at a study's smallest, what is said of large ones at its largest.
+    Under other conditions, hardware, data, batch, format and (unless compared) the network may be
+    others, and the sizes too, unless a number is stated of them. Where loaders or networks are
+    compared, one process without a framework tells of them too. What is said of small batches is
+    looked for at a study's smallest, what is said of large ones at its largest.
     """
-    about = arm.about
+    about = one.about
     stated = {name: getattr(part, name) for name in _NAMED if getattr(part, name)}
     sized = not part.world_size_max or part.compared == "world_size"
-    sized = sized or part.world_size_min <= arm.gpus <= part.world_size_max
-    if not strict and part.compared == "schedule":
-        end = "smallest" if part.world_size_max <= LAST_SMALL_WORLD else "largest"
-        return bool(about["global_batch_size"] == about[end])
+    sized = sized or part.world_size_min <= one.gpus <= part.world_size_max
     if not strict:
+        if part.compared == "schedule":
+            end = "smallest" if part.world_size_max <= LAST_SMALL_WORLD else "largest"
+            return bool(about["global_batch_size"] == about[end])
         stated.pop("model", None)
         if part.compared in ("loader", "model") and about["strategy"] == "single":
             stated.pop("strategy", None)
         # A stated accuracy is one of ImageNet, and means nothing for another task.
         sized = bool(part.compared) or (sized and part.quantity not in _ACCURACIES)
     named = all(covers(name, str(about[column])) for column, name in stated.items())
-    return named and sized and (arm.on_terms or not strict)
+    return named and sized and (one.on_terms or not strict)
 
 
 def _pairs(
-    part: Part, evidence: Evidence, arms: list[Arm], strict: bool
-) -> Iterator[tuple[Arm, Arm]]:
-    """Return the pairs of arms that differ in what is compared alone."""
-    lefts, rights = ([arm for arm in arms if _is_side(arm, part, side, strict)] for side in "lr")
+    part: Part, evidence: Evidence, fitting: list[Configuration], strict: bool
+) -> Iterator[tuple[Configuration, Configuration]]:
+    """Return the pairs that differ in what is compared alone."""
+    lefts = [one for one in fitting if _is_side(one, part, part.left, "smallest", strict)]
+    rights = [one for one in fitting if _is_side(one, part, part.right, "largest", strict)]
     free = {part.compared} | _FREE.get(part.compared, set())
     for one in lefts:
-        for other in (arm for arm in evidence.same(one, free) if arm in rights):
-            formats = {arm.about["data_format"] for arm in (one, other)}
-            stated = all(_reads_as_stated(arm.about) for arm in (one, other))
+        for other in (other for other in evidence.same(one, free) if other in rights):
+            formats = {pair.about["data_format"] for pair in (one, other)}
+            stated = all(_reads_as_stated(pair.about) for pair in (one, other))
             if part.compared != "loader" or len(formats) == 1 or stated:
                 yield one, other
 
 
-def _is_side(arm: Arm, part: Part, side: str, strict: bool) -> bool:
-    about, name = arm.about, part.left if side == "l" else part.right
+def _is_side(one: Configuration, part: Part, name: str, end: str, strict: bool) -> bool:
+    about = one.about
     if part.compared == "framework":  # "torch ddp", or a library, however it is distributed
         library, _, strategy = name.partition(" ")
         own = about["strategy"]
         return about["library"] == library and (own == strategy if strategy else own != "single")
     if part.compared == "global_batch_size" and not strict:
-        return bool(about["global_batch_size"] == about["smallest" if side == "l" else "largest"])
+        return bool(about["global_batch_size"] == about[end])
     return covers(name, str(about[part.compared]))
 
 
 def _compared(
-    part: Part, evidence: Evidence, pairs: Iterator[tuple[Arm, Arm]], strict: bool
+    part: Part, evidence: Evidence, fitting: list[Configuration], strict: bool
 ) -> Iterator[Seen]:
-    """Compare pairs of arms: their values, or what these have become of each one's base."""
-    for one, other in pairs:
-        estimate, names, place = (
-            evidence.ratio(one, other),
-            _names(part, one, other),
-            _place(one, part),
-        )
-        sizes = {one.gpus, other.gpus}
+    """Compare pairs: their values, or what these have become of each one's base."""
+    for one, other in _pairs(part, evidence, fitting, strict):
+        estimate, names = evidence.ratio(one, other), _names(part, one, other)
+        place, sizes = _place(one, part), {one.gpus, other.gpus}
         if part.quantity in _ACCURACIES:
             lost = one.lost + other.lost
             text = f"{names}{f' ({lost} lost)' if lost else ''}: {points(estimate)} points"
         elif part.quantity != "parallel_efficiency":
             text = f"{names} {interval(estimate)}"
         else:
-            bases = [base for arm in (one, other) if (base := evidence.base(arm, strict))]
+            bases = [base for side in (one, other) if (base := evidence.base(side, strict))]
             if len(bases) < 2 or bases[0].gpus != bases[1].gpus:
                 continue
-            windows = [
-                relative(a.windows, b.windows) for a, b in zip((one, other), bases, strict=True)
-            ]
-            paired = relative(*windows)
+            paired = relative(
+                relative(one.windows, bases[0].windows), relative(other.windows, bases[1].windows)
+            )
             estimate = over_blocks(paired) if paired else (
                 estimates.product(estimate, evidence.ratio(bases[1], bases[0])))  # fmt: skip
             sizes.add(bases[0].gpus)
@@ -457,37 +442,39 @@ def _compared(
         yield Seen(part, estimate, frozenset(sizes), place, text)
 
 
-def _against_single(evidence: Evidence, *arms: Arm) -> str:
-    """Return throughput per worker over that of one process: a slow base of its own flatters E."""
+def _against_single(evidence: Evidence, *pair: Configuration) -> str:
+    """Return throughput per rank over that of one process: a slow base of its own flatters E."""
     values = []
-    for arm in arms:
-        same = evidence.same(arm, {"strategy", "world_size"})
+    for side in pair:
+        same = evidence.same(side, {"strategy", "world_size"})
         same = [one for one in same if (one.about["strategy"], one.gpus) == ("single", 1)]
         if not same:
             return ""
-        values.append(f"{evidence.ratio(arm, same[0]).ratio / arm.gpus:.2f}")
+        values.append(f"{evidence.ratio(side, same[0]).ratio / side.gpus:.2f}")
     return f", against one process without a framework {' and '.join(values)}"
 
 
-def _reached(part: Part, evidence: Evidence, arms: list[Arm], strict: bool) -> Iterator[Seen]:
+def _reached(
+    part: Part, evidence: Evidence, fitting: list[Configuration], strict: bool
+) -> Iterator[Seen]:
     """Compare the quantity itself with the number that is stated of it."""
-    for arm in arms:
-        value, base = estimates.middle(arm.values.to_numpy()), None
-        place, stated = _place(arm, part), float(part.stated or 1)
+    for one in fitting:
+        value, base = estimates.middle(one.values.to_numpy()), None
+        place, stated = _place(one, part), float(part.stated or 1)
         if part.quantity in _ACCURACIES:
-            text, stated = f"V of {_name(arm, 'schedule')} {points(value)} points", math.exp(stated)
+            text, stated = f"V of {_name(one, 'schedule')} {points(value)} points", math.exp(stated)
         else:
             if part.quantity != "runtime":
-                if not (base := evidence.base(arm, strict)):
+                if not (base := evidence.base(one, strict)):
                     continue
                 place += f", base {base.gpus}"
                 # A speed-up is of runtimes.
-                pair = (base, arm) if part.quantity == "speedup" else (arm, base)
-                ideal = arm.gpus / base.gpus if part.quantity == "parallel_efficiency" else 1.0
+                pair = (base, one) if part.quantity == "speedup" else (one, base)
+                ideal = one.gpus / base.gpus if part.quantity == "parallel_efficiency" else 1.0
                 value = estimates.scaled(evidence.ratio(*pair), 1 / ideal)
-            name = f"{_name(arm, 'framework')} ({_name(arm, 'loader')})"
+            name = f"{_name(one, 'framework')} ({_name(one, 'loader')})"
             text = f"{_SYMBOLS[part.quantity]} of {name} {interval(value)}"
-        sizes = frozenset({arm.gpus, base.gpus} if base else {arm.gpus})
+        sizes = frozenset({one.gpus, base.gpus} if base else {one.gpus})
         yield Seen(part, estimates.scaled(value, 1 / stated), sizes, place, text)
 
 
@@ -497,19 +484,23 @@ def _reached(part: Part, evidence: Evidence, arms: list[Arm], strict: bool) -> I
 def interval(value: Estimate) -> str:
     """Return e.g. "1.25 [1.16, 1.35]"; with one start there is no interval."""
     places = 2 if value.ratio < 100 else 0  # ratios; seconds
-    middle, *ends = (f"{number:.{places}f}" for number in (value.ratio, value.low, value.high))
-    return f"{middle} [{', '.join(ends)}]" if value.n > 1 else f"{middle} (one start)"
+    ends = [f"{number:.{places}f}" for number in (value.ratio, value.low, value.high)]
+    return _with_interval(ends, value.n, "one start")
 
 
 def points(value: Estimate) -> str:
     """Return e.g. "+1.8 [+0.4, +3.2]" percentage points; one repeat has no interval."""
-    logs = (value.log_mean, *(math.log(end) for end in (value.low, value.high)))
-    middle, *ends = (f"{100 * number:+.1f}" for number in logs)
-    return f"{middle} [{', '.join(ends)}]" if value.n > 1 else f"{middle} (single run)"
+    logs = (value.log_mean, math.log(value.low), math.log(value.high))
+    return _with_interval([f"{100 * number:+.1f}" for number in logs], value.n, "single run")
+
+
+def _with_interval(numbers: list[str], n: int, alone: str) -> str:
+    middle, low, high = numbers
+    return f"{middle} [{low}, {high}]" if n > 1 else f"{middle} ({alone})"
 
 
 def _here(seen: list[Seen], margin: float) -> str:
-    """Return what is seen, by place, with what the interval says of two arms that are compared."""
+    """Return what is seen, by place, with the decision on two that are compared."""
     places: dict[str, list[str]] = {}
     for (place, text), one in {(one.place, one.text): one for one in seen}.items():
         known = one.part.compared and one.estimate.n > 1
@@ -518,23 +509,23 @@ def _here(seen: list[Seen], margin: float) -> str:
     return "; ".join(f"{place}: {'; '.join(shown)}" for place, shown in places.items())
 
 
-def _place(arm: Arm, part: Part) -> str:
-    """Return where an arm was measured, e.g. "laptop, 2 workers, 2 CPU cores, ResNet50"."""
-    about = arm.about
+def _place(one: Configuration, part: Part) -> str:
+    """Return where one was measured, e.g. "laptop, 2 workers, 2 CPU cores, ResNet50"."""
+    about = one.about
     model = [] if part.compared == "model" else [style.model_name(about["model"])]
     if "alike" in about:  # of a study of accuracy
         batch = [f"batch {about['global_batch_size']:,}"]
         batch = batch if part.compared != "global_batch_size" else []
         return ", ".join([about["study"], style.dataset_name(about["dataset"]), *model, *batch])
-    workers = f"{arm.gpus} worker{'s' if arm.gpus > 1 else ''}"
+    workers = f"{one.gpus} worker{'s' if one.gpus > 1 else ''}"
     machine = f"{about['cpu_cores']} CPU cores" if about["on_cpu"] else str(about["hardware"])
     single = ["one process"] if about["strategy"] == "single" else []
     return ", ".join([about["run_in"], workers, machine, *model, *single])
 
 
-def _names(part: Part, one: Arm, other: Arm) -> str:
+def _names(part: Part, one: Configuration, other: Configuration) -> str:
     between = " - " if part.quantity in _ACCURACIES else " / "
-    names = between.join(_name(arm, part.compared) for arm in (one, other))
+    names = between.join(_name(side, part.compared) for side in (one, other))
     if part.compared == "world_size":
         return f"{names} workers"
     if part.compared == "global_batch_size":
@@ -542,8 +533,8 @@ def _names(part: Part, one: Arm, other: Arm) -> str:
     return f"{names} ({_name(one, 'loader')})" if part.compared in ("strategy", "model") else names
 
 
-def _name(arm: Arm, column: str) -> str:
-    about = arm.about
+def _name(one: Configuration, column: str) -> str:
+    about = one.about
     if column == "loader":
         return style.loader_name(about["loader"], about["data_format"], formats=True)
     if column == "framework" and about["library"] != "torch":

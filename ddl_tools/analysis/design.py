@@ -1,4 +1,4 @@
-"""What a study will resolve: before it runs, from how much earlier records varied."""
+"""Expected resolution of a study, from how much earlier records varied."""
 
 import math
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from ddl_tools.records.provenance import host
 from ddl_tools.study import Study
 
 ENOUGH = 10  # degrees of freedom: fewer tell a spread no better than other machines' records do
-USELESS = 0.5  # an interval wider than this on one side tells nothing about two arms
+USELESS = 0.5  # an interval wider than this on one side tells nothing about two configurations
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Standard deviation of the log ratio of two arms, and where it comes from."""
+    """Standard deviation of the log ratio of two configurations, and where it comes from."""
 
     log_sd: float
     source: str
 
 
 def spread(study: Study, tree: Tree) -> Spread | None:
-    """Return how much the ratio of two arms varies from start to start, or from repeat to repeat.
+    """Return how much the ratio of two configurations varies between starts, or repeats.
 
     From the records of this machine in `tree`; where these are too few, from the published ones.
     None if these are too few as well.
@@ -37,36 +37,35 @@ def spread(study: Study, tree: Tree) -> Spread | None:
     for place, name in ((tree, "this machine's records"), (committed(), "the published records")):
         runs = runs_table(place.runs)
         if place is tree:
-            runs = runs[(runs["machine"] == machine["cpu"])
-                        & (runs["cpu_cores"] == machine["cpu_cores"])]  # fmt: skip
-        squares, freedom = (
-            _of_repeats(runs)
-            if study.turns is None
-            else _of_starts(runs, windows_table(place.runs))
-        )
+            own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
+            runs = runs[own]
+        if study.turns is None:
+            squares, freedom = _of_repeats(runs)
+        else:
+            squares, freedom = _of_starts(runs, windows_table(place.runs))
         if freedom >= ENOUGH:
             return Spread(math.sqrt(squares / freedom), f"{freedom} degrees of freedom of {name}")
     return None
 
 
 def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> tuple[float, int]:
-    """Return squared deviations of the starts' log ratios to the reference from their mean, df."""
+    """Return the squared deviations of log ratios to the baseline between starts, and their df."""
     turns = Turns(windows)
     squares, freedom = 0.0, 0
-    for _, arm in made_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
-        own = turns.of(arm["study"].iloc[0], arm.loc[~arm["lost"], "run_id"])
+    for _, part in made_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
+        own = turns.of(part["study"].iloc[0], part.loc[~part["lost"], "run_id"])
         ratio = over_blocks(relative(own, turns.references(own)))
-        if ratio.n > 1 and ratio.log_se > 0:  # the reference against itself varies by nothing
+        if ratio.n > 1 and ratio.log_se > 0:  # the baseline against itself varies by nothing
             squares += ratio.log_se**2 * ratio.n * (ratio.n - 1)
             freedom += ratio.n - 1
     return squares, freedom
 
 
 def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
-    """Return the same for runs minutes apart: twice what one run deviates from its arm's mean."""
+    """Return the same for runs minutes apart: twice what one run deviates from the mean."""
     squares, freedom = 0.0, 0
-    for _, arm in made_runs(runs).groupby(KEYS):
-        logs = np.log(arm["value"].dropna().to_numpy(dtype=float))
+    for _, part in made_runs(runs).groupby(KEYS):
+        logs = np.log(part["value"].dropna().to_numpy(dtype=float))
         if len(logs) > 1:
             squares += 2 * float(np.var(logs)) * len(logs)
             freedom += len(logs) - 1
@@ -74,7 +73,7 @@ def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
 
 
 def resolves(study: Study, tree: Tree) -> str:
-    """Return which difference of two arms the study will resolve, and what 5 % needs, in a line."""
+    """Return which difference of two configurations the study will resolve, and what 5 % needs."""
     what = "repeat" if study.turns is None else "start"
     count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
     found = spread(study, tree)

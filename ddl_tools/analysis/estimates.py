@@ -5,6 +5,7 @@ neighbouring windows by the same factor leaves their ratio as it is. How often t
 is counted by ``benchmarks/coverage.py``.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,37 +136,18 @@ def decision(estimate: Estimate, margin: float = MARGIN) -> str:
     return LESS if estimate.high < 1 else CANNOT_SAY
 
 
-def resolution(log_sd: float, n: int, level: float = LEVEL) -> float:
+def resolution(log_sd: float, n: int) -> float:
     """Return the half-width of the interval that n pairs give, as a fraction of the ratio.
 
     `log_sd` is the standard deviation of a log ratio. The upper half, the wider one. Infinite with
     n < 2.
     """
-    if n < 2:
-        return math.inf
-    return math.expm1(_quantile(n - 1, level) * log_sd / math.sqrt(n))
+    return math.expm1(_quantile(n - 1) * log_sd / math.sqrt(n)) if n > 1 else math.inf
 
 
-def pairs_needed(log_sd: float, margin: float, level: float = LEVEL) -> int:
-    """Return the fewest pairs, two or more, whose `resolution` is at most `margin`.
-
-    Raises
-    ------
-    ValueError
-        If the margin is not positive.
-    """
-    if not margin > 0:
-        raise ValueError(f"no number of pairs resolves a margin of {margin}: it must be above 0")
-    high = 2
-    while resolution(log_sd, high, level) > margin:
-        high *= 2
-    low = high // 2
-    while high - low > 1:  # low does not suffice (or is below 2), high does
-        between = (low + high) // 2
-        low, high = (
-            (low, between) if resolution(log_sd, between, level) <= margin else (between, high)
-        )
-    return high
+def pairs_needed(log_sd: float, margin: float) -> int:
+    """Return the fewest pairs, two or more, whose `resolution` is at most `margin`, above 0."""
+    return next(n for n in itertools.count(2) if resolution(log_sd, n) <= margin)
 
 
 def _logs(values: Values) -> np.ndarray:
@@ -184,13 +166,13 @@ def _of_logs(logs: np.ndarray) -> Estimate:
 
 
 def _estimate(n: int, log_mean: float, log_se: float, df: float) -> Estimate:
-    half = _quantile(df, LEVEL) * log_se
+    half = _quantile(df) * log_se
     low, high = math.exp(log_mean - half), math.exp(log_mean + half)
     return Estimate(n, math.exp(log_mean), low, high, log_mean, log_se, df)
 
 
-def _quantile(df: float, level: float) -> float:
-    return float(stdtrit(df, (1 + level) / 2))
+def _quantile(df: float) -> float:
+    return float(stdtrit(df, (1 + LEVEL) / 2))
 
 
 def _p_above(distance: float, estimate: Estimate) -> float:

@@ -110,28 +110,6 @@ def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeR
     assert table.loc[8, "efficiency"] == 1
 
 
-def test_strategies_do_not_share_a_base(tree: Tree, make_run: MakeRun) -> None:
-    make_run(10.0, strategy="single")
-    make_run(20.0, strategy="ddp")
-    make_run(20.0, strategy="ddp", gpus_per_node=2)
-    table = configuration_table(runs_table(tree.runs))
-    assert table[table["world_size"] == 2]["efficiency"].tolist() == [0.5]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("local_batch_size", 32), ("precision", "bf16"), ("loader_workers", 2), ("image_size", 64)],
-)
-def test_runs_that_do_other_work_are_not_pooled(
-    tree: Tree, make_run: MakeRun, field: str, value: object
-) -> None:
-    make_run()
-    make_run(**{field: value})
-    table = configuration_table(runs_table(tree.runs))
-    assert table["n"].tolist() == [1, 1]
-    assert table["setting"].nunique() == 2
-
-
 def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
     """Its throughput would raise the mean; a study of it alone has no arm at all."""
     make_run(20.0, repeat=0)
@@ -185,20 +163,6 @@ def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: Mak
         "laptop: 96 px, batch 16, fp32, hardware Example CPU @ 2.00GHz, 2 cores, no GPU",
         "laptop: 96 px, batch 16, fp32, hardware Example GPU",
     ]
-
-
-def test_methods_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
-    make_run(repeat=0)
-    make_run(repeat=1)
-    table = runs_table(tree.runs).assign(method_version=[1, 2])
-    assert configuration_table(table)["n"].tolist() == [1, 1]
-
-
-def test_run_that_failed_early_stands_with_its_study(tree: Tree, make_run: MakeRun) -> None:
-    make_run(repeat=0)
-    make_run(repeat=1, status="failed", rows=[], system=None)
-    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
-    assert (row["n"], row["failed"]) == (1, 1)
 
 
 def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRun) -> None:

@@ -139,6 +139,3 @@ def test_the_pairs_needed_are_the_fewest(log_sd: float, margin: float) -> None:
     assert n == 2 or estimates.resolution(log_sd, n - 1) > margin
 
 
-def test_a_margin_of_nothing_needs_no_number_of_pairs() -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        estimates.pairs_needed(0.1, 0)

@@ -24,10 +24,6 @@ def test_efficiency_of_the_papers_runtimes() -> None:
     assert by_rate == pytest.approx(0.914, abs=5e-4)
 
 
-def test_efficiency_is_one_at_its_base() -> None:
-    assert metrics.relative_efficiency(4, 2464, 4, 2464) == 1
-
-
 def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
     return EpochRecord.model_construct(
         phase="train", epoch=number, cold=cold, samples=samples, wall_s=wall_s

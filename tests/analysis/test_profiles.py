@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import RecordError
 from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
 from ddl_tools.analysis.plot.canvas import caption_of
-from ddl_tools.analysis.questions import QUESTIONS
-from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import (
@@ -107,22 +104,6 @@ def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tmp_path: Path) 
     assert list(table.columns) == list(PROFILE_COLUMNS)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[]", "not an object"),
-        ("{", "JSON"),
-        ('{"profile_version": 1}', "run_id"),
-        (None, "a run has one if profile_steps > 0"),
-    ],
-)
-def test_what_is_no_profile_is_refused(tmp_path: Path, text: str | None, words: str) -> None:
-    if text is not None:
-        RunFiles(tmp_path).profile.write_text(text)
-    with pytest.raises(RecordError, match=words):
-        read_profile(tmp_path)
-
-
 def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     directory = profiled(tree, on_gpu=False)
@@ -164,19 +145,3 @@ def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> N
     profiled(tree, on_gpu=True, load=4.65)
     told = "a load average of 4.7 when 1 of 2 arms began, of which runs of the study explain"
     assert f"{told} at most 4." in caption(tree)
-
-
-def test_there_is_no_figure_without_profiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = {name: QUESTIONS[name] for name in ("time_shares", "schedules")}
-    monkeypatch.setattr("ddl_tools.analysis.redraw.QUESTIONS", own)
-
-    def drawn(tree: Tree) -> set[str]:
-        return {path.stem for path in redraw(tree, figures=tree.figures).files}
-
-    tree = Tree(tmp_path)
-    tree.runs.mkdir()
-    assert "time_shares" not in drawn(tree)
-    profiled(tree, on_gpu=False)
-    assert "time_shares" in drawn(tree)

@@ -52,10 +52,6 @@ def test_there_is_a_line_for_each_statement() -> None:
     assert "\n| throughput | 0 | 0 | 5 | 0 |\n" in text
 
 
-def test_without_turns_it_says_so(tmp_path: Path) -> None:
-    assert "no arms have taken turns yet" in pages.texts(Tree(tmp_path))["ratios"]
-
-
 def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
