@@ -42,6 +42,7 @@ from ddl_tools.labels import REPEATS, called
 from ddl_tools.records.paths import Tree
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", estimates.CANNOT_SAY
+DECIDED = (SUPPORTED, CONTRADICTED)
 NOT_TESTABLE = "not testable here"
 ELSEWHERE = {SUPPORTED: "confirmed here", CONTRADICTED: "contradicted here"}  # other papers' words
 COLUMNS = ["paper", "statement", "kind", "claim", "place", "verdict", "why", "here"]

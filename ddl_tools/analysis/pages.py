@@ -3,7 +3,7 @@
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ PAGES = {
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
 }
-_COLUMNS = ["Question", "Result", "Measured with", "Details"]
 _TWO = {"world_size": 2, "second_start": False}
 _ENOUGH = 3  # runs of a configuration: below, another setting of the emulated network is shown
 FIGURES_PAGE = "README.md"  # beside the figures
@@ -52,19 +51,18 @@ what follows for the paper: [statements](../docs/results/statements.md).
 def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    own = [part[part["study"] == HEADLINE] for part in (runs, windows)]
-    points = comparison.points(*own)
-    told = comparison.sentences(points) or ["no arms have taken turns yet"]
+    points = comparison.points(*(part[part["study"] == HEADLINE] for part in (runs, windows)))
+    lines = comparison.sentences(points) or ["no configurations have been interleaved yet"]
     judged = claims.of_records(tree)
     return {
         "results": results(tree, judged),
-        "ratios": "\n".join(["```text", *told, "```"]),
+        "ratios": "\n".join(["```text", *lines, "```"]),
         "statements": statements(judged),
     }
 
 
 def write(tree: Tree) -> None:
-    """Write each block into its page, and the page of figures.
+    """Write each block into its page.
 
     Raises
     ------
@@ -72,24 +70,23 @@ def write(tree: Tree) -> None:
         As `update`.
     """
     for name, text in texts(tree).items():
-        update(PAGES[name], {name: text})
+        update(PAGES[name], name, text)
 
 
-def update(readme: Path, told: Mapping[str, str]) -> None:
-    """Write each text between the markers of its name in `readme`.
+def update(page: Path, name: str, text: str) -> None:
+    """Write a text between the markers of its name in `page`.
 
     Raises
     ------
     DataError
         If the file cannot be read, or does not hold each marker once.
     """
-    for name, text in told.items():
-        before, _, after = _split(readme, name)
-        begin, end = _markers(name)
-        write_atomically(readme, f"{before}{begin}\n{text}\n{end}{after}")
+    before, _, after = _split(page, name)
+    begin, end = _markers(name)
+    write_atomically(page, f"{before}{begin}\n{text}\n{end}{after}")
 
 
-def shown(readme: Path, name: str) -> str:
+def shown(page: Path, name: str) -> str:
     """Return what stands between the markers of a name.
 
     Raises
@@ -97,34 +94,30 @@ def shown(readme: Path, name: str) -> str:
     DataError
         As `update`.
     """
-    return _split(readme, name)[1]
+    return _split(page, name)[1].strip("\n")
 
 
 def _markers(name: str) -> tuple[str, str]:
-    return (
-        f"<!-- {name}: written by `ddl figures` from data/, not by hand -->",
-        f"<!-- end of {name} -->",
-    )
+    begin = f"<!-- {name}: written by `ddl figures` from data/, not by hand -->"
+    return begin, f"<!-- end of {name} -->"
 
 
-def _split(readme: Path, name: str) -> tuple[str, str, str]:
+def _split(page: Path, name: str) -> tuple[str, str, str]:
     begin, end = _markers(name)
     try:
-        text = readme.read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(
-            f"cannot read {readme}: {error.strerror}; it belongs to the repository, "
+            f"cannot read {page}: {error.strerror}; it belongs to the repository, "
             "restore it with `git checkout`"
         ) from None
-    once = [text.count(marker) for marker in (begin, end)] == [1, 1]
-    if not once or text.find(end) < text.find(begin):
+    before, *rest = text.split(begin)
+    inside, *after = rest[0].split(end) if rest else [""]
+    if len(rest) != 1 or len(after) != 1 or end in before:
         raise DataError(
-            f"{readme} does not hold the line {begin!r} and then {end!r}, each once: what the "
-            "records say is written between them; put them back"
+            f"{page} does not hold the line {begin!r} and then {end!r}, each once: put them back"
         )
-    before, rest = text.split(begin)
-    inside, after = rest.split(end)
-    return before, inside.strip("\n"), after
+    return before, inside, after[0]
 
 
 def statements(table: pd.DataFrame) -> str:
@@ -166,26 +159,12 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
     """Return the README's table of results, below a sentence on what is published.
 
     A row has its numbers from the CSV of a figure, from records, or from the validation of the
-    communication model. What `tree` has no record of has no row.
-
-    Parameters
-    ----------
-    tree
-        The records, with their tables and figures drawn from them.
-    judged
-        What `claims.judged` says of each statement of the paper.
+    communication model. What `tree` has no record of has no row. `judged` is of `claims.judged`.
     """
-    rows = [
-        *_frameworks(tree),
-        *_loaders(tree),
-        *_weights(tree),
-        *_sharding(tree),
-        *_network(tree),
-        *_prediction(tree),
-        *_batches(tree),
-        *_paper(judged),
-    ]
-    return "\n".join([_published(tree), "", *_head(_COLUMNS), *map(_line, rows)])
+    answers = (_frameworks, _loaders, _weights, _sharding, _network, _prediction, _batches)
+    rows = [row for answer in answers for row in answer(tree)]
+    lines = _head(["Question", "Result", "Measured with", "Details"])
+    return "\n".join([_published(tree), "", *lines, *map(_line, [*rows, _paper(judged)])])
 
 
 def _published(tree: Tree) -> str:
@@ -193,12 +172,11 @@ def _published(tree: Tree) -> str:
     if not runs:
         return "No run is published."
     every = pd.concat(runs)
-    emulated = int(is_emulated(every).sum())
     where = every[["machine", "cpu_cores"]].drop_duplicates().sort_values("machine")
     machines = ", ".join(f"{name} ({cores} cores)" for name, cores in where.to_numpy())
     return (
         f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
-        f"{emulated} of them emulated. Machines: {machines}."
+        f"{int(is_emulated(every).sum())} of them emulated. Machines: {machines}."
     )
 
 
@@ -221,11 +199,11 @@ def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
 
 def _frameworks(tree: Tree) -> Iterator[list[str]]:
     rows = _ratios(tree, "laptop", loader="native", **_TWO)
-    told = [f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows]
-    if told:
+    if rows:
+        ratios = "; ".join(f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows)
         yield [
             "DDP, Horovod or DeepSpeed?",
-            f"throughput relative to DDP: {'; '.join(told)}",
+            f"throughput relative to DDP: {ratios}",
             f"{_model(rows[0])}, 2 ranks, native loader",
             "[notebook 11](notebooks/11_throughput.ipynb)",
         ]
@@ -236,22 +214,21 @@ def _loaders(tree: Tree) -> Iterator[list[str]]:
     ranks = _ratios(tree, "laptop", **pick, strategy="ddp", **_TWO)
     alone = _ratios(tree, "laptop_loaders", **pick, strategy="single", world_size=1)
     if ranks and alone:
-        told = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
+        ratios = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
         yield [
             "DALI or the native loader?",
-            f"throughput of DALI relative to native: {told}",
+            f"throughput of DALI relative to native: {ratios}",
             f"{_model(ranks[0])} and {_model(alone[0])}, JPEG folders, decoded on the CPU",
             "[notebook 13](notebooks/13_loaders.ipynb)",
         ]
 
 
 def _weights(tree: Tree) -> Iterator[list[str]]:
-    studies = [[read_record(run) for run in tree.run_folders(name)] for name in tree.studies()]
-    done = [
-        [one for one in runs if one.status == "completed" and not one.spec.emulated]
-        for runs in studies
-    ]
-    groups = [one for runs in done for one in agreement.groups(runs) if one.promised]
+    groups = []
+    for name in tree.studies():
+        runs = [read_record(run) for run in tree.run_folders(name)]
+        done = [one for one in runs if one.status == "completed" and not one.spec.emulated]
+        groups += [one for one in agreement.groups(done) if one.promised]
     if groups:
         yield [
             "Do the frameworks compute the same?",
@@ -267,15 +244,15 @@ def _sharding(tree: Tree) -> Iterator[list[str]]:
         _points(tree, "sharding", "memory_per_rank", strategy=name, world_size=2)
         for name in ("ddp", "fsdp")
     )
-    whole = [row for row in ddp if "default settings" in row["label"]]
-    if whole and fsdp:
-        told = [
+    ddp = [row for row in ddp if "default settings" in row["label"]]
+    if ddp and fsdp:
+        saved, whole = (
             f"{row['value']:.2f} GiB at {row['throughput']:.1f} images/s"
-            for row in (fsdp[0], whole[0])
-        ]
+            for row in (fsdp[0], ddp[0])
+        )
         yield [
             "What does sharding save?",
-            f"peak memory of a rank and throughput: FSDP {told[0]}; DDP {told[1]}",
+            f"peak memory of a rank and throughput: FSDP {saved}; DDP {whole}",
             f"{_model(fsdp[0])}, 2 ranks, {_runs(fsdp[0]['n'])} each",
             "[notebook 20](notebooks/20_memory.ipynb)",
         ]
@@ -289,10 +266,10 @@ def _network(tree: Tree) -> Iterator[list[str]]:
         fewest = min((row["n"] for row in here), default=0)
         if fewest >= _ENOUGH:
             here.sort(key=lambda row: -row["value"])
-            told = "; ".join(f"{row['value']:.2f} with {row['line']}" for row in here)
+            values = "; ".join(f"{row['value']:.2f} with {row['line']}" for row in here)
             yield [
                 "What does a slow network cost?",
-                f"parallel efficiency on 16 nodes: {told}",
+                f"parallel efficiency on 16 nodes: {values}",
                 f"**emulated** nodes with links of {rate:g} Mbit/s, {_runs(fewest)} each",
                 "[notebook 19](notebooks/19_scaling.ipynb)",
             ]
@@ -317,28 +294,28 @@ def _prediction(tree: Tree) -> Iterator[list[str]]:
 def _batches(tree: Tree) -> Iterator[list[str]]:
     study = "accuracy_laptop"
     rows = _points(tree, study, "accuracy_vs_batch_size", study=study, optimizer="sgd")
-    told = []
-    for schedule in sorted({row["schedule"] for row in rows}):
-        own = [row for row in rows if row["schedule"] == schedule]
-        ends = [pick(own, key=lambda row: row["global_batch_size"]) for pick in (min, max)]
-        told.append(f"{schedule} " + " and ".join(f"{100 * row['value']:.1f} %" for row in ends))
+    rows.sort(key=lambda row: row["global_batch_size"])
     if rows:
-        sizes = [row["global_batch_size"] for row in rows]
+        ends = []
+        for schedule in sorted({row["schedule"] for row in rows}):
+            own = [100 * row["value"] for row in rows if row["schedule"] == schedule]
+            ends.append(f"{schedule} {own[0]:.1f} % and {own[-1]:.1f} %")
+        sizes = f"{rows[0]['global_batch_size']} and {rows[-1]['global_batch_size']}"
         yield [
             "What do large batches cost?",
-            f"top-1 accuracy with batches of {min(sizes)} and {max(sizes)}: {'; '.join(told)}",
+            f"top-1 accuracy with batches of {sizes}: {'; '.join(ends)}",
             f"Fashion-MNIST, {_model(rows[0])}, SGD, {_runs(min(row['n'] for row in rows))} each",
             "[notebook 16](notebooks/16_accuracy_vs_batch_size.ipynb)",
         ]
 
 
-def _paper(judged: pd.DataFrame) -> Iterator[list[str]]:
+def _paper(judged: pd.DataFrame) -> list[str]:
     own = judged[judged["kind"] != "quoted"]
     many = own["verdict"].value_counts()
-    told = [f"{many.get(word, 0)} {word}" for word in (claims.SUPPORTED, claims.CONTRADICTED)]
-    yield [
+    decided = ", ".join(f"{many.get(word, 0)} {word}" for word in claims.DECIDED)
+    return [
         "Does the paper hold?",
-        f"of {len(own)} statements: {', '.join(told)}, {many.get(claims.UNDECIDED, 0)} undecided",
+        f"of {len(own)} statements: {decided}, {many.get(claims.UNDECIDED, 0)} undecided",
         "runs under the conditions of each statement; most need GPUs",
         "[statements](docs/results/statements.md)",
     ]
@@ -371,25 +348,18 @@ def write_figures_page(tree: Tree, figures: Path) -> None:
 
 
 def figures_page(tree: Tree, figures: Path) -> str:
-    """Return the page of all studies of a tree and of the paper, in Markdown.
-
-    Parameters
-    ----------
-    tree
-        The records, with their tables.
-    figures
-        Where the figures lie, and the page will.
-    """
+    """Return the page of all studies of a tree and of the paper; it lies beside `figures`."""
     studies = [part for name in tree.studies() for part in _study(tree, figures, name)]
     paper = "## The paper's statements, Amdahl's law and advice"
     return "\n\n".join([_FIGURES_HEAD.rstrip(), *studies, paper, *_shown(figures / PAPER)]) + "\n"
 
 
 def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
-    runs, told = read_table(tree.tables / f"{name}.csv"), find_study(name, tree)
-    yield f"## {told.question if told else name}"
+    runs, study = read_table(tree.tables / f"{name}.csv"), find_study(name, tree)
+    yield f"## {study.question if study else name}"
     table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
-    made = f"Study `{name}`, {table}, on {_machines(runs)}; code {_commits(runs)}."
+    commits = ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
+    made = f"Study `{name}`, {table}, on {_machines(runs)}; code {commits}."
     yield " ".join([made + _emulated(runs), *notes(tree, name)])
     yield from _shown(figures / name)
 
@@ -413,10 +383,6 @@ def _machines(runs: pd.DataFrame) -> str:
     return ", ".join(names) or "an unknown machine"
 
 
-def _commits(runs: pd.DataFrame) -> str:
-    return ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
-
-
 def _shown(folder: Path) -> Iterator[str]:
     for name in QUESTIONS:
         if (folder / f"{name}.png").exists():
@@ -425,17 +391,17 @@ def _shown(folder: Path) -> Iterator[str]:
 
 
 def compare(study: Study, tree: Tree) -> str:
-    """Return how fast each arm is against the reference, and how sure that is.
+    """Return how fast each configuration is against the baseline, with intervals.
 
     Raises
     ------
     RecordError
-        If the study's arms do not take turns, or none has measured yet.
+        If the study is not interleaved, or nothing has been measured yet.
     """
     if study.turns is None:
         raise RecordError(
-            f"the arms of study {study.name!r} take no turns, so no window has a partner; "
-            "give it `turns` with a reference, or see its medians with `ddl figures`"
+            f"study {study.name!r} is not interleaved; give it `turns` with a reference, or see "
+            "its medians with `ddl figures`"
         )
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = runs[runs["study"] == study.name]

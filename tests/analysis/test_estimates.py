@@ -137,5 +137,3 @@ def test_the_pairs_needed_are_the_fewest(log_sd: float, margin: float) -> None:
     n = estimates.pairs_needed(log_sd, margin)
     assert estimates.resolution(log_sd, n) <= margin
     assert n == 2 or estimates.resolution(log_sd, n - 1) > margin
-
-

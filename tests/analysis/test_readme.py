@@ -56,7 +56,7 @@ def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     for text in ("new", "newer\n\nlines"):
-        pages.update(path, {"statements": text})
+        pages.update(path, "statements", text)
         assert pages.shown(path, "statements") == text
         assert path.read_text() == f"before\n\n{BEGIN}\n{text}\n{END}\n\nafter\n"
 
@@ -67,5 +67,5 @@ def test_without_markers_nothing_is_written(tmp_path: Path, text: str | None) ->
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError, match=r"README\.md"):
-        pages.update(path, {"statements": "new"})
+        pages.update(path, "statements", "new")
     assert text is None or path.read_text() == text
