@@ -1,4 +1,4 @@
-"""The quantities of the study as pure functions, each with the source of its formula.
+"""Quantities of the study as pure functions, each with the source of its formula.
 
 Notation: DT throughput, T runtime, G workers, G0 workers of the base.
 """

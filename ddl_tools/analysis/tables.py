@@ -110,8 +110,8 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
     run, cold ones too; ``diverged`` says that a training loss was not finite. ``energy_kwh`` is of
     all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
 
-    Of a damaged record nothing is believed but, where that is whole, what was asked for: its
-    status is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
+    Of a damaged record nothing is believed but, where that is whole, its specification: its status
+    is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
     ``unfaithful`` says which rules they broke; `not_emulated` leaves all of them out.
     """
     return _runs_frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
@@ -120,7 +120,7 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
 def windows_table(runs_dir: Path) -> pd.DataFrame:
     """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
 
-    block, reference, round and place are empty where arms did not take turns; only block is told
+    block, reference, round and place are empty where runs were not interleaved; only block is told
     where they shared the nodes of a job. Damaged records have none. left_out says why no window of
     a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
     less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
@@ -139,17 +139,16 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
     RecordError
         If the study has no runs here, or the table cannot be written.
     """
-    # Each record is read once for both.
-    read = [(_row(run), _windows(run)) for run in map(examine, study_folders(study, tree))]
+    read = list(map(examine, study_folders(study, tree)))
     if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path = tree.tables / f"{study}.csv"
-    windows = _windows_frame([window for _, rows in read for window in rows])
+    windows = _windows_frame([window for run in read for window in _windows(run)])
     write_atomically(windows_path(path), to_csv(windows))
-    write_atomically(path, to_csv(_runs_frame([row for row, _ in read], carbon_g_per_kwh)))
+    write_atomically(path, to_csv(_runs_frame([_row(run) for run in read], carbon_g_per_kwh)))
     return path
 
 
@@ -248,11 +247,8 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
         {
             "study": record.study,
             "run_id": record.run_id,
-            "epoch": row.epoch,
             **(row.turn.model_dump() if row.turn else job),
-            "samples": row.samples,
-            "wall_s": row.wall_s,
-            "cpu_s": row.cpu_s,
+            **{name: getattr(row, name) for name in ("epoch", "samples", "wall_s", "cpu_s")},
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
             "left_out": why.get(row.epoch),
@@ -322,44 +318,40 @@ def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
     evaluations = [row for row in epochs if row.phase == "eval"]
     if not train:
         return {}
+    warm = [row for row in train if not row.cold]
     last = evaluations[-1] if evaluations else None
     losses = [row.loss for row in train if row.loss is not None]
     return {
-        "train_epochs_warm": sum(not row.cold for row in train),
+        "train_epochs_warm": len(warm),
         "images_per_epoch": train[-1].samples,
         "runtime_s": metrics.runtime([row.wall_s for row in train]) if completed else None,
-        **_rates([row for row in train if not row.cold]),
-        **({} if spec.waits_in_backward else _spent(train, evaluations)),
+        **(_rates(warm) if warm else {}),
+        **({} if spec.waits_in_backward else _spent(warm, evaluations)),
         "train_loss": train[-1].loss,
         "eval_loss": last.loss if last else None,
         "top1": last.top1 if last else None,
         "top5": last.top5 if last else None,
         "diverged": not np.isfinite(losses).all() if losses else None,
-        **_curve(train, evaluations),
+        **(_curve(train, evaluations) if evaluations else {}),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
         "energy_kwh": metrics.kwh(epochs) if completed else None,
     }
 
 
-def _spent(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, float]:
+def _spent(warm: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, float]:
     """Return the seconds of a warm epoch by cause; nothing where one row does not tell."""
-    warm = [row for row in train if not row.cold]
     known = [row.spent for row in warm if row.spent is not None]
     if not warm or len(known) < len(warm):
         return {}
     first = min(row.epoch for row in warm)
     evaluation_s = sum(row.wall_s for row in evaluations if row.epoch >= first)
-    parts = {
-        f"spent_{name}": sum(getattr(spent, name) for spent in known) / len(warm)
-        for name in Spent.model_fields
-    }
-    return {**parts, "evaluation_warm_epoch_s": evaluation_s / len(warm)}
+    sums = {name: sum(getattr(spent, name) for spent in known) for name in Spent.model_fields}
+    parts = {f"spent_{name}": seconds / len(warm) for name, seconds in sums.items()}
+    return parts | {"evaluation_warm_epoch_s": evaluation_s / len(warm)}
 
 
 def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, str]:
     """Return accuracy over epochs done and over seconds of training, as lists with semicolons."""
-    if not evaluations:
-        return {}
     seconds = np.cumsum([row.wall_s for row in train])
     numbers = [row.epoch for row in train]
     lists: dict[str, list[Any]] = {
@@ -371,18 +363,17 @@ def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str
 
 
 def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
-    """Return what only warm epochs may tell; nothing where there is none."""
-    if not warm:
-        return {}
-    samples = sum(row.samples for row in warm)
-    wall_s = sum(row.wall_s for row in warm)
+    """Return what only warm epochs may tell."""
+    samples, wall_s, cpu_s, data_s = (
+        sum(getattr(row, name) for row in warm) for name in ("samples", "wall_s", "cpu_s", "data_s")
+    )
     steps = [row.step_s_median for row in warm if row.step_s_median is not None]
     memory = [row.max_memory_bytes for row in warm if row.max_memory_bytes is not None]
     return {
         "throughput_samples_per_s": metrics.throughput(samples, wall_s),
-        "throughput_samples_per_cpu_s": metrics.throughput(samples, sum(row.cpu_s for row in warm)),
+        "throughput_samples_per_cpu_s": metrics.throughput(samples, cpu_s),
         "runtime_warm_epoch_s": wall_s / len(warm),
-        "data_share": sum(row.data_s for row in warm) / wall_s if wall_s > 0 else None,
+        "data_share": data_s / wall_s if wall_s > 0 else None,
         "step_s_median": float(np.median(steps)) if steps else None,
         "max_memory_bytes": max(memory, default=None),
         "energy_j_per_image": metrics.joules_per_image(warm),

@@ -1,4 +1,4 @@
-"""The ratio of two configurations' throughputs: from windows in turns, else from whole runs.
+"""Ratios of two configurations' throughputs, from interleaved windows or from whole runs.
 
 Windows of one block are of one start. What another start would change is seen between blocks
 alone, so an interval is over the means of blocks; with one block there is none.
@@ -25,17 +25,10 @@ WHOLE = -1
 
 
 class Turns:
-    """Throughputs of windows that took turns, by run; of runs that shared a job, one value each.
+    """Throughputs of interleaved windows by run; of runs that shared a job, one value each.
 
     Runs of a job are minutes apart: their windows are no pairs, but the runs are, on the same
-    nodes.
-
-    Parameters
-    ----------
-    windows
-        A table of windows, or None for none at all.
-    column
-        `WALL` (images per second) or `CPU` (images per CPU second).
+    nodes. `column` of the table of windows (or None) is `WALL` or `CPU`.
     """
 
     def __init__(self, windows: pd.DataFrame | None, column: str = WALL) -> None:
@@ -55,7 +48,7 @@ class Turns:
             own[(study, name), int(number)] = math.exp(value)
 
     def of(self, study: str, run_ids: Iterable[str]) -> Windows:
-        """Return the windows of an arm: of all its runs."""
+        """Return the windows of some runs."""
         return {
             place: value
             for run_id in run_ids
@@ -63,7 +56,7 @@ class Turns:
         }
 
     def references(self, windows: Windows) -> Windows:
-        """Return the windows of the references in the blocks that `windows` lie in."""
+        """Return the windows of the baselines in the blocks that `windows` lie in."""
         blocks = {block for block, _ in windows if block in self._references}
         return {
             place: value
@@ -73,15 +66,15 @@ class Turns:
         }
 
     def ratio(self, one: Windows, other: Windows) -> Estimate | None:
-        """Return the ratio of two arms from their windows; None where these do not tell.
+        """Return the ratio of two configurations from windows; None where these do not tell.
 
-        Windows of one block and round are a pair. Of arms that never were in one block, each is
-        compared with the reference of its own: all blocks of a study have the same reference arm.
+        Windows of one block and round are a pair. Configurations that never were in one block are
+        compared by the baseline, which is in all blocks of a study.
         """
         direct = paired(one, other)
         if direct.n > 1 or any(number != WHOLE for _, number in one.keys() & other.keys()):
             return direct
-        above, below = (paired(arm, self.references(arm)) for arm in (one, other))
+        above, below = (paired(side, self.references(side)) for side in (one, other))
         if min(above.n, below.n) < 1:
             return None
         return estimates.product(above, estimates.scaled(below, power=-1))
@@ -101,10 +94,10 @@ def relative(one: Windows, other: Windows) -> Windows:
 
 
 def paired(one: Windows, other: Windows) -> Estimate:
-    """Return the ratio of two arms from windows that share block and round."""
+    """Return the ratio of two configurations from windows that share block and round."""
     return over_blocks(relative(one, other))
 
 
 def middle(windows: Windows, runs: Values) -> Estimate:
-    """Return an arm's throughput over its blocks where it took turns, else over its runs."""
+    """Return a throughput over blocks where it was interleaved, else over runs."""
     return over_blocks(windows) if windows else estimates.middle(runs)
