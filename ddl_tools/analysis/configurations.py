@@ -352,7 +352,13 @@ def _measured(table: pd.DataFrame, taken: Turns) -> list[_Measured]:
 
 
 def _efficiency(name: str, taken: Turns, one: _Measured, base: _Measured) -> dict[str, float]:
-    """Return E, see `metrics.relative_efficiency`, with its interval; the base itself has none."""
+    """Return E_G = (DT_G / G) / (DT_G0 / G0) with its interval; the base itself has none.
+
+    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
+    figures contain, has runtimes: E_G = G0 T_G0 / (G T_G). For equal work DT T is constant, so this
+    is the same. From throughputs the cold epoch can be left out, and dropped last batches do not
+    bias it.
+    """
     if one is base:
         return {name: 1.0}
     ratio = taken.ratio(one.windows, base.windows)

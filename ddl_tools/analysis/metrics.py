@@ -1,6 +1,6 @@
 """Quantities of the study as pure functions, each with the source of its formula.
 
-Notation: DT throughput, T runtime, G workers, G0 workers of the base.
+Notation: DT throughput, T runtime.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def throughput(samples: float, wall_s: float) -> float:
     return samples / wall_s if wall_s > 0 else float("nan")
 
 
-def told(epochs: Sequence[EpochRecord]) -> str:
+def describe(epochs: Sequence[EpochRecord]) -> str:
     """Return the throughput of a run in words, or why it has none."""
     warm = [row for row in epochs if row.phase == "train" and not row.cold]
     if not warm:
@@ -44,19 +44,6 @@ def runtime(wall_s: Values) -> float:
     not, and neither does it contain start-up or checkpoints. NaN without epochs.
     """
     return float(np.sum(wall_s)) if len(wall_s) else float("nan")
-
-
-def relative_efficiency(
-    base_workers: int, base_throughput: float, workers: int, throughput: float
-) -> float:
-    """Return E_G = (DT_G / G) / (DT_G0 / G0); 1 is ideal.
-
-    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
-    figures contain, has runtimes: E_G = G0 T_G0 / (G T_G). For equal work DT T is constant, so this
-    is the same. From throughputs the cold epoch can be left out, and dropped last batches do not
-    bias it.
-    """
-    return (throughput / workers) / (base_throughput / base_workers)
 
 
 def joules(epochs: Sequence[EpochRecord]) -> float | None:

@@ -13,21 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH, joules_per_image, kg_co2e, kwh
 from ddl_tools.analysis.plot import style
 from ddl_tools.labels import as_asked
-from ddl_tools.records.run import RunRecord, read_epochs, read_record
+from ddl_tools.records.run import read_epochs, read_record
 
 COLUMNS = {
-    "epoch": "epoch",
-    "phase": "phase",
-    "cold": "cold",
-    "samples": "images",
-    "corrupt_images": "corrupt",
-    "wall_s": "wall (s)",
-    "data_s": "data wait (s)",
-    "throughput_samples_per_s": "images/s",
-    "loss": "loss",
-    "top1": "top-1",
-    "lr": "learning rate",
-    "energy_j": "energy (J)",
+    **{name: name for name in ("epoch", "phase", "cold")},
+    **{"samples": "images", "corrupt_images": "corrupt"},
+    **{"wall_s": "wall (s)", "data_s": "data wait (s)", "throughput_samples_per_s": "images/s"},
+    **{"loss": "loss", "top1": "top-1", "lr": "learning rate", "energy_j": "energy (J)"},
 }
 _TITLE_LETTERS = 120  # of a line as wide as the figure
 
@@ -41,7 +33,9 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
         If the record or the epochs of the run cannot be read.
     """
     record, epochs = read_record(Path(run_dir)), read_epochs(Path(run_dir))
-    method, missing = _measured(record)
+    system = record.system or {}
+    unknown = "the run is older than the measurement, or never started"
+    method, missing = system.get("energy_method"), system.get("energy_missing", unknown)
     if method is None:
         return f"energy: not measured ({missing})"
     total = kwh(epochs)
@@ -56,13 +50,6 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
         *([f"not measured: {missing}"] if missing else []),
     ]
     return "\n  ".join(lines)
-
-
-def _measured(record: RunRecord) -> tuple[str | None, str | None]:
-    """Return how the energy was measured, and what was not and why."""
-    system = record.system or {}
-    unknown = "the run is older than the measurement, or never started"
-    return system.get("energy_method"), system.get("energy_missing", unknown)
 
 
 def run_table(run_dir: Path | str) -> pd.DataFrame:
@@ -104,13 +91,10 @@ def run_figure(run_dir: Path | str) -> Figure:
         for axes in (loss, speed):
             axes.set_xlabel("epoch (hollow: cold, not counted)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.suptitle(_title(read_record(Path(run_dir))), fontsize=style.CAPTION_POINTS)
+        record = read_record(Path(run_dir))
+        title = [record.run_id, *textwrap.wrap(as_asked(record.spec), _TITLE_LETTERS)]
+        figure.suptitle("\n".join(title), fontsize=style.CAPTION_POINTS)
     return figure
-
-
-def _title(record: RunRecord) -> str:
-    """Return the name of a run and, below, what makes it another than all others."""
-    return "\n".join([record.run_id, *textwrap.wrap(as_asked(record.spec), _TITLE_LETTERS)])
 
 
 def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str) -> None:
@@ -118,12 +102,5 @@ def _line(axes: Axes, table: pd.DataFrame, column: str, label: str, marker: str)
         return
     (line,) = axes.plot(table["epoch"] + 1, table[column], marker=marker, label=label)
     cold = table[table["cold"].astype(bool)]
-    axes.plot(
-        cold["epoch"] + 1,
-        cold[column],
-        marker=marker,
-        linestyle="none",
-        markerfacecolor="white",
-        markeredgecolor=line.get_color(),
-        label="_cold",
-    )
+    look: Any = {"markerfacecolor": "white", "markeredgecolor": line.get_color()}
+    axes.plot(cold["epoch"] + 1, cold[column], marker, label="_cold", **look)

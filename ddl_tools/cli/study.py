@@ -75,7 +75,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     click.echo(spec.run_id)
     _say(plan.without_throughput([spec]))
     record = local.run_one(directory)
-    click.echo(f"completed: {metrics.told(read_epochs(directory))}")
+    click.echo(f"completed: {metrics.describe(read_epochs(directory))}")
     _say(*validity.warnings([record]))
     click.echo(f"its lab book is {RunFiles(directory).notebook}")
 

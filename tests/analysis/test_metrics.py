@@ -18,12 +18,6 @@ def test_runtime_counts_every_epoch() -> None:
     assert math.isnan(metrics.runtime([]))
 
 
-def test_efficiency_of_the_papers_runtimes() -> None:
-    """13 h on 4 GPUs and 200 s on 1024: 0.914 efficient."""
-    by_rate = metrics.relative_efficiency(4, 1 / (13 * 3600), 1024, 1 / 200)
-    assert by_rate == pytest.approx(0.914, abs=5e-4)
-
-
 def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
     return EpochRecord.model_construct(
         phase="train", epoch=number, cold=cold, samples=samples, wall_s=wall_s
@@ -33,6 +27,6 @@ def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
 def test_the_throughput_of_a_run_is_told_or_why_there_is_none() -> None:
     cold = epoch(0, True, 64, 9.0)
     first, second = epoch(1, False, 64, 1.0), epoch(2, False, 64, 3.0)
-    assert metrics.told([cold, first, second]) == "32.0 images/s in 2 warm epochs"
-    assert metrics.told([cold, first]) == "64.0 images/s in 1 warm epoch"
-    assert metrics.told([cold]).startswith("no throughput, as no epoch counts")
+    assert metrics.describe([cold, first, second]) == "32.0 images/s in 2 warm epochs"
+    assert metrics.describe([cold, first]) == "64.0 images/s in 1 warm epoch"
+    assert metrics.describe([cold]).startswith("no throughput, as no epoch counts")
