@@ -129,8 +129,8 @@ def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(
 ) -> None:
     done = make(checkout, "tensorflow", STUB_FAILS="1")
     assert done.returncode == 0, done.stderr
-    assert "Horovod was not built: the compilation failed" in done.stdout
-    assert "only strategy 'horovod' of library 'tensorflow' is missing" in done.stdout
+    assert "the compilation failed" in done.stdout
+    assert "strategy 'horovod' of library 'tensorflow'" in done.stdout
     again = make(checkout, "tensorflow")
     assert "building Horovod" in again.stdout
     assert "building .venv-tensorflow" not in again.stdout
@@ -139,7 +139,7 @@ def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(
 
 def test_a_horovod_for_gpus_is_refused_for_a_library_of_the_cpu(checkout: Path) -> None:
     done = make(checkout, "mxnet", HOROVOD_GPU_OPERATIONS="NCCL")
-    assert "asks for CUDA, but mxnet 1.2 here was built without it" in done.stdout
+    assert "mxnet 1.2 here was built without it" in done.stdout
     assert "install a CUDA build of mxnet" in done.stdout
 
 
@@ -149,6 +149,6 @@ def test_a_python_without_wheels_of_the_library_is_refused(checkout: Path, libra
     python.write_text(STUB.replace("echo 3.11", "echo 3.12"))
     done = make(checkout, library)
     assert done.returncode != 0
-    assert f"error: Python 3.11 is needed for make {library}, and here" in done.stderr
-    assert f"or name one: make {library} PYTHON=" in done.stderr
+    assert f"Python 3.11 is needed for make {library}" in done.stderr
+    assert f"make {library} PYTHON=" in done.stderr
     assert make(checkout, "keras").returncode == 0

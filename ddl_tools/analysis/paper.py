@@ -156,8 +156,8 @@ def covers(stated: str, name: str) -> bool:
 READ = ["source_read", "logs_read", "quoted"]  # data/published/README.md
 
 
-def published_beside(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return a row per published throughput and arm of ours with this network on such a GPU.
+def published_beside(measured: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return a row per published throughput and own configuration with this network on such a GPU.
 
     per_gpu is images per second and GPU. A published number without one of ours keeps its row.
     Precision, loader and batch differ from row to row: a check of plausibility, and no ranking.
@@ -166,7 +166,7 @@ def published_beside(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     table = table[(table["quantity"] == "throughput") & table["evidence"].isin(READ)]
     per_gpu = table["value"] / table["world_size"].astype(float)
     table = table.assign(kind=_gpu_kind(table), per_gpu=per_gpu)
-    ours = arms[~arms["on_cpu"].astype(bool) & arms["value"].notna()]
+    ours = measured[~measured["on_cpu"].astype(bool) & measured["value"].notna()]
     names = [ours[name].astype("string") for name in ("setting", "library", "strategy", "loader")]
     ours = ours.assign(
         kind=_gpu_kind(ours),

@@ -32,6 +32,16 @@ SYSTEM = {
 }
 Changes = dict[str, Any]
 
+
+def package(name: str) -> Changes:
+    return {"provenance": {"packages": {**PACKAGES, name: "99"}}}
+
+
+def variable(name: str, value: str) -> Changes:
+    return {"system": {"environment": {**SYSTEM["environment"], name: value}}}
+
+
+OLDER = ("threads", "affinity", "environment", "settings", "communication")
 # What is changed in the record of the second run: keys of `system` and `provenance`, or of these.
 RECORDS: dict[str, Changes] = {
     "machine": {"system": {"cpu": "Another CPU"}},
@@ -43,12 +53,9 @@ RECORDS: dict[str, Changes] = {
     "cuda": {"system": {"cuda": "13.0"}},
     "cudnn": {"system": {"cudnn": 91000}},
     "python": {"provenance": {"python": "3.12.1"}},
-    **{
-        f"package {name}": {"provenance": {"packages": {**PACKAGES, name: "99"}}}
-        for name in ("torch", "torchvision", "timm", "numpy", "pillow")
-    },
-    "environment": {"system": {"environment": {**SYSTEM["environment"], "NCCL_ALGO": "Ring"}}},
-    "value in it": {"system": {"environment": {**SYSTEM["environment"], "OMP_NUM_THREADS": "2"}}},
+    **{name: package(name) for name in ("torch", "torchvision", "timm", "numpy", "pillow")},
+    "environment": variable("NCCL_ALGO", "Ring"),
+    "value in it": variable("OMP_NUM_THREADS", "2"),
     "threads": {"system": {"threads": {"compute": 1, "interop": 4}}},
     "cores not shared": {"system": {"affinity": {**SYSTEM["affinity"], "shared": False}}},
     "cores uneven": {"system": {"affinity": {**SYSTEM["affinity"], "cores_least": 1}}},
@@ -56,42 +63,19 @@ RECORDS: dict[str, Changes] = {
     "communication": {"system": {"communication": {"library": "nccl", "nccl": "2.27.3"}}},
     "bucket": {"system": {"communication": {"library": "gloo", "bucket_bytes": 1}}},
     "method_version": {"method_version": 99},
-    **{
-        f"older, no {name}": {"system": {name: ...}}
-        for name in ("memory_bytes", "threads", "affinity", "environment", "settings")
-    },
-    "older, no communication": {"system": {"communication": ...}},
-    "older, none of it": {
-        "system": dict.fromkeys(
-            ("threads", "affinity", "environment", "settings", "communication"), ...
-        )
-    },
+    **{f"older, no {name}": {"system": {name: ...}} for name in ("memory_bytes", *OLDER)},
+    "older, none of it": {"system": dict.fromkeys(OLDER, ...)},
 }
 OWN: dict[str, tuple[Changes, Changes]] = {
-    "horovod": (
-        {"provenance": {"packages": {**PACKAGES, "horovod": "99"}}},
-        {"strategy": "horovod"},
-    ),
-    "deepspeed": (
-        {"provenance": {"packages": {**PACKAGES, "deepspeed": "99"}}},
-        {"strategy": "deepspeed"},
-    ),
-    "HOROVOD_CACHE_CAPACITY": (
-        {"system": {"environment": {**SYSTEM["environment"], "HOROVOD_CACHE_CAPACITY": "1"}}},
-        {"strategy": "horovod"},
-    ),
-    "dali": (
-        {"provenance": {"packages": {**PACKAGES, "nvidia-dali-cuda130": "99"}}},
-        {"loader": "dali_cpu"},
-    ),
-    "DALI_X": (
-        {"system": {"environment": {**SYSTEM["environment"], "DALI_X": "2"}}},
-        {"loader": "dali_cpu"},
-    ),
+    "horovod": (package("horovod"), {"strategy": "horovod"}),
+    "deepspeed": (package("deepspeed"), {"strategy": "deepspeed"}),
+    "HOROVOD_CACHE_CAPACITY": (variable("HOROVOD_CACHE_CAPACITY", "1"), {"strategy": "horovod"}),
+    "dali": (package("nvidia-dali-cuda130"), {"loader": "dali_cpu"}),
+    "DALI_X": (variable("DALI_X", "2"), {"loader": "dali_cpu"}),
 }
 
-# Every setting of a run but its arm, its number of ranks, and what neither half of a training
-# depends on. That no arm pools any field: test_never_one.
+# Every setting but its configuration, its number of ranks, and what neither half of a training
+# depends on. That no field is pooled at all: test_never_one.
 FREE = {"library", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
         "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps",
