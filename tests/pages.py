@@ -37,21 +37,22 @@ def commands(page: str) -> list[list[str]]:
     return [words[1:] for words in calls(page) if words[0] == "ddl"]
 
 
-def ddl(python_path: Path, folder: Path, *words: str) -> str:
+def ddl(python_path: Path, folder: Path, *words: str, **variables: str) -> str:
     """Run `ddl` in a folder outside the project, with modules on the path; return what it said."""
-    return python(python_path, folder, "-m", "ddl_tools.cli", *words)
+    return python(python_path, folder, "-m", "ddl_tools.cli", *words, **variables)
 
 
-def python(python_path: Path, folder: Path, *words: str) -> str:
+def python(python_path: Path, folder: Path, *words: str, **variables: str) -> str:
     """Run Python likewise."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+    path = os.pathsep.join([str(python_path), str(PROJECT)])
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**kept, "PYTHONPATH": os.pathsep.join([str(python_path), str(PROJECT)])},
+        env={**kept, "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
     )
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said

@@ -1,9 +1,6 @@
 """The pages on adding a framework, a loader, a network and a machine tell the truth."""
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +9,7 @@ import pytest
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.records.paths import PROJECT, Tree
+from tests import pages
 from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
 from tests.guides import LIBRARY, PAGES, followed
 from tests.pictures import write_pictures
@@ -33,25 +31,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def python(project: Path, *words: str, status: int = 0) -> str:
-    """Run Python in the copy; return what it said."""
-    kept = {name: os.environ[name] for name in os.environ if not name.startswith("DDL_")}
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=project,
-        env={**kept, "PYTHONPATH": str(project)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == status, said
-    assert "Traceback" not in said, said
-    return said
-
-
 def ddl(project: Path, *words: str) -> str:
-    return python(project, "-m", "ddl_tools.cli", *words)
+    """Run `ddl` of the copy."""
+    return pages.ddl(project, project, *words)
 
 
 def test_the_new_names_stand_in_every_list(project: Path) -> None:
@@ -108,7 +90,7 @@ from pathlib import Path
 from ddl_tools.analysis import claims, paper, tables
 print(len(claims.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper().claims)))
 """
-    assert int(python(project, "-c", judge).splitlines()[-1]) > 50
+    assert int(pages.python(project, project, "-c", judge).splitlines()[-1]) > 50
 
 
 def commands(page: str) -> list[list[str]]:
@@ -132,7 +114,7 @@ training = Training({{}})
 got = training.run(Path({str(tmp_path)!r}) / "two", "plain", "sockets")
 assert_equal(got, training.torch)
 """
-    python(project, "-c", compared)
+    pages.python(project, project, "-c", compared)
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """The README and the pages of docs/: their commands, links and sample study work."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from PIL import Image
 
 from ddl_tools.cli import main
 from ddl_tools.records.paths import PROJECT, README
+from tests import pages
 
 PAGES = sorted([README, *PROJECT.glob("docs/**/*.md"), *PROJECT.glob("*/README.md")])
 MOST_BYTES = 12_000
@@ -115,23 +113,10 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
                 picture = Image.new("RGB", (40, 40), (2 * label, 50 * number, 100))
                 picture.save(folder / f"{number}.jpg")
     section = text.partition("## Answer your own question")[2].partition("\n## ")[0]
-    said = [_ddl(tmp_path, words[1:]) for words in commands(section)]
+    where = {"DDL_RESULTS": str(tmp_path / "results")}
+    said = [pages.ddl(PROJECT, tmp_path, *words[1:], **where) for words in commands(section)]
     verified, planned, ran, compared = said
     assert "200" in verified
     assert planned.count("missing ") == 4
     assert "4 completed" in ran
     assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
-
-
-def _ddl(folder: Path, words: list[str]) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "ddl_tools.cli", *words],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(PROJECT), "DDL_RESULTS": str(folder / "results")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
