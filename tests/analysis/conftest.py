@@ -201,7 +201,7 @@ def in_blocks(
 
 @pytest.fixture
 def laptop(make_run: MakeRun) -> MakeRun:
-    """Write 18 runs like the laptop study's: three repeats of six arms."""
+    """Write 18 runs like the laptop study's: three repeats of six configurations."""
     spread = (1.0, 1.02, 0.97)
     for repeat, factor in enumerate(spread):
         for loader, wall_s in (("native", 30.0), ("synthetic", 26.0)):

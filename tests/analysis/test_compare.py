@@ -35,7 +35,7 @@ def nothing_published(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
 
 
 def measure(make_run: MakeRun, **about: Any) -> None:
-    """Write 24 starts of two arms on a drifting machine whose log ratios deviate by SD."""
+    """Write 24 starts of two on a drifting machine whose log ratios deviate by SD."""
     drift = np.linspace(10, 40, 24)
     logs = np.tile([1.0, -1.0], 12) * SD * np.sqrt(23 / 24)
     in_blocks(make_run, DDP, list(drift), **about)

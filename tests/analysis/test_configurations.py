@@ -16,7 +16,7 @@ from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
 
-def test_efficiency_of_an_arm(tree: Tree, make_run: MakeRun) -> None:
+def test_efficiency_of_a_configuration(tree: Tree, make_run: MakeRun) -> None:
     """Means 16 and 25 images/s on 1 and 2 workers: 0.78; the interval is Welch's, on logs."""
     ones, twos = [16.0, 20.0, 12.8], [25.0, 32.0, 19.53125]
     for repeat, (one, two) in enumerate(zip(ones, twos, strict=True)):
@@ -65,7 +65,7 @@ def test_a_slow_base_shows_against_single(tree: Tree, make_run: MakeRun) -> None
     assert single["against_single"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_efficiency_is_of_paired_windows_where_arms_took_turns(
+def test_efficiency_is_of_paired_windows_where_runs_are_interleaved(
     tree: Tree, make_run: MakeRun
 ) -> None:
     """The machine drifts by a factor of three; the ratio of neighbouring windows does not."""
@@ -86,7 +86,7 @@ def test_efficiency_is_of_paired_windows_where_arms_took_turns(
     assert math.isnan(alone["efficiency_low"]), "one start has no interval"
 
 
-def test_arms_of_two_blocks_meet_in_the_reference(tree: Tree, make_run: MakeRun) -> None:
+def test_configurations_of_two_blocks_meet_in_the_baseline(tree: Tree, make_run: MakeRun) -> None:
     """The second block runs on a machine that is twice as slow: no matter."""
     ddp, alone = {"strategy": "ddp"}, {"strategy": "horovod"}
     wobble = [1.0, 1.02, 0.98]
@@ -111,7 +111,7 @@ def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeR
 
 
 def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
-    """Its throughput would raise the mean; a study of it alone has no arm at all."""
+    """Its throughput would raise the mean; a study of it alone has no configuration at all."""
     make_run(20.0, repeat=0)
     make_run(1.0, repeat=1, work="load")
     make_run(1.0, repeat=2, work="load", loader="turbo")
@@ -123,7 +123,7 @@ def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
     assert made_runs(runs, "load")["value"].tolist() == [320.0, 320.0]
 
 
-def test_formats_are_arms_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
+def test_formats_are_configurations_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
     """The paper's native on folders and DALI on TFRecord must be comparable."""
     make_run(20.0)
     make_run(10.0, data_format="tfrecord")
@@ -204,5 +204,5 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
     assert ratio.n == 3  # not six windows: those of one run are no pairs of their own
     assert ratio.ratio == pytest.approx(1.26, rel=1e-3)
     assert ratio.high / ratio.low < 1.05
-    arms = configuration_table(runs, windows)
-    assert arms["windows"].tolist() == [0, 0]
+    table = configuration_table(runs, windows)
+    assert table["windows"].tolist() == [0, 0]

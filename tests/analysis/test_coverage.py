@@ -38,7 +38,7 @@ def test_intervals_over_the_windows_of_one_start_do_not(
 
 
 @pytest.mark.parametrize("sizes", [1, 8])
-def test_equal_arms_rarely_contradict_a_claim(
+def test_equal_configurations_rarely_contradict_a_claim(
     simulation: dict[str, Any], generator: np.random.Generator, sizes: int
 ) -> None:
     assert simulation["false_contradictions"](generator, 4, 2, sizes, claims=200) <= 0.05

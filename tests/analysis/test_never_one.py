@@ -121,7 +121,7 @@ def test_every_list_tells_them_apart(tree: Tree, make_run: MakeRun) -> None:
     assert names.is_unique
 
 
-def test_repeats_are_one_arm(tree: Tree, make_run: MakeRun) -> None:
+def test_repeats_are_one_configuration(tree: Tree, make_run: MakeRun) -> None:
     for number in range(3):
         make_run(repeat=number, seed=number)
     runs = runs_table(tree.runs)
@@ -129,7 +129,9 @@ def test_repeats_are_one_arm(tree: Tree, make_run: MakeRun) -> None:
     assert with_settings(runs).groupby(KEYS).size().tolist() == [3]
 
 
-def test_a_batch_that_is_made_in_two_ways_is_two_arms(tree: Tree, make_run: MakeRun) -> None:
+def test_a_batch_that_is_made_in_two_ways_is_two_configurations(
+    tree: Tree, make_run: MakeRun
+) -> None:
     """16 images of each of two workers, or 32 of one: other batch statistics."""
     for schedule in ("step", "cosine"):
         for top1, shape in ((0.1, {"accumulation": 2}), (0.3, {"local_batch_size": 32})):

@@ -98,8 +98,8 @@ def write(make_run: MakeRun) -> Write:
 
     def make(repeat: int = 0, changes: Changes | None = None, **fields: Any) -> Path:
         shared = {"gpus_per_node": 2} if "nodes" not in fields else {}
-        arm = {"strategy": "ddp", **shared, **fields}
-        directory = make_run(repeat=repeat, system=SYSTEM, **arm)
+        about = {"strategy": "ddp", **shared, **fields}
+        directory = make_run(repeat=repeat, system=SYSTEM, **about)
         path = RunFiles(directory).record
         record = json.loads(path.read_text())
         record["provenance"] = PROVENANCE
@@ -137,9 +137,9 @@ def test_another_record_is_not_pooled(tree: Tree, write: Write, field: str) -> N
 
 @pytest.mark.parametrize("field", OWN)
 def test_another_framework_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
-    changes, arm = OWN[field]
-    write(0, **arm)
-    write(1, changes, **arm)
+    changes, about = OWN[field]
+    write(0, **about)
+    write(1, changes, **about)
     never_pooled(tree)
 
 
@@ -209,13 +209,15 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
     assert (row["n"], row["failed"]) == (1, 1)
 
 
-def halves(tree: Tree, write: Write, changes: Changes, arm: Changes, fields: Changes) -> pd.Series:
-    """Write an arm and its halves, and each half once more with changes; return the arm's row."""
-    free = {name: value for name, value in arm.items() if name != "loader"}
-    write(0, **arm)
-    write(0, **arm, work="load")
+def halves(
+    tree: Tree, write: Write, changes: Changes, about: Changes, fields: Changes
+) -> pd.Series:
+    """Write runs and their halves, each half once more with changes; return the runs' row."""
+    free = {name: value for name, value in about.items() if name != "loader"}
+    write(0, **about)
+    write(0, **about, work="load")
     write(0, **free, loader="synthetic")
-    write(1, changes, **{**arm, "work": "load", **fields})
+    write(1, changes, **{**about, "work": "load", **fields})
     write(1, changes, **{**free, "loader": "synthetic", **fields})
     (row,) = loader_bound.points(runs_table(tree.runs)).to_dict("records")
     return pd.Series(row)
@@ -234,8 +236,8 @@ def test_another_record_is_no_half(tree: Tree, write: Write, field: str) -> None
 
 @pytest.mark.parametrize("field", OWN)
 def test_another_framework_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    changes, arm = OWN[field]
-    never_a_half(halves(tree, write, changes, arm, {}), field)
+    changes, about = OWN[field]
+    never_a_half(halves(tree, write, changes, about, {}), field)
 
 
 @pytest.mark.parametrize(
