@@ -1,4 +1,4 @@
-"""The layer table holds: import-linter's contracts, and what they cannot see."""
+"""What the contracts of import-linter (`make lint`) cannot see: imports at run time."""
 
 import subprocess
 import sys

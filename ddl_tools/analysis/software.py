@@ -1,7 +1,7 @@
-"""What a record tells of all that changes how fast its run is: texts that are equal or are not.
+"""Machine, software and settings of a run as texts that are equal or not: all that changes speed.
 
-A text is a list of items, ``"; "`` between them. What an older record does not tell is missing, and
-never equal to what another one tells.
+A text is a list of items, ``"; "`` between them. What an older record does not contain is missing,
+and never equal to the text of another one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,10 +26,10 @@ _NONE = "none"  # a table's empty cell is a missing value
 
 
 def columns(record: RunRecord) -> dict[str, str | int | None]:
-    """Return the columns of `tables.COLUMNS` that are told here, by name; nothing before a start.
+    """Return these columns of `tables.COLUMNS`; none before a start.
 
-    What is read for one strategy or loader alone stands with it in ``communication`` and
-    ``loader_software``: the others do not depend on it.
+    What belongs to one strategy or loader alone is in ``communication`` and ``loader_software``:
+    the others do not depend on it.
     """
     if record.system is None or record.provenance is None:
         return {}
@@ -58,8 +58,7 @@ def differing(values: Iterable[str | None]) -> dict[str, str]:
 
     As short as the values allow, and different for each of them.
     """
-    told = [value for value in values if not pd.isna(value)]
-    known = {str(value): str(value).split(_BETWEEN) for value in told}
+    known = {str(one): str(one).split(_BETWEEN) for one in values if not pd.isna(one)}
     common = set.intersection(*map(set, known.values())) if known else set()
     return {
         value: ", ".join(item for item in items if item not in common)
@@ -68,7 +67,7 @@ def differing(values: Iterable[str | None]) -> dict[str, str]:
 
 
 def _sharing(affinity: dict[str, Any] | None) -> str | None:
-    """Return whether ranks of a node share cores, which one rank alone does not tell."""
+    """Return whether ranks of a node share cores; unknown of one rank alone."""
     if affinity is None:
         return None
     if affinity["shared"] is None:
@@ -98,8 +97,8 @@ def _own(record: RunRecord, entry: Entry) -> list[str]:
 
 
 def _variables(record: RunRecord, entry: Entry) -> list[str]:
-    told = (record.system or {}).get("environment", {}).items()
-    return _items({name: value for name, value in told if name.startswith(entry.variables)})
+    found = (record.system or {}).get("environment", {}).items()
+    return _items({name: value for name, value in found if name.startswith(entry.variables)})
 
 
 def _items(values: Mapping[str, Any]) -> list[str]:
