@@ -216,35 +216,33 @@ def verdict(
     its range. Contradicted: a comparison is refuted; with an open reading (the paper names no
     strategy or model) all parts must be. `reason` says what of the statement cannot be tested.
     """
-    adjusted = estimates.holm([_p_against(one, margin) for one in seen])
-    against = [one for one, p in zip(seen, adjusted, strict=True) if p <= ALPHA]
+    claimed = [_claimed(one.part, margin) for one in seen]
+    p = [_p_outside(one.estimate, *ends) for one, ends in zip(seen, claimed, strict=True)]
+    against = [one for one, p in zip(seen, estimates.holm(p), strict=True) if p <= ALPHA]
     if against and (not open_reading or {one.part for one in against} == set(parts)):
         return CONTRADICTED, "; ".join(f"{one.place}: {one.text}" for one in against)
     if missing := next(filter(None, (_missing(part, seen) for part in parts)), ""):
         return UNDECIDED, missing
-    confirmed = sum(_confirms(one, margin) for one in seen)
+    inside = [low < one.estimate.low and one.estimate.high < high
+              for one, (low, high) in zip(seen, claimed, strict=True)]  # fmt: skip
+    confirmed = sum(inside)
     if confirmed == len(seen) and reason:
         return UNDECIDED, f"only in part testable: {reason}"
     decided = f"{confirmed} of {len(seen)} comparisons decided so"
     return (SUPPORTED if confirmed == len(seen) else UNDECIDED), decided
 
 
-def _confirms(seen: Seen, margin: float) -> bool:
-    ratio, relation = seen.estimate, seen.part.relation
-    if relation in ("greater", "lower"):
-        return ratio.low > 1
-    if relation == "upper":
-        return ratio.high < 1
-    return estimates.decision(ratio, margin) == estimates.EQUIVALENT
+def _claimed(part: Part, margin: float) -> tuple[float, float]:
+    """Return the ratios between which a comparison is as claimed."""
+    if part.relation in ("greater", "lower"):
+        return 1.0, math.inf
+    return (0.0, 1.0) if part.relation == "upper" else (1 / (1 + margin), 1 + margin)
 
 
-def _p_against(seen: Seen, margin: float) -> float:
-    """Return the p against "the comparison is as claimed", doubled for the two directions."""
-    ratio, relation = seen.estimate, seen.part.relation
-    bound = 1 + margin if relation in ("similar", "value") else 1.0
-    below, above = estimates.p_less(ratio, 1 / bound), estimates.p_greater(ratio, bound)
-    p = {"greater": below, "lower": below, "upper": above}.get(relation, min(below, above))
-    return min(1.0, 2 * p)
+def _p_outside(ratio: Estimate, low: float, high: float) -> float:
+    """Return the p against "the ratio lies between these", doubled for the two directions."""
+    below = estimates.p_less(ratio, low) if low else 1.0
+    return min(1.0, 2 * below, 2 * estimates.p_greater(ratio, high))
 
 
 def _missing(part: Part, seen: Sequence[Seen]) -> str:
