@@ -159,9 +159,7 @@ def test_on_a_phone_a_page_is_as_wide_as_the_screen_and_its_pictures_are_there(
     screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.get(index.as_uri())
-    browser.find_element(
-        "link text", "How many images a second does each strategy and loader train?"
-    ).click()
+    browser.find_element("css selector", 'a[href="11_throughput.html"]').click()
     shown = browser.execute_script(
         "return [...document.images].map(one => [one.naturalWidth, one.clientWidth])"
     )
