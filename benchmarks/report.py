@@ -288,7 +288,7 @@ def advice() -> str:
 def emulated() -> str:
     """Return the efficiency of the emulated cluster on most nodes with the slowest links."""
     points = pd.read_csv(FIGURES / "cluster_in_a_box" / "efficiency_emulated.csv")
-    points = points[(points["n"] > 0) & (points["box_link_mbit"] == points["box_link_mbit"].min())]
+    points = points[(points["n"] > 0) & (points["emu_link_mbit"] == points["emu_link_mbit"].min())]
     rows = []
     for line, own in points.groupby("line", sort=True):
         row = own.loc[own["world_size"].idxmax()]

@@ -153,7 +153,7 @@ def study(number: int) -> Study:
         "eval_images": 16,
         "local_batch_size": 8,
         "epochs": EPOCHS,
-        "warmup_steps": 0,
+        "discard_steps": 0,
         "loader_workers": 0,
         "checkpoint_every": 1,
         "nodes": 2,

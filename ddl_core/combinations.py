@@ -17,10 +17,10 @@ TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
     *("profile_steps", "nsys"),
 )
-PREFIX = "box_"  # of fields that are of emulated runs alone
+PREFIX = "emu_"  # of fields that are of emulated runs alone
 # Emulated: compute sleeps and data are free; nothing is learnt, and no device can be profiled.
 EMULATED: dict[str, Any] = {
-    "library": "torch",
+    "framework": "torch",
     "loader": "synthetic",
     "device": "cpu",
     "work": "train",
@@ -65,17 +65,19 @@ def _of_library(run: "RunSpec", changed: Changed) -> Iterator[str]:
     for kind in ("strategy", "loader", "model"):
         name = getattr(run, kind)
         entry = known(kind, name)
-        if entry and run.library not in entry.libraries:
-            own = [one for one, other in REGISTRIES[kind].items() if run.library in other.libraries]
+        if entry and run.framework not in entry.frameworks:
+            own = [
+                one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks
+            ]
             yield (
-                f"{kind} {name!r} is not one of library {run.library!r}; choose one of: "
-                f"{', '.join(own)}; or library {' or '.join(map(repr, entry.libraries))}"
+                f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
+                f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
             )
-    if run.library != "torch":
+    if run.framework != "torch":
         for name in (name for name in TORCH_ONLY if name in changed):
             yield (
-                f"{name} = {changed[name]!r} is of library 'torch' alone, but library = "
-                f"{run.library!r}; leave it out"
+                f"{name} = {changed[name]!r} is of framework 'torch' alone, but framework = "
+                f"{run.framework!r}; leave it out"
             )
 
 
@@ -102,11 +104,12 @@ def _of_epochs(run: "RunSpec", _changed: Changed) -> Iterator[str]:
             f"{steps} watches the last epoch, which then does not count, but epochs = "
             f"{run.epochs}; use 2 at least, or 3 for a throughput as well"
         )
-    if run.window_steps and run.eval_every:
+    if run.min_steps_per_epoch and run.eval_every:
         yield (
-            f"window_steps = {run.window_steps} may make an epoch several passes over the images, "
+            f"min_steps_per_epoch = {run.min_steps_per_epoch} may make an epoch several passes "
+            f"over the images, "
             f"and accuracy is told by pass, but eval_every = {run.eval_every}; set it to 0, or "
-            "leave window_steps out"
+            "leave min_steps_per_epoch out"
         )
 
 
@@ -128,9 +131,9 @@ def _of_emulation(run: "RunSpec", changed: Changed) -> Iterator[str]:
     for name, value in EMULATED.items():
         if getattr(run, name) != value:
             yield f"{name} = {getattr(run, name)!r}, but emulated = true, which needs {value!r}"
-    if run.box_uplink_mbit and run.nodes < 2:
+    if run.emu_uplink_mbit and run.nodes < 2:
         yield (
-            f"box_uplink_mbit = {run.box_uplink_mbit} lies between two halves of the nodes, but "
+            f"emu_uplink_mbit = {run.emu_uplink_mbit} lies between two halves of the nodes, but "
             f"nodes = {run.nodes}; use 2 at least, or 0"
         )
     unchecked = "what it sends on these links was never checked"

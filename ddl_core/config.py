@@ -48,7 +48,7 @@ class RunSpec(BaseModel):
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
 
-    library: Annotated[str, _name("library")] = Field(
+    framework: Annotated[str, _name("framework")] = Field(
         "torch", description="framework that computes"
     )
     strategy: Annotated[str, _name("strategy")] = Field(
@@ -131,10 +131,10 @@ class RunSpec(BaseModel):
     checkpoint_every: int = Field(
         1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
     )
-    warmup_steps: int = Field(
+    discard_steps: int = Field(
         20, ge=0, le=10**10, description="first optimiser steps without a throughput"
     )
-    window_steps: int = Field(
+    min_steps_per_epoch: int = Field(
         0,
         ge=0,
         le=100_000,
@@ -205,29 +205,29 @@ class RunSpec(BaseModel):
     emulated: bool = Field(
         False, description="emulated cluster: nodes are made on this machine, and compute sleeps"
     )
-    box_link_mbit: float = Field(
+    emu_link_mbit: float = Field(
         100, ge=0.1, le=10**5, description="emulation: rate of each node's link, each way (Mbit/s)"
     )
-    box_uplink_mbit: float = Field(
+    emu_uplink_mbit: float = Field(
         0,
         ge=0,
         le=10**5,
         description="emulation: rate of the link between two halves of the nodes (Mbit/s; "
         "0: one switch)",
     )
-    box_step_ms: float = Field(
+    emu_step_ms: float = Field(
         1000, ge=1, le=10**6, description="emulation: compute time of a rank in each step (ms)"
     )
-    box_shrink: float = Field(
+    emu_shrink: float = Field(
         64, ge=1, le=10**4, description="emulation: factor by which gradients are smaller"
     )
-    box_straggler: float = Field(
+    emu_straggler: float = Field(
         1, ge=1, le=100, description="emulation: factor by which the last rank computes longer"
     )
-    box_jitter: float = Field(
+    emu_jitter: float = Field(
         0, ge=0, le=1, description="emulation: relative standard deviation of the compute time"
     )
-    box_draws: PositiveInt = Field(
+    emu_draws: PositiveInt = Field(
         1,
         le=10**4,
         description="emulation: GPUs that a rank stands for, as the slowest of so many draws",
@@ -277,11 +277,11 @@ class RunSpec(BaseModel):
 
     def passes(self, images: int) -> int:
         """Return how often an epoch takes each of `images` training images."""
-        return max(1, -(-self.window_steps * self.global_batch_size // images))
+        return max(1, -(-self.min_steps_per_epoch * self.global_batch_size // images))
 
     def cold_epochs(self, steps: int) -> int:
         """Return how many epochs of so many steps may not count after a start: at least one."""
-        return max(1, -(-self.warmup_steps // steps))
+        return max(1, -(-self.discard_steps // steps))
 
     def due(self, every: int, epoch: int) -> bool:
         """Say whether what is done `every` so many epochs, and after the last, is due now."""
@@ -302,9 +302,9 @@ class RunSpec(BaseModel):
         changed = self.model_dump(mode="json", exclude_defaults=True)
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
         size = f"{self.nodes}x{self.gpus_per_node}"
-        library = "" if self.library == "torch" else f"{self.library}-"
+        framework = "" if self.framework == "torch" else f"{self.framework}-"
         model = re.sub(r"[/:]", "-", self.model)  # it becomes a folder
-        name = f"{library}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
+        name = f"{framework}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
         return f"{name}-{digest}"
 
     @classmethod

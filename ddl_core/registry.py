@@ -33,7 +33,7 @@ class Entry:
         Beginnings of the environment variables that are read for it alone.
     install
         The command that installs them.
-    libraries
+    frameworks
         With which the name may be asked for.
     paced
         Whether a model sleeps instead of computing, for emulated runs alone.
@@ -49,14 +49,14 @@ class Entry:
     also: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     install: str = "make env"
-    libraries: tuple[str, ...] = ("torch",)
+    frameworks: tuple[str, ...] = ("torch",)
     paced: bool = False
     of_run: bool = False
     one_run_per_process: bool = False
 
 
 # What computes: each in an environment of its own, but for torch.
-LIBRARIES = {
+FRAMEWORKS = {
     "torch": Entry("ddl_core.trainer:Trainer", "PyTorch"),
     "tensorflow": Entry(
         "ddl_tools.frameworks.tensorflow:TensorFlow",
@@ -81,11 +81,11 @@ LIBRARIES = {
         install="make mxnet",
     ),
 }
-_ALL = tuple(LIBRARIES)
+_ALL = tuple(FRAMEWORKS)
 
 # The code is torch's; the other libraries have their own of the same name.
 STRATEGIES = {
-    "single": Entry("ddl_core.strategies.base:Single", "single process", libraries=_ALL),
+    "single": Entry("ddl_core.strategies.base:Single", "single process", frameworks=_ALL),
     "ddp": Entry("ddl_core.strategies.ddp:DDP", "PyTorch-DDP"),
     "horovod": Entry(
         "ddl_core.strategies.horovod:Horovod",
@@ -93,7 +93,7 @@ STRATEGIES = {
         packages=("horovod",),
         variables=("HOROVOD_",),
         install="make horovod",
-        libraries=("torch", "tensorflow", "mxnet"),
+        frameworks=("torch", "tensorflow", "mxnet"),
         one_run_per_process=True,  # a second start ends with SIGSEGV
     ),
     "deepspeed": Entry(
@@ -107,15 +107,15 @@ STRATEGIES = {
     "multiworker": Entry(
         "ddl_tools.frameworks.tensorflow:TensorFlow",
         "MultiWorkerMirrored",
-        libraries=("tensorflow",),
+        frameworks=("tensorflow",),
     ),
-    "spmd": Entry("ddl_tools.frameworks.keras:Keras", "shard_map", libraries=("keras",)),
-    "kvstore": Entry("ddl_tools.frameworks.mxnet:MXNet", "KVStore", libraries=("mxnet",)),
+    "spmd": Entry("ddl_tools.frameworks.keras:Keras", "shard_map", frameworks=("keras",)),
+    "kvstore": Entry("ddl_tools.frameworks.mxnet:MXNet", "KVStore", frameworks=("mxnet",)),
 }
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
 LOADERS = {
-    "native": Entry("ddl_core.loaders.native:Native", libraries=_ALL),
+    "native": Entry("ddl_core.loaders.native:Native", frameworks=_ALL),
     "turbo": Entry("ddl_core.loaders.turbo:Turbo"),
     "memory": Entry("ddl_core.loaders.turbo:Memory"),
     "dali_cpu": Entry("ddl_core.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, variables=("DALI_",)),
@@ -132,18 +132,18 @@ LOADERS = {
         _DALI,
         variables=("DALI_",),
     ),
-    "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", libraries=_ALL),
+    "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),
 }
 
 MODELS = {
-    "resnet18": Entry("ddl_core.models:resnet18", "ResNet18", libraries=_ALL),
-    "resnet50": Entry("ddl_core.models:resnet50", "ResNet50", libraries=_ALL),
-    "resnet101": Entry("ddl_core.models:resnet101", "ResNet101", libraries=_ALL),
-    "resnet152": Entry("ddl_core.models:resnet152", "ResNet152", libraries=_ALL),
-    "resnet8": Entry("ddl_core.models:resnet8", "ResNet8", libraries=_ALL),
-    "resnet44": Entry("ddl_core.models:resnet44", "ResNet44", libraries=_ALL),
-    "alexnet": Entry("ddl_core.models:alexnet", "AlexNet", libraries=_ALL),
-    "googlenet": Entry("ddl_core.models:googlenet", "GoogLeNet", libraries=_ALL),
+    "resnet18": Entry("ddl_core.models:resnet18", "ResNet18", frameworks=_ALL),
+    "resnet50": Entry("ddl_core.models:resnet50", "ResNet50", frameworks=_ALL),
+    "resnet101": Entry("ddl_core.models:resnet101", "ResNet101", frameworks=_ALL),
+    "resnet152": Entry("ddl_core.models:resnet152", "ResNet152", frameworks=_ALL),
+    "resnet8": Entry("ddl_core.models:resnet8", "ResNet8", frameworks=_ALL),
+    "resnet44": Entry("ddl_core.models:resnet44", "ResNet44", frameworks=_ALL),
+    "alexnet": Entry("ddl_core.models:alexnet", "AlexNet", frameworks=_ALL),
+    "googlenet": Entry("ddl_core.models:googlenet", "GoogLeNet", frameworks=_ALL),
     "paced_resnet50": Entry(
         "ddl_tools.emulation.network:paced_resnet50", "paced ResNet50", paced=True, of_run=True
     ),
@@ -158,7 +158,7 @@ _IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
 _OF_ONES_OWN = re.compile(r"([A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 REGISTRIES: dict[str, dict[str, Entry]] = {
-    "library": LIBRARIES,
+    "framework": FRAMEWORKS,
     "strategy": STRATEGIES,
     "loader": LOADERS,
     "model": MODELS,

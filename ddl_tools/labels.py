@@ -9,7 +9,7 @@ from typing import Any
 from ddl_core.config import RunSpec
 from ddl_core.registry import REGISTRIES, owner, title
 
-IN_RUN_ID = ("library", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
+IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields that the readable part of a run's name tells."""
 REPEATS = ("seed", "repeat")
 """Fields in which the runs of one arm differ."""
@@ -51,13 +51,13 @@ _WORDS = {
     "deepspeed_overlap_comm": "overlap",
     "ddp_powersgd_rank": "PowerSGD rank",
     "ddp_powersgd_start": "PowerSGD start",
-    "box_link_mbit": "link",
-    "box_uplink_mbit": "uplink",
-    "box_step_ms": "compute",
-    "box_shrink": "gradients smaller by",
-    "box_straggler": "straggler",
-    "box_jitter": "jitter",
-    "box_draws": "GPUs per rank",
+    "emu_link_mbit": "link",
+    "emu_uplink_mbit": "uplink",
+    "emu_step_ms": "compute",
+    "emu_shrink": "gradients smaller by",
+    "emu_straggler": "straggler",
+    "emu_jitter": "jitter",
+    "emu_draws": "GPUs per rank",
 }
 # By how a field's name ends.
 _UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms", "mbit": "Mbit/s", "elements": "numbers"}
@@ -122,7 +122,7 @@ def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) ->
 
 def called(library: str, strategy: str) -> str:
     """Return what a strategy of a library is called: PyTorch-DDP, but ``"PyTorch, Horovod"``."""
-    names = title("library", library), title("strategy", strategy)
+    names = title("framework", library), title("strategy", strategy)
     return names[1] if names[1].startswith(names[0]) else ", ".join(names)
 
 
@@ -146,10 +146,10 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
     if len(own) > 1:
         told = [name for name in own if row[name] != RunSpec.model_fields[name].default]
     parts = []
-    both = {"library", "strategy"} <= set(names)
+    both = {"framework", "strategy"} <= set(names)
     for name in names:
-        if both and name in ("library", "strategy"):
-            parts += [called(row["library"], row["strategy"])] if name == "strategy" else []
+        if both and name in ("framework", "strategy"):
+            parts += [called(row["framework"], row["strategy"])] if name == "strategy" else []
         elif name == "data_format" and row.get("loader") == "synthetic":
             continue  # it reads no files
         elif name == "second_start" and not row[name] and len(names) > 1:

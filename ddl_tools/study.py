@@ -25,7 +25,7 @@ ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
 
 
-class Turns(BaseModel):
+class Interleave(BaseModel):
     """That the arms of a study measure in turns, and what all are compared with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +51,7 @@ class Study(BaseModel):
         [{}], min_length=1, description="grids, each field -> values to combine"
     )
     repeats: PositiveInt = Field(3, le=MOST_RUNS)
-    turns: Turns | None = Field(
+    interleave: Interleave | None = Field(
         None, description="all arms are alive, and their epochs take turns on one machine"
     )
 
@@ -80,8 +80,8 @@ class Study(BaseModel):
                     raise ValueError(f"axes: {field} is set by `repeats`; remove it")
                 if not values:
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
-        if self.turns:
-            _check_fields("turns.reference", self.turns.reference)
+        if self.interleave:
+            _check_fields("interleave.reference", self.interleave.reference)
         self._check_size()
         return self
 
@@ -126,8 +126,8 @@ class Study(BaseModel):
             raise SpecError(
                 "two grids of axes contain the same run, or one names a value twice: " + some(twice)
             )
-        if self.turns:
-            _check_reference(self.turns, runs)
+        if self.interleave:
+            _check_reference(self.interleave, runs)
         return runs
 
     def reference(self, repeat: int) -> RunSpec:
@@ -135,18 +135,18 @@ class Study(BaseModel):
 
         Also one beyond `repeats`: where arms do not fit together, each block has one of its own.
         """
-        assert self.turns is not None
-        first = next(run for run in self.expand() if self.turns.is_reference(run))
+        assert self.interleave is not None
+        first = next(run for run in self.expand() if self.interleave.is_reference(run))
         return first.model_copy(update={"repeat": repeat})
 
 
-def _check_reference(turns: Turns, runs: list[RunSpec]) -> None:
-    fitting = [run for run in runs if run.repeat == 0 and turns.is_reference(run)]
+def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
+    fitting = [run for run in runs if run.repeat == 0 and interleave.is_reference(run)]
     if len(fitting) != 1:
         found = some([run.run_id for run in fitting]) or "none"
         raise SpecError(
-            f"turns.reference = {shown(turns.reference)} must fit one arm alone, but it fits "
-            f"{found}; name fields that only the reference has"
+            f"interleave.reference = {shown(interleave.reference)} must fit one arm alone, but it "
+            f"fits {found}; name fields that only the reference has"
         )
 
 

@@ -9,7 +9,7 @@ from ddl_core.registry import REGISTRIES, STRATEGIES
 Fields = dict[str, Any]
 
 # What a field needs beside it, to be another than its default.
-_BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}, "box_uplink_mbit": {"nodes": 2}}
+_BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}, "emu_uplink_mbit": {"nodes": 2}}
 
 # What every run in a cluster in a box has.
 EMULATED: Fields = {
@@ -45,14 +45,14 @@ def another(field: str) -> Any:
         return f"{default}x"
     if default is None:
         return 640
-    if field == "box_jitter":
+    if field == "emu_jitter":
         return 0.5
     return default / 2 if default and isinstance(default, float) else default + 8
 
 
 def owner(field: str) -> Fields:
     """Return the strategy whose setting a field is, or what else the field cannot be without."""
-    if field == "window_steps":
+    if field == "min_steps_per_epoch":
         return {"eval_every": 0}
     if is_of_the_box(field):
         return EMULATED

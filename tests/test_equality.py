@@ -29,7 +29,7 @@ from tests.pictures import write_pictures
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding_a_framework.md"
-OF_TORCH = [name for name, entry in STRATEGIES.items() if "torch" in entry.libraries]
+OF_TORCH = [name for name, entry in STRATEGIES.items() if "torch" in entry.frameworks]
 CONTESTANTS = [*(name for name in OF_TORCH if name != "single"), "manual"]
 
 TRAIN_IMAGES, EVAL_IMAGES = 83, 9  # nothing divides evenly; of two ranks one has a batch more
@@ -39,7 +39,7 @@ TINY: dict[str, Any] = {
     "classes": 4,
     "local_batch_size": 4,
     "loader_workers": 0,
-    "warmup_steps": 0,
+    "discard_steps": 0,
     "warmup_epochs": 1,
     "schedule": "cosine",
     "base_lr": 0.01,  # at which it learns: what rounding does stays as small as it is

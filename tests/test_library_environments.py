@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from ddl_core.registry import LIBRARIES, STRATEGIES
+from ddl_core.registry import FRAMEWORKS, STRATEGIES
 from ddl_tools.launch.interpreters import COMMON, require
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
 SHARED = LOCKS.pop("common")
-OTHERS = [name for name in LIBRARIES if name != "torch"]
+OTHERS = [name for name in FRAMEWORKS if name != "torch"]
 
 # Stands in for every Python: notes what it is asked for; pip fails if STUB_FAILS says so.
 STUB = """#!/bin/sh
@@ -46,10 +46,10 @@ def test_each_library_has_a_file_and_a_target() -> None:
     assert sorted(LOCKS) == sorted(OTHERS)
     assert re.findall(r"^LIBRARIES := (.*)$", makefile, re.MULTILINE) == [" ".join(OTHERS)]
     for name in OTHERS:
-        assert LIBRARIES[name].install == f"make {name}"
+        assert FRAMEWORKS[name].install == f"make {name}"
         assert re.search(rf"^{name}: .*## ", makefile, re.MULTILINE)
         assert {*COMMON, *SHARED} <= LOCKS[name].keys()
-        assert {canonicalize_name(one) for one in LIBRARIES[name].packages} & LOCKS[name].keys()
+        assert {canonicalize_name(one) for one in FRAMEWORKS[name].packages} & LOCKS[name].keys()
 
 
 @pytest.mark.extended
@@ -57,7 +57,7 @@ def test_each_library_has_a_file_and_a_target() -> None:
 @pytest.mark.parametrize("library", OTHERS)
 def test_in_ci_no_test_of_a_library_is_skipped(library: str) -> None:
     for strategy, entry in STRATEGIES.items():
-        if library in entry.libraries:
+        if library in entry.frameworks:
             require(library, strategy)
 
 

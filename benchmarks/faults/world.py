@@ -44,7 +44,7 @@ BASE: dict[str, Any] = {
     "local_batch_size": 4,
     "epochs": 3,
     "warmup_epochs": 0,
-    "warmup_steps": 0,
+    "discard_steps": 0,
     "checkpoint_every": 1,
 }
 LIMIT_S = 120.0  # after that a fault counts as a hang

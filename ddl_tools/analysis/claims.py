@@ -58,9 +58,9 @@ POINT = 0.01  # accuracies are alike within one percentage point
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop of accuracy (A01, A02)
 EARLY = 20 / EPOCHS  # of a training: the epochs in which the curves of Fig. 9 are called alike
 # Columns that may differ besides the compared one.
-_FREE = {"loader": {"data_format"}, "framework": {"library", "strategy"},
+_FREE = {"loader": {"data_format"}, "framework": {"framework", "strategy"},
          "global_batch_size": {"shape"}}  # fmt: skip
-_NAMED = ("library", "strategy", "loader", "model", "schedule")
+_NAMED = ("framework", "strategy", "loader", "model", "schedule")
 _ACCURACIES = ("top1", "top1_early", "top1_late")
 _SHARES = {"allreduce_percent": "allreduce", "cudnn_percent": "cudnn"}
 _SYMBOLS = {"runtime": "T", "speedup": "speed-up", "throughput_scaling": "speed-up",
@@ -148,7 +148,7 @@ def judged(
     comparison at whatever size and hardware, empty where they show nothing.
     """
     runs = records.not_emulated(records.whole(runs))
-    torch = runs[runs["library"] == "torch"]  # the paper's frameworks are PyTorch's
+    torch = runs[runs["framework"] == "torch"]  # the paper's frameworks are PyTorch's
     rows = []
     for paper, statements in claims.groupby("paper", sort=False):
         own = paper == AACH
@@ -284,7 +284,7 @@ def _evidence(
 
 def _of_libraries(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, Evidence]:
     """Return what studies of several libraries measured: throughput, and last accuracy."""
-    runs = runs[runs.groupby("study")["library"].transform("nunique") > 1]
+    runs = runs[runs.groupby("study")["framework"].transform("nunique") > 1]
     made = made_runs(runs)
     made = made.assign(top1=np.exp(made["top1"].mask(made["lost"])))
     return _throughput(runs, windows) | {"top1": Evidence(_pooled(made, "top1", index="repeat"))}
@@ -408,7 +408,7 @@ def _is_side(one: Configuration, part: Part, name: str, end: str, strict: bool) 
     if part.compared == "framework":  # "torch ddp", or a library, however it is distributed
         library, _, strategy = name.partition(" ")
         own = about["strategy"]
-        return about["library"] == library and (own == strategy if strategy else own != "single")
+        return about["framework"] == library and (own == strategy if strategy else own != "single")
     if part.compared == "global_batch_size" and not strict:
         return bool(about["global_batch_size"] == about[end])
     return covers(name, str(about[part.compared]))
@@ -536,8 +536,8 @@ def _name(one: Configuration, column: str) -> str:
     about = one.about
     if column == "loader":
         return style.loader_name(about["loader"], about["data_format"], formats=True)
-    if column == "framework" and about["library"] != "torch":
-        return called(about["library"], about["strategy"])
+    if column == "framework" and about["framework"] != "torch":
+        return called(about["framework"], about["strategy"])
     column = "strategy" if column == "framework" else column
     known = column in ("strategy", "model", "schedule")
     return str(getattr(style, f"{column}_name")(about[column])) if known else f"{about[column]:,}"

@@ -21,7 +21,7 @@ from ddl_tools.analysis.tables import is_emulated, not_emulated
 from ddl_tools.analysis.turns import Turns, Windows
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
 
-CONFIGURATION = ["library", "strategy", "loader", "data_format", "model"]
+CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
 # Columns of many figures' points: what ran, and where it comes from.
 CONFIGURATION_TYPES = dict.fromkeys(["study", *CONFIGURATION], "string")
 VALUE_TYPES = {
@@ -73,7 +73,7 @@ _OF_STRATEGY = {name for name in _WORK if owner(name)}
 # Neither half depends on how well is learnt, nor on what is done beside the steps that count.
 _NOT_OF_SPEED = {
     *["device", "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "warmup_epochs"],
-    *["label_smoothing", "eval_every", "checkpoint_every", "warmup_steps"],
+    *["label_smoothing", "eval_every", "checkpoint_every", "discard_steps"],
 }
 _NOT_OF_LOADING = {
     *(_NOT_OF_SPEED | _OF_STRATEGY),
@@ -88,12 +88,12 @@ _NOT_OF_TRAINING = {
 }
 _PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
 LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
-LOADING += ["library", "loader", "loader_software", "data_format", *_PLACE]
+LOADING += ["framework", "loader", "loader_software", "data_format", *_PLACE]
 TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
-TRAINING += ["library", "strategy", "communication", "model", *_PLACE]
+TRAINING += ["framework", "strategy", "communication", "model", *_PLACE]
 # What a configuration has in common with the same work done by `single`.
 _SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
-_SINGLE += ["library", "loader", "data_format", "model", "hardware"]
+_SINGLE += ["framework", "loader", "data_format", "model", "hardware"]
 
 VALUE = turns.WALL
 
@@ -178,7 +178,7 @@ def _variants(table: pd.DataFrame) -> pd.Series:
     """
     found = pd.Series("", index=table.index, dtype="string")
     for part, column in _OWN.items():
-        alike = [*_KEY, *_SPREAD, "library", part]
+        alike = [*_KEY, *_SPREAD, "framework", part]
         for _, runs in table.groupby(alike, dropna=False, sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
@@ -193,7 +193,7 @@ def _variants(table: pd.DataFrame) -> pd.Series:
 def _fill_machine(table: pd.DataFrame) -> None:
     unknown = table["machine"].isna()
     for by, columns in ([], _MACHINE), *(([part], [own]) for part, own in _OWN.items()):
-        for _, runs in table.groupby(["study", "library", *by]):
+        for _, runs in table.groupby(["study", "framework", *by]):
             lost = unknown[runs.index]
             known = runs.loc[~lost, columns].drop_duplicates()
             if len(known) == 1:
@@ -205,7 +205,7 @@ def _fill_machine(table: pd.DataFrame) -> None:
 
 def _keep_differing(table: pd.DataFrame) -> None:
     """Leave of what a library brings with it only that in which runs of this library differ."""
-    for _, runs in table.groupby(["study", "library"]):
+    for _, runs in table.groupby(["study", "framework"]):
         for name in _OF_LIBRARY:
             own = runs[name]
             known = own.map(differing(own)).astype("string") if own.notna().any() else ""

@@ -39,7 +39,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
         if place is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
             runs = runs[own]
-        if study.turns is None:
+        if study.interleave is None:
             squares, freedom = _of_repeats(runs)
         else:
             squares, freedom = _of_starts(runs, windows_table(place.runs))
@@ -74,7 +74,7 @@ def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
 
 def resolves(study: Study, tree: Tree) -> str:
     """Return which difference of two configurations the study will resolve, and what 5 % needs."""
-    what = "repeat" if study.turns is None else "start"
+    what = "repeat" if study.interleave is None else "start"
     count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
     found = spread(study, tree)
     if found is None:

@@ -261,8 +261,8 @@ def _sharding(tree: Tree) -> Iterator[list[str]]:
 def _network(tree: Tree) -> Iterator[list[str]]:
     """Return the row of the slowest emulated network with enough valid runs on 16 nodes."""
     rows = _points(tree, "cluster_in_a_box", "efficiency_emulated", world_size=16)
-    for rate in sorted({row["box_link_mbit"] for row in rows}):
-        here = [row for row in rows if row["box_link_mbit"] == rate and not np.isnan(row["value"])]
+    for rate in sorted({row["emu_link_mbit"] for row in rows}):
+        here = [row for row in rows if row["emu_link_mbit"] == rate and not np.isnan(row["value"])]
         fewest = min((row["n"] for row in here), default=0)
         if fewest >= _ENOUGH:
             here.sort(key=lambda row: -row["value"])
@@ -398,10 +398,10 @@ def compare(study: Study, tree: Tree) -> str:
     RecordError
         If the study is not interleaved, or nothing has been measured yet.
     """
-    if study.turns is None:
+    if study.interleave is None:
         raise RecordError(
-            f"study {study.name!r} is not interleaved; give it `turns` with a reference, or see "
-            "its medians with `ddl figures`"
+            f"study {study.name!r} is not interleaved; give it `interleave` with a reference, or "
+            "see its medians with `ddl figures`"
         )
     runs, windows = runs_table(tree.runs), windows_table(tree.runs)
     own = runs[runs["study"] == study.name]

@@ -140,7 +140,7 @@ def _points(*parts: pd.DataFrame) -> pd.DataFrame:
     table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
     formats = table["loader"].map(FORMATS)
     about = {"base_world_size": BASE_WORLD_SIZE, "hardware": SYSTEM}
-    return table.assign(library="torch", data_format=formats, **about)
+    return table.assign(framework="torch", data_format=formats, **about)
 
 
 def covers(stated: str, name: str) -> bool:
@@ -167,7 +167,7 @@ def published_beside(measured: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     per_gpu = table["value"] / table["world_size"].astype(float)
     table = table.assign(kind=_gpu_kind(table), per_gpu=per_gpu)
     ours = measured[~measured["on_cpu"].astype(bool) & measured["value"].notna()]
-    names = [ours[name].astype("string") for name in ("setting", "library", "strategy", "loader")]
+    names = [ours[name].astype("string") for name in ("setting", "framework", "strategy", "loader")]
     ours = ours.assign(
         kind=_gpu_kind(ours),
         ours=names[0].str.cat(names[1:], sep=", "),

@@ -90,7 +90,7 @@ _LEARNING = "a study of schedules or optimisers"
 
 
 def _efficiency(
-    what: str, loaders: Any, needs: str, by: str = "framework", **choice: Any
+    what: str, loaders: Any, needs: str, by: str = "framework_strategy", **choice: Any
 ) -> Question:
     """Return a figure of efficiency over ranks, ours beside the paper's."""
     return Question(

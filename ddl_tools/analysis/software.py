@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from ddl_core.registry import LIBRARIES, LOADERS, STRATEGIES, Entry, known
+from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, Entry, known
 from ddl_tools.records.run import RunRecord
 
 # What every run computes or reads images with; a library and a network may need more.
 _COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
 _OWN = tuple(
     beginning
-    for entry in (*LIBRARIES.values(), *STRATEGIES.values(), *LOADERS.values())
+    for entry in (*FRAMEWORKS.values(), *STRATEGIES.values(), *LOADERS.values())
     for beginning in entry.variables
 )
 UNKNOWN = "unknown"
@@ -82,10 +82,10 @@ def _software(record: RunRecord) -> list[str]:
     versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
     versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
     network = known("model", record.spec.model)
-    more = [LIBRARIES[record.spec.library], *([network] if network else [])]
+    more = [FRAMEWORKS[record.spec.framework], *([network] if network else [])]
     needed = dict.fromkeys((*_COMMON, *(name for one in more for name in one.packages + one.also)))
     named = [f"{name} {versions[name]}" for name in needed if versions.get(name)]
-    own = _variables(record, LIBRARIES[record.spec.library])
+    own = _variables(record, FRAMEWORKS[record.spec.framework])
     return [*named, *own, *([system["os"]] if "os" in system else [])]
 
 

@@ -247,7 +247,7 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
         {
             "study": record.study,
             "run_id": record.run_id,
-            **(row.turn.model_dump() if row.turn else job),
+            **(row.interleave.model_dump() if row.interleave else job),
             **{name: getattr(row, name) for name in ("epoch", "samples", "wall_s", "cpu_s")},
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
@@ -259,14 +259,14 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
 
 def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
     """Return by epoch why a window of one run does not count, of windows that took turns."""
-    in_turns = [row for row in warm if row.turn and row.wall_s > 0]
+    in_turns = [row for row in warm if row.interleave and row.wall_s > 0]
     if not in_turns:
         return {}
     cores = [row.cpu_s / row.wall_s for row in in_turns]
     # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these tell nothing.
     least = LEAST_CPU * float(np.median(cores)) if work == "train" else 0.0
     why = {row.epoch: DISTURBED for row, own in zip(in_turns, cores, strict=True) if own < least}
-    first = {row.turn.block: row.epoch for row in reversed(in_turns) if row.turn}
+    first = {row.interleave.block: row.epoch for row in reversed(in_turns) if row.interleave}
     return why | dict.fromkeys(first.values(), FIRST)
 
 

@@ -243,7 +243,7 @@ def verify_command(name: str, tree: Tree) -> None:
 def compare_command(definition: Study, tree: Tree) -> None:
     """Say how fast each arm is against the study's reference, and how sure that is.
 
-    For studies whose arms take turns (`turns` in the study's file): ratios of windows that lie
+    For studies whose arms take turns (`interleave` in the study's file): ratios of windows that lie
     seconds apart, with their 95 % intervals.
     """
     from ddl_tools.analysis.pages import compare
@@ -253,6 +253,19 @@ def compare_command(definition: Study, tree: Tree) -> None:
 
 study.add_command(submit)
 study.add_command(cancel)
+
+
+@study.command("migrate")
+@click.argument("name", metavar="NAME", callback=checked_name)
+@results_option
+def migrate_command(name: str, tree: Tree) -> None:
+    """Rename the fields in records of schema 5 and older; no value changes.
+
+    Runs get other names, also those of their folders. One that is not complete begins again.
+    """
+    from ddl_tools.records.migrate import migrate
+
+    click.echo(f"{len(migrate(name, tree))} runs have the names of schema 6")
 
 
 @study.command("publish")
@@ -284,7 +297,7 @@ def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_fa
         todo = pending(entries, retry_failed)
         click.echo(show_entries(entries))
         click.echo(counts(entries))
-        how = "all alive, their epochs in turns" if definition.turns else "one after the other"
+        how = "all alive, their epochs in turns" if definition.interleave else "one after the other"
         click.echo(f"would run {len(todo)}, {how}:")
         for item in todo:
             click.echo(f"  {command_of(item.spec, item.directory)}")

@@ -159,7 +159,7 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
         *(installed(name, name in needed) for name in INSTALLED),
         *_of_names("loader"),
         *_of_names("model"),
-        *(_of_library(name) for name in registry.LIBRARIES if name != "torch"),
+        *(_of_library(name) for name in registry.FRAMEWORKS if name != "torch"),
         *(Finding("plug-in", "warn", *one.split("; ", 1)) for one in plug_ins),
     ]
 
@@ -221,8 +221,8 @@ def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
 
 def _of_library(library: str) -> Finding:
     """Report the environment of a library beside torch, and of what its strategies need there."""
-    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.libraries]
-    packages = {library: registry.LIBRARIES[library]}
+    strategies = [name for name, one in registry.STRATEGIES.items() if library in one.frameworks]
+    packages = {library: registry.FRAMEWORKS[library]}
     packages |= {name: registry.STRATEGIES[name] for name in strategies}
     versions = []
     try:

@@ -31,17 +31,17 @@ class SimulatedCompute:
     gradient_bytes : int
         Of one step; the network sets it.
     factors : list of float
-        Compute time of each step relative to ``box_step_ms``: straggler and jitter.
+        Compute time of each step relative to ``emu_step_ms``: straggler and jitter.
     late_s : list of float
         Seconds from the deadline of each step to the end of its last layer.
     """
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self.rank = rank
-        self._step_s = spec.box_step_ms / 1000
-        self._jitter, self._draws = spec.box_jitter, spec.box_draws
+        self._step_s = spec.emu_step_ms / 1000
+        self._jitter, self._draws = spec.emu_jitter, spec.emu_draws
         last = spec.world_size > 1 and rank == spec.world_size - 1
-        self._straggler = spec.box_straggler if last else 1.0
+        self._straggler = spec.emu_straggler if last else 1.0
         self._random = np.random.default_rng(derive_seed("pace", spec.seed, spec.repeat, rank))
         self._deadline = self._factor = 0.0
         self.gradient_bytes = 0

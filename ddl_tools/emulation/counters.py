@@ -32,7 +32,7 @@ class EpochCounters(Strict):
         None, description="by the node's link; null except for its first rank"
     )
     gradient_bytes: int
-    factors: list[float] = Field(description="compute time of each step relative to box_step_ms")
+    factors: list[float] = Field(description="compute time of each step relative to emu_step_ms")
     late_s: list[float] = Field(description="after the deadline, each step's end")
 
 

@@ -28,9 +28,9 @@ class Layer(NamedTuple):
 
 
 def paced_layers(spec: RunSpec) -> list[Layer]:
-    """Return ResNet50's layers with ``box_shrink`` times fewer numbers, one of each at least."""
+    """Return ResNet50's layers with ``emu_shrink`` times fewer numbers, one of each at least."""
     return [
-        Layer(tuple(max(1, round(count / spec.box_shrink)) for count in layer.tensors), layer.flop)
+        Layer(tuple(max(1, round(count / spec.emu_shrink)) for count in layer.tensors), layer.flop)
         for layer in layers("resnet50", 224, spec.classes)
     ]
 

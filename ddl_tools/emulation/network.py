@@ -22,7 +22,7 @@ GRADIENT = 2.0**-10
 
 
 def paced_resnet50(spec: RunSpec) -> nn.Module:
-    """ResNet50 of 224-pixel images, ``box_shrink`` times smaller, in ``box_step_ms`` a step.
+    """ResNet50 of 224-pixel images, ``emu_shrink`` times smaller, in ``emu_step_ms`` a step.
 
     Each layer takes its share of that by its multiply-adds.
     """

@@ -71,7 +71,7 @@ class Wiring:
         if not spec.emulated:
             return None
         size = spec.strategy, spec.nodes, spec.gpus_per_node
-        return cls(*size, spec.box_link_mbit, spec.box_uplink_mbit)
+        return cls(*size, spec.emu_link_mbit, spec.emu_uplink_mbit)
 
 
 @dataclass(frozen=True)

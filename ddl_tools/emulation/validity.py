@@ -118,7 +118,7 @@ def _link_rates(spec: RunSpec, facts: Emulation) -> list[str]:
     slowest, fastest = facts.link_mbit_least, facts.link_mbit_most
     if slowest is None or fastest is None:
         return ["the rate of the links was not measured"]
-    link, uplink = spec.box_link_mbit, spec.box_uplink_mbit
+    link, uplink = spec.emu_link_mbit, spec.emu_uplink_mbit
     if uplink:
         # Two flows across an uplink wait for each other's data with their acknowledgements, so they
         # need not fill it; but none is faster.
@@ -137,7 +137,7 @@ def _bytes(spec: RunSpec, facts: Emulation) -> list[str]:
     theory = sent_bytes(spec, facts)
     least, most = theory * MIN_SENT, theory * MAX_SENT
     if spec.strategy == "horovod":
-        step_ms = spec.box_step_ms * facts.slowest_factor
+        step_ms = spec.emu_step_ms * facts.slowest_factor
         most += NEGOTIATION_BYTES * (1 + step_ms / spec.horovod_cycle_ms)
     if least <= facts.sent_bytes_least and facts.sent_bytes_most <= most:
         return []

@@ -243,6 +243,6 @@ def network(model: str, image_size: int) -> Network:
     if model == "alexnet" and image_size not in ALEXNET_SIZES:
         raise SpecError(
             f"image_size = {image_size}: outside torch, alexnet takes images of "
-            f"{ALEXNET_SIZES[0]} to {ALEXNET_SIZES[-1]} pixels; use 224, or library 'torch'"
+            f"{ALEXNET_SIZES[0]} to {ALEXNET_SIZES[-1]} pixels; use 224, or framework 'torch'"
         )
     return NETWORKS[model]

@@ -19,7 +19,7 @@ from ddl_tools.records.paths import RunFiles
 
 LOADERS: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}
 # A GPU's energy is read by its UUID, which these libraries do not tell.
-NO_ENERGY = "energy of a GPU is read for library 'torch' alone"
+NO_ENERGY = "energy of a GPU is read for framework 'torch' alone"
 
 
 class Trainer:
@@ -38,7 +38,7 @@ class Trainer:
     def library(self) -> Library:
         """The library; first use joins the group of the run's strategy."""
         if self._library is None:
-            self._library = resolve("library", self.spec.library)(self.spec, self.group)
+            self._library = resolve("framework", self.spec.framework)(self.spec, self.group)
         assert self._library is not None
         return self._library
 
@@ -80,7 +80,7 @@ class Trainer:
 
     def load_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
         """Refuse: a spec asks for it with torch only."""
-        raise NotImplementedError(self.spec.library)
+        raise NotImplementedError(self.spec.framework)
 
     def evaluate(self, on_step: OnStep) -> EpochResult:
         """Evaluate on every image of the validation set once."""

@@ -105,8 +105,8 @@ def command(
     LaunchError
         If `srun` is not there, inside a SLURM job.
     """
-    interpreters.require(spec.library, spec.strategy)
-    python = str(interpreters.python_of(spec.library))
+    interpreters.require(spec.framework, spec.strategy)
+    python = str(interpreters.python_of(spec.framework))
     rank = [*before, python, "-m", worker, str(run_dir)]
     if wiring := Wiring.of(spec):
         return Command(tuple(rank), spec.world_size, wiring=wiring)

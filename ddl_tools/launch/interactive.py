@@ -264,7 +264,10 @@ class Engines:
 
     def _check(self, spec: RunSpec) -> None:
         for unfit, reason in (
-            (spec.library != "torch", f"library = {spec.library!r}: engines compute with torch"),
+            (
+                spec.framework != "torch",
+                f"framework = {spec.framework!r}: engines compute with torch",
+            ),
             (spec.emulated, "emulated = true: engines are in no emulated node"),
             (spec.nsys, "nsys = true: Nsight Systems can only begin with a process"),
         ):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddl_core import registry
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.registry import LIBRARIES, STRATEGIES
+from ddl_core.registry import FRAMEWORKS, STRATEGIES
 from ddl_tools.records.paths import PROJECT
 
 # What the ranks of every library import besides it: requirements/libraries/common.txt.
@@ -40,7 +40,7 @@ def python_of(library: str) -> Path:
     python = _environment(library) / "bin" / "python"
     if not python.exists():
         there = f"the environment {_environment(library).name}, which is not there"
-        raise _lacking(library, f"library {library!r} needs {there}")
+        raise _lacking(library, f"framework {library!r} needs {there}")
     return python
 
 
@@ -67,9 +67,9 @@ def require(library: str, strategy: str) -> None:
     if library == "torch":
         return registry.require("strategy", strategy)
     needed = [
-        (f"library {library!r}", LIBRARIES[library].packages),
-        *((f"library {library!r}", (name,)) for name in LIBRARIES[library].also),
-        (f"strategy {strategy!r} of library {library!r}", STRATEGIES[strategy].packages),
+        (f"framework {library!r}", FRAMEWORKS[library].packages),
+        *((f"framework {library!r}", (name,)) for name in FRAMEWORKS[library].also),
+        (f"strategy {strategy!r} of framework {library!r}", STRATEGIES[strategy].packages),
         *(("every rank", (name,)) for name in COMMON),
     ]
     for who, packages in needed:
@@ -88,7 +88,7 @@ def _environment(library: str) -> Path:
 
 def _lacking(library: str, what: str) -> NotInstalledError:
     return NotInstalledError(
-        f"{what}; run `{LIBRARIES[library].install}`, or name a Python that has it: "
+        f"{what}; run `{FRAMEWORKS[library].install}`, or name a Python that has it: "
         f"{_variable(library)}=/path/to/python"
     )
 
@@ -99,7 +99,7 @@ def _executable(library: str, named: str) -> Path:
         return python
     raise LaunchError(
         f"{_variable(library)} = {named!r} is not an executable file; set it to a Python that has "
-        f"{LIBRARIES[library].title}, or unset it and run `{LIBRARIES[library].install}`"
+        f"{FRAMEWORKS[library].title}, or unset it and run `{FRAMEWORKS[library].install}`"
     )
 
 

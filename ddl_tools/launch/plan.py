@@ -127,7 +127,7 @@ def short_windows(runs: list[RunSpec]) -> str | None:
     return (
         f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
         f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
-        f"of it; window_steps: {ENOUGH_STEPS} in the study makes it longer (docs/method.md)"
+        f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer (docs/method.md)"
     )
 
 
@@ -157,7 +157,7 @@ def without_throughput(runs: list[RunSpec]) -> str | None:
     return (
         f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. in "
         f"{first.run_id}, of epochs = {first.epochs}, the first {count}{last} do not count "
-        f"(warmup_steps = {first.warmup_steps}); ask for more epochs, or fewer warmup_steps"
+        f"(discard_steps = {first.discard_steps}); ask for more epochs, or fewer discard_steps"
     )
 
 

@@ -155,7 +155,7 @@ def _execute(
 
 def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
     """Let torch draw the weights of a run of another library, so that all begin with the same."""
-    if spec.library == "torch" or files.initial.exists():
+    if spec.framework == "torch" or files.initial.exists():
         return
     command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(files.directory)]
     done = subprocess.run(command, env=environment(spec), capture_output=True, text=True)

@@ -85,7 +85,7 @@ def _run_all(
     progress: bool,
 ) -> None:
     # Not in turns in a SLURM job, whose ranks may be on other nodes.
-    turns = study.turns is not None and Allocation.current() is None
+    turns = study.interleave is not None and Allocation.current() is None
     total, part = (sum(one.spec.epochs for one in todo), "epoch") if turns else (len(todo), "run")
     shown = screen(total, part) if progress else Screen(total)
     try:

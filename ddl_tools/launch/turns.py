@@ -129,12 +129,12 @@ def run_in_turns(
 
     Every block has a run of the reference arm: its own, or one beyond the study's repeats.
     """
-    assert study.turns is not None
+    assert study.interleave is not None
     done, names = 0, named(study.expand())
     for repeat in sorted({item.spec.repeat for item in todo}):
         left = [_now(item) for item in todo if item.spec.repeat == repeat]
         while left := [item for item in left if item.state != "completed"]:
-            own = [item for item in left if study.turns.is_reference(item.spec)]
+            own = [item for item in left if study.interleave.is_reference(item.spec)]
             first = own or [_further_reference(study, tree, data_dir)]
             block = [*first, *(item for item in left if item not in own)]
             left = Block(launcher, shown, done, names).run(block)

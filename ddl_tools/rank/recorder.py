@@ -97,7 +97,7 @@ class RunRecorder:
             classes=train.classes,
             fingerprint=train.fingerprint,
         )
-        self.record.provenance = provenance(self.record.spec.library)
+        self.record.provenance = provenance(self.record.spec.framework)
         self.record.system = {**host(), **system, "environment": self._environment}
         write_record(self.files.directory, self.record)
 
@@ -123,7 +123,7 @@ class RunRecorder:
             cold=cold,
             throughput_samples_per_s=result.samples / result.timing.wall_s,
             max_memory_bytes=memory,
-            turn=self._turn if phase == "train" else None,
+            interleave=self._turn if phase == "train" else None,
             **measured,
         )
         append_epoch(self.files.directory, row)

@@ -133,7 +133,7 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
 
 def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> Trainer:
     """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
-    module = import_module(TRAINERS.get(spec.library, OTHER_TRAINERS))
+    module = import_module(TRAINERS.get(spec.framework, OTHER_TRAINERS))
     trainer: Trainer = module.Trainer(spec, data_dir, rendezvous)
     return trainer
 

@@ -59,7 +59,7 @@ class Group:
         """
         one = self.records[0]
         exact = (
-            one.spec.library == "torch" and one.spec.precision == "fp32" and not one.spec.compile
+            one.spec.framework == "torch" and one.spec.precision == "fp32" and not one.spec.compile
         )
         here = one.spec.nodes == 1 and (one.system or {}).get("device") == "cpu"
         return exact and here and one.world_size <= 2

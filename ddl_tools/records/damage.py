@@ -17,6 +17,7 @@ from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.run import (
     EMULATION,
+    MIGRATE,
     UNKNOWN,
     EpochRecord,
     RunRecord,
@@ -57,8 +58,8 @@ class Examined:
 
 
 def with_remedy(reason: str) -> str:
-    """Return why a record is not read, and what to do; an unknown name says so itself."""
-    return reason if UNKNOWN in reason else f"{reason}; {REMEDY}"
+    """Return why a record is not read, and what to do; some reasons say so themselves."""
+    return reason if UNKNOWN in reason or MIGRATE in reason else f"{reason}; {REMEDY}"
 
 
 def examine(directory: Path) -> Examined:

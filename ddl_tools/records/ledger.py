@@ -69,7 +69,7 @@ def write_study(study: Study, tree: Tree) -> None:
 def study_runs(study: Study, tree: Tree) -> list[RunSpec]:
     """Return the runs of a study: its grid, then what blocks needed beyond its repeats."""
     runs = study.expand()
-    if study.turns is not None:
+    if study.interleave is not None:
         further = map(study.reference, itertools.count(study.repeats))
         there = tree.study(study.name)
         runs += itertools.takewhile(lambda spec: (there / spec.run_id).is_dir(), further)

@@ -29,10 +29,7 @@ from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.provenance import PACKAGES
 from ddl_tools.records.storage import Strict, now, read_json, read_text, write_atomically
 
-SCHEMA_VERSION = 5
-# Version 1 had no `category`, version 2 neither `spent` nor `energy_j`, version 3 no `turn` and
-# version 4 no `initial_sha256`; else they are version 5.
-READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
+SCHEMA_VERSION = 6
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
 # it, unless the spec asks for another size; and windows may take turns.
 METHOD_VERSION = 2
@@ -41,6 +38,7 @@ EMULATION = "emulation"  # key in the `system` of a record
 
 # What a record is that names a strategy, loader or network of a package that is not here.
 UNKNOWN = "is not known here; the record is whole"
+MIGRATE = "rename its fields with `ddl study migrate`"  # which changes no value
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
@@ -254,7 +252,7 @@ class EpochRecord(Strict):
     energy_j: float | None = Field(
         None, description="of the window, all ranks; null if not measured, see RunRecord.system"
     )
-    turn: Turn | None = Field(
+    interleave: Turn | None = Field(
         None, description="place in the order of the arms that took turns; null if none did"
     )
 
@@ -290,11 +288,12 @@ def read_record(directory: Path) -> RunRecord:
     path = RunFiles(directory).record
     content = read_json(path)
     version = content.get("schema_version")
-    if version not in READABLE:
-        known = ", ".join(map(str, READABLE))
-        raise RecordError(f"{path} has schema version {version!r}; this code reads {known}")
+    if version != SCHEMA_VERSION:
+        remedy = f"; {MIGRATE}" if version in range(1, SCHEMA_VERSION) else ""
+        reads = f"this code reads {SCHEMA_VERSION}"
+        raise RecordError(f"{path} has schema version {version!r}; {reads}{remedy}")
     try:
-        return RunRecord.model_validate({**content, "schema_version": SCHEMA_VERSION})
+        return RunRecord.model_validate(content)
     except ValidationError as error:
         if unknown := _unknown(content):
             raise RecordError(f"{path}: {unknown}") from None

@@ -84,7 +84,7 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
     """Return measured and predicted steps by framework, links and nodes."""
     groups: dict[tuple[str, float, int], list[Run]] = {}
     for run in read_runs(tree or committed(), study):
-        mbit = run.spec.box_link_mbit if run.spec.nodes > 1 else 0.0
+        mbit = run.spec.emu_link_mbit if run.spec.nodes > 1 else 0.0
         groups.setdefault((framework(run.spec), mbit, run.spec.nodes), []).append(run)
     found = []
     for (name, mbit, nodes), runs in sorted(groups.items()):

@@ -12,7 +12,7 @@ from ddl_tools.scaling.configuration import Configuration, Span
 _WITHOUT_EFFECT = {
     *("nodes", "gpus_per_node", "seed", "repeat", "second_start"),
     *("epochs", "train_images", "eval_images", "eval_every", "checkpoint_every"),
-    *("warmup_steps", "window_steps", "profile_steps"),
+    *("discard_steps", "min_steps_per_epoch", "profile_steps"),
     *("schedule", "base_lr", "warmup_epochs", "label_smoothing", "momentum", "weight_decay"),
 }
 _APART = _WITHOUT_EFFECT | {"strategy", "loader"}
@@ -31,7 +31,7 @@ def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
         one
         for one in records
         if one.status == "completed"
-        and (one.spec.library, one.spec.work, one.spec.emulated) == ("torch", "train", False)
+        and (one.spec.framework, one.spec.work, one.spec.emulated) == ("torch", "train", False)
         and (one.spec.model, one.spec.dataset) == (model, dataset)
     ]
 

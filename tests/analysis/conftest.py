@@ -178,7 +178,7 @@ def turned(
         zip((first * wall_s[0], *wall_s), (first * cpus[0], *cpus), strict=True)
     ):
         turn = Turn(block=block, reference=name, round=number, place=place)
-        rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, turn=turn))
+        rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, interleave=turn))
     return make_run(rows=rows, **fields | about)
 
 

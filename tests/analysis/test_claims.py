@@ -30,7 +30,7 @@ TERMS = {"dataset": "imagenet", "image_size": 224, "local_batch_size": 64, "trai
 LEARNING = TERMS | {"study": "whole", "model": "resnet50", "epochs": 90, "loader": "dali_cpu",
                     "data_format": "tfrecord"}  # fmt: skip
 TINY = {"study": "tiny", "dataset": "fashion_mnist", "loader": "memory", "model": "resnet8"}
-LIBRARIES = [("torch", "ddp"), ("tensorflow", "horovod"), ("keras", "spmd"), ("mxnet", "kvstore")]
+FRAMEWORKS = [("torch", "ddp"), ("tensorflow", "horovod"), ("keras", "spmd"), ("mxnet", "kvstore")]
 
 
 class Part(NamedTuple):
@@ -377,7 +377,7 @@ def libraries(tree: Tree, make_run: MakeRun) -> Callable[..., pd.DataFrame]:
     """Return a function that measures each library's efficiency with two workers, and judges."""
 
     def judged(repeats: int = 3, **efficiency: float) -> pd.DataFrame:
-        for one, workers, repeat in itertools.product(LIBRARIES, (1, 2), range(repeats)):
+        for one, workers, repeat in itertools.product(FRAMEWORKS, (1, 2), range(repeats)):
             if one[0] in efficiency:
                 speed = (efficiency[one[0]] * 2) ** (workers - 1)
                 wall_s = 20 * (1.0, 1.004, 0.997)[repeat] / speed
@@ -404,10 +404,10 @@ CONFIRMED_HERE, CONTRADICTED_HERE = claims.ELSEWHERE[SUPPORTED], claims.ELSEWHER
 )
 def test_rankings_of_libraries(libraries: Callable, efficiency: tuple, expected: list) -> None:
     """O01: PyTorch-DDP scales best, O02: TensorFlow with Horovod next; needs all their sides."""
-    names = [library for library, _ in LIBRARIES]
+    names = [library for library, _ in FRAMEWORKS]
     judged = libraries(**dict(zip(names, efficiency, strict=False)))
     assert judged.loc[["O01", "O02"], "verdict"].tolist() == expected
-    if len(efficiency) < len(LIBRARIES):
+    if len(efficiency) < len(FRAMEWORKS):
         assert judged.loc["O01", "why"].endswith("mxnet")
     elif expected == [CONFIRMED_HERE] * 2:
         assert "E of PyTorch-DDP / TensorFlow, Horovod 1.19 [" in judged.loc["O01", "here"]

@@ -36,12 +36,12 @@ def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
         assert path.read_bytes() == table.read_bytes(), f"run make figures: {table}"
 
 
-@pytest.mark.parametrize("study", ["seed_mahon2020", "seed_malik2018"])
+@pytest.mark.parametrize("study", ["related_mahon2020", "related_malik2018"])
 def test_an_arm_of_the_seed_papers_is_the_same_arm_at_every_size(study: str) -> None:
     """Whatever is told of how a strategy communicates must not depend on the number of workers."""
     runs = runs_table(committed().runs)
     runs = with_settings(runs[runs["study"] == study])
-    arms = runs.groupby(["library", "strategy", "model", "local_batch_size"])
+    arms = runs.groupby(["framework", "strategy", "model", "local_batch_size"])
     assert arms["world_size"].nunique().max() == 2
     assert arms["setting"].nunique().to_dict() == dict.fromkeys(arms.groups, 1)
 
@@ -54,7 +54,7 @@ def test_libraries_have_trained_alike() -> None:
         record = read_record(run_dir)
         trained = [row for row in read_epochs(run_dir) if row.phase == "train"]
         assert sum(row.steps for row in trained) == 216
-        repeat, library = record.spec.repeat, record.spec.library
+        repeat, library = record.spec.repeat, record.spec.framework
         losses.setdefault(repeat, []).append(trained[-1].loss or 0.0)
         weights.setdefault((repeat, library), set()).add(record.weights_sha256)
     assert [len(found) for found in losses.values()] == [7, 7, 7]

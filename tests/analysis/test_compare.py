@@ -22,7 +22,7 @@ SD = 0.2
 def study(turns: bool = True, **changes: Any) -> Study:
     fields: dict[str, Any] = {"name": "laptop", "question": "?", "base": {**SPEC, "epochs": 9}}
     fields["axes"] = {"strategy": ["ddp", "horovod"]}
-    fields["turns"] = {"reference": DDP} if turns else None
+    fields["interleave"] = {"reference": DDP} if turns else None
     fields["repeats"] = 1
     return Study.model_validate(fields | changes)
 

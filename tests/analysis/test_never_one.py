@@ -73,7 +73,7 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
 def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
     """Two fields vary, the other one makes it a study of accuracy."""
     for field in FIELDS:
-        other = "schedule" if field in ("optimizer", "library") else "optimizer"
+        other = "schedule" if field in ("optimizer", "framework") else "optimizer"
         values = ("cosine", "constant") if other == "schedule" else ("sgd", "lars")
         pairs = [two(field, **{other: value}) for value in values]
         specs = [spec for pair in pairs for spec in pair]
@@ -88,7 +88,7 @@ def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
     # What only loads has no accuracy.
     wanted = dict.fromkeys(FIELDS, 4) | {"work": 2}
     unlike = {field for field, n in found.items() if n != wanted[str(field)]}
-    assert unlike <= {"profile_steps", "window_steps"}
+    assert unlike <= {"profile_steps", "min_steps_per_epoch"}
     curves = accuracy.curve_points(runs)
     assert (curves["value"] == curves["mean"]).all()
     here = judged(runs, PAPER.claims)["here"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import DataError
-from ddl_core.registry import LIBRARIES, MODELS, STRATEGIES
+from ddl_core.registry import FRAMEWORKS, MODELS, STRATEGIES
 from ddl_tools.analysis.paper import RELATED, read_paper
 from ddl_tools.records.paths import PROJECT
 
@@ -28,15 +28,15 @@ def test_numbers_are_numbers() -> None:
 def test_names_are_those_of_the_project() -> None:
     for table in (PAPER.related, CLAIMS):
         assert set(table["paper"]) == set(RELATED)
-    assert set(PAPER.related["library"].dropna()) <= LIBRARIES.keys()
+    assert set(PAPER.related["framework"].dropna()) <= FRAMEWORKS.keys()
     assert set(PAPER.related["strategy"].dropna()) <= STRATEGIES.keys()
     for models in PAPER.related["model"]:
         assert set(models.split(";")) <= MODELS.keys()
     compared = CLAIMS[CLAIMS["compared"] == "framework"]
     for side in (*compared["left"], *compared["right"].str.split(";").explode()):
         library, _, strategy = side.partition(" ")
-        assert library in LIBRARIES
-        assert not strategy or library in STRATEGIES[strategy].libraries
+        assert library in FRAMEWORKS
+        assert not strategy or library in STRATEGIES[strategy].frameworks
 
 
 def test_every_doubt_is_explained() -> None:

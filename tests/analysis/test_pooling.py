@@ -76,9 +76,9 @@ OWN: dict[str, tuple[Changes, Changes]] = {
 
 # Every setting but its configuration, its number of ranks, and what neither half of a training
 # depends on. That no field is pooled at all: test_never_one.
-FREE = {"library", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
+FREE = {"framework", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
-        "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "warmup_steps",
+        "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "discard_steps",
         "seed", "repeat", "optimizer"}  # fmt: skip
 FIELDS = [name for name in ALONE if name not in FREE and not is_of_the_box(name)]
 # What one half of a training does not depend on.

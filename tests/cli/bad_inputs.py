@@ -64,7 +64,7 @@ STUDIES: dict[str | bytes, str] = {
     "name: a\nquestion: q\nbase: {base_lr: .inf}": "base_lr",
     "name: a\nquestion: q\nrepeats: yes": "repeats",
     "name: a\nquestion: q\nrepeats: 100000000": "repeats",
-    "name: a\nquestion: q\nturns: {reference: {batch: 3}}": "turns.reference",
+    "name: a\nquestion: q\ninterleave: {reference: {batch: 3}}": "interleave.reference",
     f"name: a\nquestion: q\naxes: {{epochs: [{', '.join(map(str, range(1, 5000)))}]}}": "runs",
 }
 # Text of a machine's file -> what the message has to name.

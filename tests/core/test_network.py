@@ -158,8 +158,10 @@ def test_a_run_is_named_after_it() -> None:
 
 
 def test_other_libraries_have_none_of_them() -> None:
-    with pytest.raises(SpecError, match="model 'timm/convnext_tiny' is not one of library 'mxnet'"):
-        check(spec("timm/convnext_tiny", library="mxnet"), "cpu")
+    with pytest.raises(
+        SpecError, match="model 'timm/convnext_tiny' is not one of framework 'mxnet'"
+    ):
+        check(spec("timm/convnext_tiny", framework="mxnet"), "cpu")
 
 
 def test_a_normed_network_is_a_module() -> None:

@@ -12,12 +12,12 @@ from tests.fields import EMULATED
 
 
 def paced(rank: int = 0, **fields: object) -> SimulatedCompute:
-    spec = RunSpec(**{**EMULATED, "nodes": 2, "box_step_ms": 200, **fields})
+    spec = RunSpec(**{**EMULATED, "nodes": 2, "emu_step_ms": 200, **fields})
     return SimulatedCompute(spec, rank)
 
 
 def factors(steps: int = 400, rank: int = 0, **fields: object) -> list[float]:
-    one = paced(rank, box_step_ms=1, **fields)
+    one = paced(rank, emu_step_ms=1, **fields)
     for _ in range(steps):
         one.begin_step()
         one.end_step()
@@ -73,21 +73,21 @@ def test_work_that_comes_late_waits_for_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_last_of_several_ranks_is_the_straggler() -> None:
-    assert factors(1, rank=1, box_straggler=1.5) == [1.5]
-    assert factors(1, rank=0, box_straggler=1.5) == [1.0]
-    assert factors(1, rank=0, box_straggler=1.5, nodes=1) == [1.0]
+    assert factors(1, rank=1, emu_straggler=1.5) == [1.5]
+    assert factors(1, rank=0, emu_straggler=1.5) == [1.0]
+    assert factors(1, rank=0, emu_straggler=1.5, nodes=1) == [1.0]
 
 
 def test_jitter_has_its_spread_and_every_rank_its_own() -> None:
-    one, other = factors(box_jitter=0.1), factors(rank=1, box_jitter=0.1)
+    one, other = factors(emu_jitter=0.1), factors(rank=1, emu_jitter=0.1)
     assert np.std(one) == pytest.approx(0.1, rel=0.15)
     assert np.mean(one) == pytest.approx(1, abs=0.02)
-    assert one == factors(box_jitter=0.1)
+    assert one == factors(emu_jitter=0.1)
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.2
-    assert one != factors(box_jitter=0.1, repeat=1)
+    assert one != factors(emu_jitter=0.1, repeat=1)
 
 
 def test_a_rank_that_stands_for_many_gpus_waits_for_the_slowest() -> None:
     """The expected maximum of 64 standard normal numbers is 2.34 (order statistics, any table)."""
-    assert np.mean(factors(box_jitter=0.1, box_draws=64)) == pytest.approx(1.234, abs=0.02)
-    assert min(factors(box_jitter=1)) == MIN_FACTOR
+    assert np.mean(factors(emu_jitter=0.1, emu_draws=64)) == pytest.approx(1.234, abs=0.02)
+    assert min(factors(emu_jitter=1)) == MIN_FACTOR

@@ -20,21 +20,21 @@ def _no_rank_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def network(**fields: object) -> tuple[nn.Module, RunSpec]:
-    spec = RunSpec(**{**EMULATED, "box_step_ms": 1, **fields})
+    spec = RunSpec(**{**EMULATED, "emu_step_ms": 1, **fields})
     return drawn(spec), spec
 
 
 def test_its_tensors_are_those_of_resnet50_so_many_times_smaller() -> None:
     real = sorted(one.numel() for one in resnet50(1000).parameters())
-    assert sorted(one.numel() for one in network(box_shrink=1)[0].parameters()) == real
-    small, spec = network(box_shrink=64)
+    assert sorted(one.numel() for one in network(emu_shrink=1)[0].parameters()) == real
+    small, spec = network(emu_shrink=64)
     sizes = [max(1, round(count / 64)) for count in real]
     assert sorted(one.numel() for one in small.parameters()) == sizes
     assert of_this_rank(spec).gradient_bytes == 4 * sum(sizes)
 
 
 def test_each_gradient_comes_after_its_layer_s_time_the_first_layer_s_last() -> None:
-    model, spec = network(box_step_ms=300)
+    model, spec = network(emu_step_ms=300)
     moments: list[tuple[str, float]] = []
     pace = of_this_rank(spec)
     for name, one in model.named_parameters():

@@ -33,14 +33,14 @@ STEP_MS = 300
 SHORT: dict[str, Any] = {
     **EMULATED,
     "nodes": 2,
-    "box_link_mbit": LINK_MBIT,
-    "box_step_ms": STEP_MS,
+    "emu_link_mbit": LINK_MBIT,
+    "emu_step_ms": STEP_MS,
     "image_size": 8,
     "local_batch_size": 8,
     "train_images": 32,
     "epochs": 3,
     "warmup_epochs": 0,
-    "warmup_steps": 1,
+    "discard_steps": 1,
     "checkpoint_every": 0,
 }
 
@@ -220,7 +220,7 @@ def _weights_of_the_mean(record: RunRecord) -> str:
 @in_a_box
 @pytest.mark.multiprocess
 def test_ranks_of_one_node_do_not_use_its_link() -> None:
-    _, facts = finished(nodes=1, gpus_per_node=2, box_step_ms=100)
+    _, facts = finished(nodes=1, gpus_per_node=2, emu_step_ms=100)
     assert facts.sent_bytes_most < 0.01 * facts.gradient_bytes
     assert facts.link_mbit_least is None
 
@@ -228,7 +228,7 @@ def test_ranks_of_one_node_do_not_use_its_link() -> None:
 @in_a_box
 @pytest.mark.multiprocess
 def test_a_straggler_slows_everybody() -> None:
-    _, facts = finished(box_straggler=2, box_step_ms=150)
+    _, facts = finished(emu_straggler=2, emu_step_ms=150)
     assert facts.slowest_factor == 2
 
 

@@ -89,7 +89,7 @@ def test_horovod_may_also_negotiate_but_not_without_end() -> None:
 @pytest.mark.parametrize(("least", "fine"), [(12, True), (19.8, True), (40, False)])
 def test_an_uplink_slows_who_crosses_it_or_is_at_fault(least: float, fine: bool) -> None:
     found = facts(link_mbit_least=least)
-    assert (broken_rules(spec(box_uplink_mbit=20), found) == []) == fine
+    assert (broken_rules(spec(emu_uplink_mbit=20), found) == []) == fine
     assert broken_rules(spec(), found) != []
 
 

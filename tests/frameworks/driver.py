@@ -18,7 +18,7 @@ from ddl_tools.frameworks import networks
 from ddl_tools.frameworks.rendezvous import Meeting
 from ddl_tools.frameworks.weights import State, load, save
 
-TINY = registry.Entry("tests.frameworks.equality:tiny", libraries=tuple(registry.LIBRARIES))
+TINY = registry.Entry("tests.frameworks.equality:tiny", frameworks=tuple(registry.FRAMEWORKS))
 
 
 class WithoutDropout:
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
     spec = RunSpec(**case["spec"])
     networks.NETWORKS[spec.model] = without_dropout(networks.NETWORKS[spec.model])
     meeting = Meeting(spec, folder / "meeting")
-    kind = registry.resolve("library", spec.library)
+    kind = registry.resolve("framework", spec.framework)
     if case["fault"]:
         module, name = case["fault"].split(":")
         kind = getattr(import_module(module), name)(kind)

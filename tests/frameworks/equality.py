@@ -126,7 +126,7 @@ class Training:
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(registry.MODELS, "tiny", TINY)
             return RunSpec(
-                **{**COMMON, **self.fields, **fields, "library": library, "strategy": strategy}
+                **{**COMMON, **self.fields, **fields, "framework": library, "strategy": strategy}
             )
 
     def _by_torch(self, spec: RunSpec) -> Result:

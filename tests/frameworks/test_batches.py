@@ -183,5 +183,5 @@ def test_made_up_evaluation_has_every_image_once():
 
 def test_every_loader_that_the_libraries_may_be_asked_for_is_there():
     assert set(trainer.LOADERS) == {
-        name for name, one in LOADERS.items() if "tensorflow" in one.libraries
+        name for name, one in LOADERS.items() if "tensorflow" in one.frameworks
     }

@@ -27,9 +27,9 @@ def planned(directory: Path, **fields) -> Path:
 
 def written(directory: Path, **fields) -> str:
     """Return the hash of what is written for a run of another library."""
-    folder = planned(directory, library="tensorflow", **fields)
+    folder = planned(directory, framework="tensorflow", **fields)
     assert main([str(folder)]) == 0
-    run_id = RunSpec(**{**SETTINGS, "library": "tensorflow", **fields}).run_id
+    run_id = RunSpec(**{**SETTINGS, "framework": "tensorflow", **fields}).run_id
     state, epochs_done = load(RunFiles(folder).initial, run_id)
     assert (epochs_done, state.updates, state.momentum) == (0, 0, {})
     return state_sha256(state.values)
@@ -56,7 +56,7 @@ def test_a_missing_record_ends_it_with_its_sentence(tmp_path, caplog):
 
 
 def test_it_is_a_program(tmp_path):
-    folder = planned(tmp_path / "run", library="mxnet")
+    folder = planned(tmp_path / "run", framework="mxnet")
     command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(folder)]
     subprocess.run(command, check=True)
     with pytest.raises(RecordError, match="belongs to run mxnet-single"):

@@ -37,7 +37,7 @@ def test_a_last_batch_is_filled_to_the_size_of_the_others():
     assert loop.filled(filled, 8) is filled
 
 
-SPEC = RunSpec(library="tensorflow", momentum=0.9, weight_decay=1e-4, cpu_threads=1)
+SPEC = RunSpec(framework="tensorflow", momentum=0.9, weight_decay=1e-4, cpu_threads=1)
 USED = {"lr": float(np.float32(0.1)), "momentum": float(np.float32(0.9)), "weight_decay": 1e-4}
 
 

@@ -8,7 +8,7 @@ from ddl_core.errors import SpecError
 from ddl_core.registry import MODELS, resolve
 from ddl_tools.frameworks.networks import ALEXNET_SIZES, NETWORKS, network
 
-OTHERS = [name for name, entry in MODELS.items() if "tensorflow" in entry.libraries]
+OTHERS = [name for name, entry in MODELS.items() if "tensorflow" in entry.frameworks]
 SIZES = {"alexnet": 224, "resnet8": 32, "resnet44": 32}  # where 96 pixels do not show as much
 CLASSES = 7
 

@@ -24,7 +24,7 @@ import numpy as np
 from ddl_core.errors import LaunchError
 from ddl_tools.frameworks import rendezvous
 from ddl_core.config import RunSpec
-spec = RunSpec(library="tensorflow", strategy="multiworker", gpus_per_node={RANKS})
+spec = RunSpec(framework="tensorflow", strategy="multiworker", gpus_per_node={RANKS})
 """
 MEET = "group = rendezvous.Meeting(spec, Path(sys.argv[1]))\n"
 
@@ -86,13 +86,13 @@ def test_without_rank_0_the_others_say_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.2)
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    spec = RunSpec(library="keras", strategy="spmd", gpus_per_node=2)
+    spec = RunSpec(framework="keras", strategy="spmd", gpus_per_node=2)
     with pytest.raises(LaunchError, match="rank 0 did not leave its address"):
         Meeting(spec, tmp_path / "meeting")
 
 
 def test_one_rank_needs_nobody(tmp_path) -> None:
-    group = Meeting(RunSpec(library="mxnet"), tmp_path / "meeting")
+    group = Meeting(RunSpec(framework="mxnet"), tmp_path / "meeting")
     assert group.reduce([1, 2], "max").tolist() == [1, 2]
     assert group.exchange("here") == ["here"]
     group.barrier()

@@ -61,7 +61,7 @@ def planned(data: Path, **fields: Any) -> Path:
 def arm(data: Path, library: str, strategy: str, **fields: Any) -> Path:
     """Plan a run over two ranks; skip the test where the library is not there."""
     interpreter(library, strategy)
-    return planned(data, library=library, strategy=strategy, gpus_per_node=2, **fields)
+    return planned(data, framework=library, strategy=strategy, gpus_per_node=2, **fields)
 
 
 def losses(rows: list[EpochRecord]) -> list[float]:

@@ -30,7 +30,7 @@ TINY: dict[str, Any] = {
     "local_batch_size": 8,
     "epochs": 1,
     "warmup_epochs": 0,
-    "warmup_steps": 0,
+    "discard_steps": 0,
     "loader_workers": 0,
     "checkpoint_every": 0,
 }

@@ -105,8 +105,8 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     with pytest.raises(LaunchError, match=r"nsys = true.*use ranks.run_ranks"):
         engines.run(plan("recorded", nsys=True))
     assert read_record(plan("recorded", nsys=True)).status == "planned"
-    with pytest.raises(LaunchError, match=r"library = 'keras'.*use ranks.run_ranks"):
-        engines.run(plan("foreign", library="keras", strategy="spmd"))
+    with pytest.raises(LaunchError, match=r"framework = 'keras'.*use ranks.run_ranks"):
+        engines.run(plan("foreign", framework="keras", strategy="spmd"))
     with pytest.raises(LaunchError, match=r"emulated = true.*use ranks.run_ranks"):
         engines.run(plan("in_a_box", **EMULATED))
     run_dir = plan("broken", loader="native", dataset="nowhere")

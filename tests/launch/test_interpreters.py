@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.registry import LIBRARIES
+from ddl_core.registry import FRAMEWORKS
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.interpreters import COMMON, python_of, require, version
 
-OTHERS = [name for name in LIBRARIES if name != "torch"]
+OTHERS = [name for name in FRAMEWORKS if name != "torch"]
 
 
 @pytest.fixture(autouse=True)
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout without any environment."""
     monkeypatch.setattr(interpreters, "PROJECT", tmp_path)
-    for name in LIBRARIES:
+    for name in FRAMEWORKS:
         monkeypatch.delenv(f"DDL_PYTHON_{name.upper()}", raising=False)
     return tmp_path
 
@@ -86,12 +86,12 @@ def test_an_environment_that_is_not_complete_is_refused(packages: Path, package:
         require("tensorflow", "single")
 
 
-@pytest.mark.parametrize("package", LIBRARIES["keras"].also)
+@pytest.mark.parametrize("package", FRAMEWORKS["keras"].also)
 def test_keras_needs_what_computes_for_it(checkout: Path, package: str) -> None:
     (checkout / ".venv-keras" / "bin").mkdir(parents=True)
     (checkout / ".venv-keras" / "bin" / "python").touch()
     packages = checkout / ".venv-keras" / "lib" / "python3.11" / "site-packages"
-    add(packages, "keras", *COMMON, *(one for one in LIBRARIES["keras"].also if one != package))
+    add(packages, "keras", *COMMON, *(one for one in FRAMEWORKS["keras"].also if one != package))
     with pytest.raises(NotInstalledError, match=f"the package '{package}'.*run `make keras`"):
         require("keras", "spmd")
     add(packages, package)
@@ -104,7 +104,7 @@ def test_the_interpreter_that_a_variable_names_comes_first(
     monkeypatch.setenv("DDL_PYTHON_TENSORFLOW", sys.executable)
     assert python_of("tensorflow") == Path(sys.executable)
     assert version("tensorflow", "pydantic") != "1.2"  # this environment's
-    with pytest.raises(NotInstalledError, match="library 'tensorflow' needs the package"):
+    with pytest.raises(NotInstalledError, match="framework 'tensorflow' needs the package"):
         require("tensorflow", "single")
 
 

@@ -51,7 +51,7 @@ def windows(asked: Study) -> dict[int, list[Turn | None]]:
     """Return the turns of each run's training epochs, by classes and repeat."""
     return {
         item.spec.classes + 100 * item.spec.repeat: [
-            row.turn for row in read_epochs(item.directory) if row.phase == "train"
+            row.interleave for row in read_epochs(item.directory) if row.phase == "train"
         ]
         for item in ledger(asked, results())
     }
@@ -78,7 +78,7 @@ def test_each_round_has_a_window_of_each_arm_and_the_first_epoch_is_none() -> No
     assert len(blocks) == 1
     assert references == {entries[1].spec.run_id}
     evaluated = [row for item in entries for row in read_epochs(item.directory)]
-    assert {row.turn for row in evaluated if row.phase == "eval"} == {None}
+    assert {row.interleave for row in evaluated if row.phase == "eval"} == {None}
 
 
 @pytest.mark.multiprocess
@@ -188,7 +188,7 @@ def _states(asked: Study) -> list[str]:
 
 
 def _has_window(directory: Path) -> bool:
-    return any(row.turn for row in read_epochs(directory))
+    return any(row.interleave for row in read_epochs(directory))
 
 
 def test_a_rank_that_waits_for_its_turn_is_not_said_to_hang(

@@ -37,7 +37,7 @@ RUN: dict[str, Any] = {
     "local_batch_size": 4,
     "epochs": 2,
     "warmup_epochs": 0,
-    "warmup_steps": 0,
+    "discard_steps": 0,
     "loader_workers": 0,
     "checkpoint_every": 0,
     "profile_steps": len(WATCHED),

@@ -34,7 +34,7 @@ TINY = {
     "local_batch_size": 4,
     "loader_workers": 1,
     "epochs": 3,
-    "warmup_steps": 2,
+    "discard_steps": 2,
     "warmup_epochs": 1,
     "schedule": "constant",
     "base_lr": 0.01,

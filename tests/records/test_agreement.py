@@ -100,7 +100,7 @@ def test_other_data_torch_and_studies_are_not_compared(field: str) -> None:
 
 def test_libraries_are_not_compared_and_promise_nothing() -> None:
     """Each rounds in its own way; within one of them nobody has shown that the last bit agrees."""
-    other = {"library": "tensorflow", "strategy": "horovod", "weights": OTHERS}
+    other = {"framework": "tensorflow", "strategy": "horovod", "weights": OTHERS}
     assert groups([run(strategy="horovod"), run(strategy="ddp"), run(**other)])[0].agrees
     assert not groups([run(strategy="ddp"), run(**other)])
     (own,) = groups([run(**other), run(**other | {"strategy": "multiworker"})])
@@ -175,7 +175,7 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
         numbers[study.name] = sum(one.promised for one in found)
     alone = {"laptop_loaders": 0, "accuracy_laptop": 0, "box_delays": 0}  # of one framework each
     # Other libraries promise nothing.
-    of_torch = {"libraries": 3, "seed_mahon2020": 6, "seed_malik2018": 3, "sharding": 1}
+    of_torch = {"libraries": 3, "related_mahon2020": 6, "related_malik2018": 3, "sharding": 1}
     emulated = {"cluster_in_a_box": 3}  # of one node each; more nodes promise nothing
     laptop = committed().run_folders("laptop")
     repeats = {read_record(folder).spec.repeat for folder in laptop}

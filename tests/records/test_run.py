@@ -10,7 +10,6 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import (
-    SCHEMA_VERSION,
     EpochRecord,
     Failure,
     RunRecord,
@@ -65,22 +64,6 @@ def test_unknown_versions_and_fields_raise(tmp_path, change, word):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(RecordError, match=word):
         read_record(tmp_path)
-
-
-def test_a_record_of_version_1_is_read_and_written_as_the_newest(tmp_path):
-    record = RunRecord.plan("s", RunSpec())
-    record.status, record.error = "failed", Failure(kind="DataError", message="x")
-    write_record(tmp_path, record)
-    path = RunFiles(tmp_path).record
-    content = json.loads(path.read_text())
-    del content["error"]["category"]
-    path.write_text(json.dumps(content | {"schema_version": 1}))
-    found = read_record(tmp_path)
-    assert found == record
-    assert found.error is not None
-    assert found.error.category is None
-    write_record(tmp_path, found)
-    assert json.loads(path.read_text())["schema_version"] == SCHEMA_VERSION
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])

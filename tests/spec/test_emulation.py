@@ -24,7 +24,7 @@ def test_fields_of_the_box_leave_the_names_of_other_runs_alone() -> None:
 @pytest.mark.parametrize("field", BOX_FIELDS)
 def test_a_field_of_the_box_is_refused_elsewhere(field: str) -> None:
     beyond = RunSpec.model_fields[field].default + 1
-    value = 0.5 if field == "box_jitter" else beyond
+    value = 0.5 if field == "emu_jitter" else beyond
     with pytest.raises(SpecError, match=rf"{field} = {value}.* is of emulated runs alone"):
         RunSpec.parse({field: value})
 
@@ -53,14 +53,14 @@ def test_a_paced_model_and_an_emulated_run_need_one_another() -> None:
         RunSpec.parse({**EMULATED, "model": "resnet50"})
     with pytest.raises(SpecError, match="model = 'paced_resnet50', but emulated = false"):
         RunSpec.parse({**EMULATED, "emulated": False})
-    with pytest.raises(SpecError, match="model 'paced_resnet50' is not one of library 'keras'"):
-        RunSpec.parse({**EMULATED, "strategy": "single", "library": "keras"})
+    with pytest.raises(SpecError, match="model 'paced_resnet50' is not one of framework 'keras'"):
+        RunSpec.parse({**EMULATED, "strategy": "single", "framework": "keras"})
 
 
 def test_an_uplink_needs_two_halves() -> None:
-    assert RunSpec.parse({**EMULATED, "nodes": 2, "box_uplink_mbit": 10}).emulated
-    with pytest.raises(SpecError, match=r"box_uplink_mbit = 10.*nodes = 1; use 2 at least, or 0"):
-        RunSpec.parse({**EMULATED, "box_uplink_mbit": 10})
+    assert RunSpec.parse({**EMULATED, "nodes": 2, "emu_uplink_mbit": 10}).emulated
+    with pytest.raises(SpecError, match=r"emu_uplink_mbit = 10.*nodes = 1; use 2 at least, or 0"):
+        RunSpec.parse({**EMULATED, "emu_uplink_mbit": 10})
 
 
 def test_a_stage_whose_bytes_nobody_checked_is_refused() -> None:

@@ -19,7 +19,7 @@ from ddl_tools.records.provenance import provenance
     ("kind", "name"), [(kind, name) for kind, names in REGISTRIES.items() for name in names]
 )
 def test_every_registered_name_can_be_imported(kind, name):
-    if "torch" in ((name,) if kind == "library" else REGISTRIES[kind][name].libraries):
+    if "torch" in ((name,) if kind == "framework" else REGISTRIES[kind][name].frameworks):
         assert callable(resolve(kind, name))
     else:  # in an environment of its own: tests/libraries
         module, attribute = REGISTRIES[kind][name].code.split(":")

@@ -38,7 +38,7 @@ def test_every_study_can_be_planned(path: Path) -> None:
     # One start is enough where windows are repeated in turns, where nothing is measured, and for
     # memory, which hardly varies.
     once = ("cluster_demo", "gpu_smoke", "sharding")
-    assert study.repeats >= 3 or study.turns or study.name in once
+    assert study.repeats >= 3 or study.interleave or study.name in once
     for run in study.expand():
         images = run.train_images or IMAGENET_TRAIN_IMAGES
         assert run.global_batch_size <= images
@@ -131,7 +131,7 @@ def turns(**reference: object) -> dict[str, object]:
     grid = {"strategy": ["single", "ddp"], "work": ["train", "load"]}
     base = {"device": "cpu", "loader": "native"}
     fields = {"name": "turns", "question": "?", "base": base, "axes": grid, "repeats": 2}
-    return {**fields, "turns": {"reference": reference}}
+    return {**fields, "interleave": {"reference": reference}}
 
 
 def test_turns_have_one_reference_and_it_may_be_repeated() -> None:
@@ -158,7 +158,7 @@ def test_a_reference_that_is_not_one_arm_is_refused(reference: dict, words: str)
 
 
 def test_a_reference_with_an_unknown_field_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"turns\.reference: unknown field 'batch'"):
+    with pytest.raises(ValidationError, match=r"interleave\.reference: unknown field 'batch'"):
         Study.model_validate(turns(batch=3))
 
 
@@ -177,7 +177,7 @@ def test_windows_on_one_gpu_are_long_and_its_batch_is_large(name: str) -> None:
 def test_short_windows_of_a_plan_are_told() -> None:
     runs = runs_of("juwels_booster")
     assert short_windows(runs) is None
-    text = short_windows([run.model_copy(update={"window_steps": 0}) for run in runs])
+    text = short_windows([run.model_copy(update={"min_steps_per_epoch": 0}) for run in runs])
     assert text is not None
     # 1,281,167 images in batches of 64 a GPU: 5004 steps on 4, 19 on 1024.
     assert "(156 on 128 ranks, 78 on 256 ranks, 39 on 512 ranks, 19 on 1024 ranks)" in text
@@ -201,14 +201,17 @@ def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | Non
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"epochs": 3, "warmup_steps": 20}, "of epochs = 3, the first 3 do not count"),
-        ({"epochs": 1, "warmup_steps": 0}, "of epochs = 1, the first 1 do not count"),
-        ({"epochs": 2, "warmup_steps": 0}, None),
-        ({"epochs": 2, "warmup_steps": 0, "profile_steps": 2}, "and the profiled one do not count"),
-        ({"epochs": 3, "warmup_steps": 9}, "the first 3 do not count"),  # 4 steps an epoch
-        ({"epochs": 3, "warmup_steps": 8}, None),
-        ({"epochs": 3, "warmup_steps": 20, "train_images": None}, None),  # nobody knows how many
-        ({"epochs": 3, "warmup_steps": 20, "nsys": True}, None),
+        ({"epochs": 3, "discard_steps": 20}, "of epochs = 3, the first 3 do not count"),
+        ({"epochs": 1, "discard_steps": 0}, "of epochs = 1, the first 1 do not count"),
+        ({"epochs": 2, "discard_steps": 0}, None),
+        (
+            {"epochs": 2, "discard_steps": 0, "profile_steps": 2},
+            "and the profiled one do not count",
+        ),
+        ({"epochs": 3, "discard_steps": 9}, "the first 3 do not count"),  # 4 steps an epoch
+        ({"epochs": 3, "discard_steps": 8}, None),
+        ({"epochs": 3, "discard_steps": 20, "train_images": None}, None),  # nobody knows how many
+        ({"epochs": 3, "discard_steps": 20, "nsys": True}, None),
     ],
 )
 def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) -> None:
@@ -224,19 +227,19 @@ def test_the_cluster_in_a_box_scales_all_sizes_alike() -> None:
         assert (run.emulated, run.gpus_per_node, steps) == (True, 1, 2)
         for field, strategy in (("ddp_bucket_mb", "ddp"), ("horovod_fusion_mb", "horovod")):
             default = RunSpec.model_fields[field].default
-            smaller = run.box_shrink if run.strategy == strategy else 1
+            smaller = run.emu_shrink if run.strategy == strategy else 1
             assert getattr(run, field) == default / smaller
     sizes = {(run.strategy, run.deepspeed_zero_stage, run.nodes) for run in runs}
     assert {("deepspeed", 0, 16), ("deepspeed", 1, 16), ("ddp", 0, 16)} <= sizes
-    assert len({run.box_link_mbit for run in runs if run.nodes > 1}) == 3
+    assert len({run.emu_link_mbit for run in runs if run.nodes > 1}) == 3
 
 
 def test_a_second_start_is_another_run_of_the_same_seeds_and_no_reference() -> None:
     study = Study.load(STUDIES / "laptop.yaml")
     runs = study.expand()
     again = [run for run in runs if run.second_start]
-    assert study.turns is not None
-    firsts = [run for run in runs if study.turns.is_reference(run)]
+    assert study.interleave is not None
+    firsts = [run for run in runs if study.interleave.is_reference(run)]
     assert len(again) == len(firsts) == study.repeats > 1
     for first, second in zip(firsts, again, strict=True):
         assert first.run_id != second.run_id

@@ -509,8 +509,8 @@ def draw_schedules(points: pd.DataFrame) -> Figure:
 @styled
 def draw_times(points: pd.DataFrame) -> Figure:
     """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
-    points = style.with_framework(points)
-    panels, looks = drawn_panels(points), style.strategy_looks(points["framework"])
+    points = style.with_framework_strategy(points)
+    panels, looks = drawn_panels(points), style.strategy_looks(points["framework_strategy"])
     figure, axes = frame(
         _fastest(points),
         panels,
@@ -525,7 +525,7 @@ def draw_times(points: pd.DataFrame) -> Figure:
         curves.rank_axis(ax, [*part["world_size"], *stated])
         for ranks in stated:
             ax.axvline(float(ranks), **_DASHED)
-        curves.lines(ax, part, "world_size", "framework", looks, markersize=5)
+        curves.lines(ax, part, "world_size", "framework_strategy", looks, markersize=5)
     return figure
 
 
@@ -535,7 +535,7 @@ def _fastest(points: pd.DataFrame) -> str:
         return "No configuration has reached the accuracy at two numbers of ranks"
     best = known.loc[known["value"].idxmin()]
     ranks = f"{best['world_size']} rank{'s' if best['world_size'] > 1 else ''}"
-    name = style.strategy_name(best["framework"])
+    name = style.strategy_name(best["framework_strategy"])
     return f"{name} on {ranks} reaches {best['target']:.0%} first, after {best['value']:.3g} s"
 
 

@@ -164,7 +164,7 @@ def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
     made = made_runs(runs)
     made = made[made["top1"].notna() | made["lost"]]
     made = made.assign(value=made["top1"].mask(made["lost"]))
-    several = made["library"].where(made["value"].notna()).groupby(made["study"])
+    several = made["framework"].where(made["value"].notna()).groupby(made["study"])
     ends = {"value": "mean", "low": "min", "high": "max"}
 
     def summary(groups: Groups, *_: Any) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def _decided(ratio: Estimate | None) -> str | None:
 def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) -> int:
     """Return the place of the configuration that all are compared with."""
     specs = study_arms.specs(firsts)
-    named = style.with_framework(firsts)["framework"]
+    named = style.with_framework_strategy(firsts)["framework_strategy"]
     strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
 
     def order(place: int) -> tuple[Any, ...]:
@@ -365,14 +365,14 @@ def _state(run: pd.Series) -> float:
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return the configurations as curves over one number, or else as rows, best first."""
-    points = style.with_framework(points)
+    points = style.with_framework_strategy(points)
     axes = points["axis"]
     curved = len(points) > 0 and axes.notna().all() and axes.nunique() == 1
     return _curves(points) if curved and points["line"].nunique() <= _MOST_CURVES else _rows(points)
 
 
 def _rows(points: pd.DataFrame) -> Figure:
-    looks = style.strategy_looks(points["framework"])
+    looks = style.strategy_looks(points["framework_strategy"])
     cpu = bool(points["cpu_ratio"].notna().any())
     figure, panels = row_figure(
         finding(points),
@@ -406,14 +406,14 @@ def _draw_runs(ax: Axes, table: pd.DataFrame, looks: style.Looks, scale: float =
     for row in table[table["n"] > 1].to_dict("records"):
         values = np.array(row["repeats"].split(";"), dtype=float) / scale
         ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
-                color=looks[row["framework"]]["color"], alpha=0.6)  # fmt: skip
+                color=looks[row["framework_strategy"]]["color"], alpha=0.6)  # fmt: skip
 
 
 @styled
 def draw_accuracy(points: pd.DataFrame) -> Figure:
     """Return the accuracy of each configuration with the range of its runs, every run a dot."""
-    points = style.with_framework(points)
-    looks = style.strategy_looks(points["framework"])
+    points = style.with_framework_strategy(points)
+    looks = style.strategy_looks(points["framework_strategy"])
     known = points[points["n"] > 0]
     title = "No study measured here has evaluated with several libraries"
     if len(known):
@@ -440,8 +440,8 @@ def draw_accuracy(points: pd.DataFrame) -> Figure:
 @styled
 def draw_memory(points: pd.DataFrame) -> Figure:
     """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
-    points = style.with_framework(points)
-    looks = style.strategy_looks(points["framework"])
+    points = style.with_framework_strategy(points)
+    looks = style.strategy_looks(points["framework_strategy"])
     known = points[points["n"] > 0]
     title = "No study measured here has told the memory of two strategies"
     if len(known):
@@ -492,7 +492,7 @@ def _curves(points: pd.DataFrame) -> Figure:
 
 def _line_looks(points: pd.DataFrame) -> style.Looks:
     """Return how each line looks: as its framework, where it has one of its own."""
-    found = points.groupby("line")["framework"].agg(["first", "nunique"])
+    found = points.groupby("line")["framework_strategy"].agg(["first", "nunique"])
     if found["nunique"].max() == 1 and found["first"].is_unique:
         known = style.strategy_looks(found["first"])
         return {str(line): known[strategy] for line, strategy in found["first"].items()}

@@ -219,7 +219,7 @@ def draw(points: pd.DataFrame) -> Figure:
     table = named(points)
     known = table["bound"].notna()
     table = table[known] if known.any() else table
-    looks = style.strategy_looks(table["framework"])
+    looks = style.strategy_looks(table["framework_strategy"])
     figure, panels = row_figure(
         _finding(points),
         table,

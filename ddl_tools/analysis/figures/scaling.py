@@ -60,9 +60,9 @@ EMULATED = {
     "panel": "string",
     **CONFIGURATION_TYPES,
     "line": "string",
-    "box_link_mbit": "float64",
-    "box_step_ms": "float64",
-    "box_shrink": "float64",
+    "emu_link_mbit": "float64",
+    "emu_step_ms": "float64",
+    "emu_shrink": "float64",
     "world_size": "Int64",
     "n": "Int64",
     "failed": "Int64",
@@ -77,11 +77,11 @@ _VALUES = ["value", "low", "high"]
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 _DASHES: list[Any] = ["solid", (0, (4, 1.5)), (0, (1, 1.5)), *style.SPARE_LINES]
 # Of an emulated run: told by the panel, by the axis, or by nothing: one step is like another.
-_NOT_TOLD = ("library", "strategy", "nodes", "box_link_mbit", "train_images", "epochs", *REPEATS)
+_NOT_TOLD = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
 _SERIES = ["study", "hardware", "setting", "line"]
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
-_SHARED = {"box_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
-_NO_DELAYS = {"box_straggler": 1.0, "box_jitter": 0.0}
+_SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
+_NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
 _UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 
 
@@ -106,7 +106,7 @@ def speedup_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     It is that of throughput, relative to the fewest ranks of the same configuration. The stated one
     is of PyTorch-DDP on another machine: it stands in every panel, and in none without ours.
     """
-    libraries = arms.groupby("study")["library"].transform("nunique")
+    libraries = arms.groupby("study")["framework"].transform("nunique")
     ours = _measured(
         _scaling(arms[libraries > 1]), ["efficiency", "efficiency_low", "efficiency_high"]
     )
@@ -230,13 +230,13 @@ def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
     )
     reached = table["local_batch_size"].where(table["n"] > 0)
     keys = [table[name] for name in ("where", "hardware", *CONFIGURATION, "world_size")]
-    table = style.with_framework(table[reached.groupby(keys).transform("nunique") > 1])
+    table = style.with_framework_strategy(table[reached.groupby(keys).transform("nunique") > 1])
     loaders = map(style.loader_name, table["loader"], table["data_format"])
     table["panel"] = pd.array(list(loaders), dtype="string") + SEPARATOR + table["where"]
     table["panel"] += ", " + table["model"].map(style.model_name)
     table["line"] = [
         f"{style.strategy_name(framework)}, {ranks} worker{'s' if ranks > 1 else ''}"
-        for framework, ranks in zip(table["framework"], table["world_size"], strict=True)
+        for framework, ranks in zip(table["framework_strategy"], table["world_size"], strict=True)
     ]
     order = ["panel", "line", "local_batch_size"]
     return stack([table.sort_values(order)], BATCHES)
@@ -255,11 +255,11 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     for _, arm in made.groupby(_SERIES, sort=True):
         alone = arm[arm["world_size"] == 1]
         base = alone if len(alone) else _without_delays(made, arm.iloc[0])
-        for _, panel in arm[arm["world_size"] > 1].groupby("box_link_mbit"):
+        for _, panel in arm[arm["world_size"] > 1].groupby("emu_link_mbit"):
             own = [part for _, part in panel.groupby("world_size")]
             rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + own]
     table = pd.DataFrame(rows, columns=list(EMULATED))
-    order = ["study", "box_link_mbit", "line", "world_size"]
+    order = ["study", "emu_link_mbit", "line", "world_size"]
     return stack([table.sort_values(order, ascending=[True, False, True, True])], EMULATED)
 
 
@@ -269,7 +269,7 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
     emulated = runs[is_emulated(runs) & ended]
     undisturbed = with_settings(emulated.assign(**_SHARED, **_NO_DELAYS))
     made = with_settings(emulated.assign(**_SHARED)).assign(
-        box_link_mbit=emulated["box_link_mbit"],
+        emu_link_mbit=emulated["emu_link_mbit"],
         commit=commits(emulated),
         undisturbed=undisturbed["setting"],
     )
@@ -291,11 +291,11 @@ def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
 
 def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[str, Any]:
     first, ranks = runs.iloc[0], int(runs["world_size"].iloc[0])
-    mbit = panel["box_link_mbit"].iloc[0]
+    mbit = panel["emu_link_mbit"].iloc[0]
     known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
     row = {name: first[name] for name in EMULATED if name in first} | {
         "panel": f"{mbit:g} Mbit/s ({first['study']})",
-        "box_link_mbit": mbit,
+        "emu_link_mbit": mbit,
         "n": len(known),
         "failed": int((runs["status"] == "failed").sum()),
         "unfaithful": int(runs["unfaithful"].notna().sum()),
@@ -313,7 +313,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over ranks, a panel per setting and one for the paper (its Fig. 3)."""
-    points = style.with_framework(points)
+    points = style.with_framework_strategy(points)
     ours = points[points["source"] == "measured"]
     told = [] if len(ours) == len(points) else ["Crosses: 90 epochs x 1,281,167 images / runtime."]
     figure, panels = _panel_frame(
@@ -341,7 +341,7 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
 @styled
 def draw_speedup(points: pd.DataFrame) -> Figure:
     """Return the speed-up over ranks of each library and strategy, beside the stated 10.11."""
-    points = style.with_framework(points)
+    points = style.with_framework_strategy(points)
     ours = points[points["source"] == "measured"]
     figure, panels = _panel_frame(
         _grown(ours, "throughput"),
@@ -360,9 +360,9 @@ def draw_speedup(points: pd.DataFrame) -> Figure:
 
 
 @styled
-def draw_efficiency(points: pd.DataFrame, what: str = "", by: str = "framework") -> Figure:
+def draw_efficiency(points: pd.DataFrame, what: str = "", by: str = "framework_strategy") -> Figure:
     """Return E over ranks; `what` begins the title, colours tell the column `by`."""
-    points = style.with_framework(points)
+    points = style.with_framework_strategy(points)
     ours, theirs = _split(points)
     base = captions.counted("G0", ours["base_world_size"].dropna()) or "G0 = 4"
     unnamed = by == "model" and theirs["strategy"].isna().any()
@@ -398,7 +398,7 @@ def _grown(points: pd.DataFrame, what: str) -> str:
     if known.empty:
         return "Nothing measured here yet at two numbers of ranks"
     best, ratio = _steepest(
-        known, ["panel", "loader", "model", "strategy", "library"], "world_size"
+        known, ["panel", "loader", "model", "strategy", "framework"], "world_size"
     )
     whose = "" if (points["n"] > 0).any() else " in the paper"
     return (
@@ -430,7 +430,9 @@ def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return points[ours], points[~ours]
 
 
-def _draw(ax: Axes, part: pd.DataFrame, points: pd.DataFrame, by: str = "framework") -> None:
+def _draw(
+    ax: Axes, part: pd.DataFrame, points: pd.DataFrame, by: str = "framework_strategy"
+) -> None:
     ours, theirs = _split(part)
     curves.draw_measured(ax, ours, points, by)
     curves.draw_stated(ax, theirs, points, by)
@@ -442,7 +444,7 @@ def _panel_frame(
     ideal: str,
     caption: Sequence[str],
     columns: int,
-    by: str = "framework",
+    by: str = "framework_strategy",
 ) -> tuple[Figure, dict[str, Axes]]:
     """Return a figure and the axes of each panel; without ours, a small one."""
     panels = drawn_panels(points)
@@ -490,7 +492,7 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
     """Return E over emulated nodes, in the colours of the frameworks, dashed."""
     drawn = points[points["value"].notna()]
     panels, looks = drawn_panels(points), _line_looks(drawn, "line")
-    smaller = captions.counted("", drawn["box_shrink"])
+    smaller = captions.counted("", drawn["emu_shrink"])
     alone = points["world_size"] == 1  # the base, which stands in each panel
     once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
     rejected = int(once["unfaithful"].sum())
@@ -531,9 +533,9 @@ def _slowest(drawn: pd.DataFrame) -> str:
     if drawn.empty:
         return "nothing measured here yet"
     most = drawn[drawn["world_size"] == drawn["world_size"].max()]
-    fewest = most.groupby("box_link_mbit")["n"].min()
+    fewest = most.groupby("emu_link_mbit")["n"].min()
     rate = fewest.index[fewest == fewest.max()].min()
-    reached = captions.span(most.loc[most["box_link_mbit"] == rate, "value"])
+    reached = captions.span(most.loc[most["emu_link_mbit"] == rate, "value"])
     return f"on {most['world_size'].iloc[0]} nodes at {rate:g} Mbit/s, E is {reached}"
 
 
@@ -544,11 +546,15 @@ def _single(points: pd.DataFrame) -> "pd.Series[bool]":
 
 def _line_looks(points: pd.DataFrame, dashes: str) -> style.Looks:
     """Return how each line looks: its framework's colour and mark, dashes by another column."""
-    table = style.with_framework(points).drop_duplicates("line").sort_values(["world_size", "line"])
-    frameworks = style.strategy_looks(table["framework"])
+    table = (
+        style.with_framework_strategy(points)
+        .drop_duplicates("line")
+        .sort_values(["world_size", "line"])
+    )
+    frameworks = style.strategy_looks(table["framework_strategy"])
     looks: style.Looks = {}
     for framework, look in frameworks.items():
-        own = table[table["framework"] == framework]
+        own = table[table["framework_strategy"] == framework]
         among = sorted(table[dashes].unique()) if dashes != "line" else list(own["line"])
         for line, value in zip(own["line"], own[dashes], strict=True):
             turn = among.index(value) + (dashes == "line")

@@ -183,7 +183,7 @@ def _silent(points: pd.DataFrame) -> list[str]:
     """Return the sentence on arms none of whose runs says where its time went."""
     panels = list(points["panel"].unique())
     settings = dict(zip(panels, short_titles(panels)[0], strict=True))
-    arms = style.with_framework(points[points["cause"].isna()])
+    arms = style.with_framework_strategy(points[points["cause"].isna()])
     formats = style.formats_differ(arms)
     names = []
     for _, arm in arms.iterrows():
@@ -232,7 +232,7 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     own = own.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[
-        ["study", "run_id", "library", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
+        ["study", "run_id", "framework", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)

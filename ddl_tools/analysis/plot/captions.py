@@ -69,9 +69,9 @@ def machines(table: pd.DataFrame) -> list[str]:
 
 def discontinued(table: pd.DataFrame) -> list[str]:
     """Return the sentence on frameworks that nobody should begin with today, if there are any."""
-    if "library" not in table:
+    if "framework" not in table:
         return []
-    pairs = table[["library", "strategy"]].drop_duplicates().itertuples(index=False, name=None)
+    pairs = table[["framework", "strategy"]].drop_duplicates().itertuples(index=False, name=None)
     found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
     return [f"Discontinued: {'; '.join(sorted(found))}."] if found else []
 

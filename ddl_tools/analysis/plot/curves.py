@@ -16,7 +16,7 @@ from ddl_tools.analysis.plot.canvas import handles
 _APART = 0.02  # of the axis, between marks at one place
 _FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
 _MOST_TICKS = 12
-_UNNAMED = {"framework": style.UNNAMED, "model": style.UNNAMED_MODEL}
+_UNNAMED = {"framework_strategy": style.UNNAMED, "model": style.UNNAMED_MODEL}
 _UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
 _PALE = 0.4  # of a statement that contradicts another
 
@@ -108,13 +108,13 @@ def apart(ax: Axes, places: pd.Series, number: int, of: int) -> pd.Series:
 
 def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
     """Return how the frameworks or the models of a whole figure look: `by` is the column."""
-    return {"framework": style.strategy_looks, "model": style.model_looks}[by](points[by])
+    return {"framework_strategy": style.strategy_looks, "model": style.model_looks}[by](points[by])
 
 
 def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
     """Draw each configuration in the looks that it has in the `whole` figure.
 
-    `by` is what colour and marker tell, "framework" or "model".
+    `by` is what colour and marker tell, "framework_strategy" or "model".
     """
     looks, loaders = looks_by(whole, by), set(whole["loader"])
     series = table[table["n"] > 0].groupby(CONFIGURATION, sort=True)
@@ -187,7 +187,7 @@ def legend(points: pd.DataFrame, ideal: str, by: str) -> list[Line2D]:
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     theirs = points[points["source"] != "measured"]
     looks = looks_by(points, by)
-    call = {"framework": style.strategy_name, "model": style.model_name}[by]
+    call = {"framework_strategy": style.strategy_name, "model": style.model_name}[by]
     end = ", measured" if len(theirs) else ""
     made = handles({call(name): look for name, look in looks.items() if name in set(ours[by])}, end)
     loaders, formats = set(points["loader"]), style.formats_differ(ours)

@@ -23,7 +23,7 @@ BAR = 0.66  # of a row
 _ROW_INCHES, _LINE_INCHES = 0.19, 0.1  # of a row, and of each line more
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
-_ORDER = ["framework", "world_size", "loader", "data_format", "hardware"]
+_ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
 
 Look = tuple[str, str]
 """Name and colour of a share."""
@@ -99,7 +99,7 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks, **look: Any) -> None:
     """Draw value, low and high of the rows of `row_figure` in the looks of their frameworks."""
-    for name, part in table.groupby("framework"):
+    for name, part in table.groupby("framework_strategy"):
         ax.errorbar(part["value"], part["row"], xerr=intervals(part),
                     **{"linestyle": "none", "elinewidth": 1.2, "capsize": 2, "markersize": 5,
                        "zorder": 5, **looks[str(name)], **look})  # fmt: skip
@@ -108,7 +108,7 @@ def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks, **look: Any) 
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
     """Return configurations in the order of rows: loaders of one framework and size together."""
     orders = {
-        "framework": style.strategies,
+        "framework_strategy": style.strategies,
         "loader": style.loaders,
         "data_format": style.formats,
     }
@@ -123,12 +123,12 @@ def configuration_name(row: pd.Series, formats: bool) -> str:
     loader = style.loader_name(row["loader"], row["data_format"], formats)
     ranks = f"{row['world_size']} rank{'s' if row['world_size'] > 1 else ''}"
     ranks += " (second start)" if row.get("second_start") else ""
-    return f"{style.strategy_name(row['framework'])}, {loader}, {ranks}"
+    return f"{style.strategy_name(row['framework_strategy'])}, {loader}, {ranks}"
 
 
 def named(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of configurations in order, each with its ``framework`` and ``label``."""
-    table = style.with_framework(points)
+    """Return points of configurations in order, with ``framework_strategy`` and ``label``."""
+    table = style.with_framework_strategy(points)
     formats = style.formats_differ(table)
     names = [configuration_name(row, formats) for _, row in table.iterrows()]
     return in_order(table.assign(label=pd.array(names, dtype="string")))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 
-from ddl_core.registry import LIBRARIES, LOADERS, MODELS, STRATEGIES, title
+from ddl_core.registry import FRAMEWORKS, LOADERS, MODELS, STRATEGIES, title
 from ddl_tools.analysis import looks
 from ddl_tools.labels import NAMES, called, phrase
 
@@ -26,9 +26,9 @@ STRATEGY_COLOURS, STRATEGY_MARKERS = looks.STRATEGY_COLOURS, looks.STRATEGY_MARK
 LOADER_LINES, LOADER_FILLS = looks.LOADER_LINES, looks.LOADER_FILLS
 MODEL_COLOURS, MODEL_MARKERS = looks.MODEL_COLOURS, looks.MODEL_MARKERS
 _OWN_COLOURS = {
-    entry.libraries[0]: looks.STRATEGY_COLOURS[name]
+    entry.frameworks[0]: looks.STRATEGY_COLOURS[name]
     for name, entry in STRATEGIES.items()
-    if len(entry.libraries) == 1 and entry.libraries != ("torch",) and name in STRATEGY_COLOURS
+    if len(entry.frameworks) == 1 and entry.frameworks != ("torch",) and name in STRATEGY_COLOURS
 }
 _PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
 
@@ -156,19 +156,19 @@ def listed(names: Iterable[str], known: Collection[str]) -> list[str]:
 
 def strategies(names: Iterable[str]) -> list[str]:
     """Return strategies, or frameworks, in the order of legends and rows."""
-    pairs = [f"{library} {name}" for library in LIBRARIES for name in STRATEGIES]
+    pairs = [f"{library} {name}" for library in FRAMEWORKS for name in STRATEGIES]
     return listed(names, [*STRATEGIES, *pairs])
 
 
-def with_framework(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of arms with ``framework``: strategy, after its library if one is not torch.
+def with_framework_strategy(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of arms with ``framework_strategy``: ``"ddp"``, or ``"torch ddp"`` by others.
 
     A row without a strategy, as some that the paper states, has no framework.
     """
-    libraries = table["library"].fillna("torch")
+    libraries = table["framework"].fillna("torch")
     if (libraries == "torch").all():
-        return table.assign(framework=table["strategy"])
-    return table.assign(framework=libraries + " " + table["strategy"])
+        return table.assign(framework_strategy=table["strategy"])
+    return table.assign(framework_strategy=libraries + " " + table["strategy"])
 
 
 def _parts(framework: str) -> tuple[str, str]:

@@ -232,7 +232,7 @@ def _link(path: Path, target: Path) -> None:
 
 def arm(spec: RunSpec) -> str:
     """Return what the runs of one curve have in common."""
-    return f"{spec.library} {spec.strategy} {spec.loader} {spec.model}"
+    return f"{spec.framework} {spec.strategy} {spec.loader} {spec.model}"
 
 
 def small_first(

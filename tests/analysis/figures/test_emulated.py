@@ -18,7 +18,7 @@ from tests.analysis.emulated import emulate
 from tests.fields import ALONE, changed, is_of_the_box
 
 # A figure of a ratio over these: they are its axis, its panel, or the length of an epoch.
-OVER = {"box_link_mbit"}
+OVER = {"emu_link_mbit"}
 
 
 def table_of(tree: Tree) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def test_efficiency_is_throughput_per_rank_over_that_of_one(tree: Tree, make_run
 def test_one_rank_is_the_base_of_every_rate(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     for mbit, efficiency in ((50, 0.9), (25, 0.7)):
-        emulate(make_run, efficiency, nodes=2, box_link_mbit=mbit)
+        emulate(make_run, efficiency, nodes=2, emu_link_mbit=mbit)
     table = table_of(tree)
     assert table["panel"].tolist() == ["50 Mbit/s (box)"] * 2 + ["25 Mbit/s (box)"] * 2
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.7])
@@ -64,7 +64,7 @@ def test_runs_that_differ_in_a_field_are_two_lines(
     for spec, efficiency in ((one, 0.9), (other, 0.7)):
         own = {field: getattr(spec, field)}
         emulate(make_run, efficiency, nodes=2, **own)
-        alone = own if field != "box_uplink_mbit" else {"repeat": int(spec is other)}
+        alone = own if field != "emu_uplink_mbit" else {"repeat": int(spec is other)}
         emulate(make_run, nodes=1, **alone)
     table = table_of(tree)
     several = table[table["world_size"] == 2]
@@ -75,10 +75,10 @@ def test_runs_that_differ_in_a_field_are_two_lines(
 def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     emulate(make_run, 0.9, nodes=2)
-    emulate(make_run, 0.7, nodes=2, box_straggler=1.2)
-    emulate(make_run, 0.8, nodes=2, box_jitter=0.1, epochs=3)
-    emulate(make_run, 0.5, nodes=2, box_straggler=1.2, box_step_ms=7)  # nobody to compare with
-    emulate(make_run, 0.6, nodes=2, box_straggler=1.2, strategy="horovod")
+    emulate(make_run, 0.7, nodes=2, emu_straggler=1.2)
+    emulate(make_run, 0.8, nodes=2, emu_jitter=0.1, epochs=3)
+    emulate(make_run, 0.5, nodes=2, emu_straggler=1.2, emu_step_ms=7)  # nobody to compare with
+    emulate(make_run, 0.6, nodes=2, emu_straggler=1.2, strategy="horovod")
     table = table_of(tree)
     assert table["world_size"].tolist().count(1) == 1
     known = table[table["value"].notna()].set_index("line")["value"]
@@ -92,7 +92,7 @@ def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: 
 def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     emulate(make_run, 0.9, nodes=2)
-    emulate(make_run, 0.8, nodes=2, box_link_mbit=25)
+    emulate(make_run, 0.8, nodes=2, emu_link_mbit=25)
     for nodes in (1, 2):
         emulate(make_run, 0.1, nodes=nodes, repeat=1, unfaithful=["the ranks' own share"])
     runs = runs_table(tree.runs)

@@ -54,7 +54,7 @@ def trained(
     for epoch, value in enumerate(top1):
         rows += [epoch_row(epoch, cold=epoch == 0, wall_s=wall_s),
                  epoch_row(epoch, "eval", top1=value, top5=1.0)]  # fmt: skip
-    asked = {"library": arm[0], "strategy": arm[1], "dataset": "fashion_mnist", **fields}
+    asked = {"framework": arm[0], "strategy": arm[1], "dataset": "fashion_mnist", **fields}
     make_run(rows=rows, study="libraries", system=system(arm[0]), **asked)
 
 
@@ -86,7 +86,7 @@ def test_libraries_share_a_setting(tree: Tree, every_arm: None) -> None:
 def test_no_arm_pools_libraries(tree: Tree, make_run: MakeRun) -> None:
     for wall_s, library in zip((10.0, 20.0, 40.0), HOROVOD, strict=True):
         trained(make_run, (library, "horovod"), wall_s, gpus_per_node=2)
-    table = configuration_table(runs_table(tree.runs)).set_index("library")
+    table = configuration_table(runs_table(tree.runs)).set_index("framework")
     assert table["n"].to_dict() == dict.fromkeys(HOROVOD, 1)
     assert table["value"].to_dict() == pytest.approx(
         {"torch": 32.0, "tensorflow": 16.0, "mxnet": 8.0}
@@ -97,11 +97,11 @@ def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_ru
     for repeat, arm in itertools.product((0, 1), (("torch", "ddp"), ("tensorflow", "horovod"))):
         trained(make_run, arm, gpus_per_node=2, repeat=repeat)
     runs = runs_table(tree.runs)
-    changed = (runs["library"] == "tensorflow") & (runs["repeat"] == 1)
+    changed = (runs["framework"] == "tensorflow") & (runs["repeat"] == 1)
     runs["software"] = runs["software"].mask(changed, "tensorflow 99")
     table = configuration_table(runs)
-    assert table.set_index("library")["n"].to_dict()["torch"] == 2
-    assert table.loc[table["library"] == "tensorflow", "n"].tolist() == [1, 1]
+    assert table.set_index("framework")["n"].to_dict()["torch"] == 2
+    assert table.loc[table["framework"] == "tensorflow", "n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 3
 
 
@@ -172,7 +172,7 @@ def test_an_arm_that_does_not_always_arrive_has_no_time(tree: Tree, make_run: Ma
 def test_an_accuracy_is_of_one_library(tree: Tree, make_run: MakeRun) -> None:
     for top1, library in zip((0.6, 0.7, 0.8), HOROVOD, strict=True):
         trained(make_run, (library, "horovod"), top1=(0.1, 0.2, top1), gpus_per_node=2)
-    table = points("accuracy_by_library", tree).set_index("library")
+    table = points("accuracy_by_library", tree).set_index("framework")
     assert table["value"].to_dict() == {"torch": 0.6, "tensorflow": 0.7, "mxnet": 0.8}
 
 

@@ -72,7 +72,7 @@ def test_colours_differ_in_grey() -> None:
     Of PyTorch's strategies: seven that differ so, and are safe for colour-blind readers, are not
     to be had. Those of other libraries differ from them in grey by their markers alone.
     """
-    ours = [name for name, entry in STRATEGIES.items() if "torch" in entry.libraries]
+    ours = [name for name, entry in STRATEGIES.items() if "torch" in entry.frameworks]
     lightness = sorted(_lightness(style.STRATEGY_COLOURS[name]) for name in ours)
     assert min(high - low for low, high in itertools.pairwise(lightness)) >= 10
 
@@ -87,8 +87,8 @@ def _lightness(hue: str) -> float:
 
 
 def frameworks(*pairs: tuple[str, str]) -> pd.Series:
-    table = pd.DataFrame(list(pairs), columns=["library", "strategy"], dtype="string")
-    return style.with_framework(table)["framework"]
+    table = pd.DataFrame(list(pairs), columns=["framework", "strategy"], dtype="string")
+    return style.with_framework_strategy(table)["framework_strategy"]
 
 
 def test_a_library_is_named_where_one_is_not_torch() -> None:
@@ -100,7 +100,7 @@ def test_a_library_is_named_where_one_is_not_torch() -> None:
 
 
 def test_every_framework_has_a_look_of_its_own() -> None:
-    pairs = [(library, name) for name, entry in STRATEGIES.items() for library in entry.libraries]
+    pairs = [(library, name) for name, entry in STRATEGIES.items() for library in entry.frameworks]
     looks = style.strategy_looks(frameworks(*pairs))
     assert len({tuple(look.values()) for look in looks.values()}) == len(pairs)
     alone = style.strategy_looks(pd.Series(["ddp", "horovod"]))

@@ -13,12 +13,15 @@ from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_lo
 
 ALL = [*LOADERS, pytest.param("dali_reader_cpu", marks=with_dali)]
 # 51 images in batches of 4: 12 steps in one pass, 38 in the three that 30 need.
-STEPS, PASSES, FIELDS = 38, 3, {"window_steps": 30, "eval_every": 0}
+STEPS, PASSES, FIELDS = 38, 3, {"min_steps_per_epoch": 30, "eval_every": 0}
 
 
 @pytest.mark.parametrize(("wanted", "passes"), [(0, 1), (12, 1), (13, 2), (30, 3), (38, 3)])
 def test_an_epoch_has_as_many_passes_as_its_steps_need(wanted, passes):
-    assert RunSpec(local_batch_size=4, window_steps=wanted, eval_every=0).passes(TRAIN) == passes
+    assert (
+        RunSpec(local_batch_size=4, min_steps_per_epoch=wanted, eval_every=0).passes(TRAIN)
+        == passes
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -61,5 +64,5 @@ def test_evaluation_takes_each_image_once(name, data):
 
 
 def test_accuracy_is_not_told_by_such_epochs():
-    with pytest.raises(SpecError, match=r"window_steps = 30 .* eval_every = 1"):
-        RunSpec.parse({"window_steps": 30, "eval_every": 1})
+    with pytest.raises(SpecError, match=r"min_steps_per_epoch = 30 .* eval_every = 1"):
+        RunSpec.parse({"min_steps_per_epoch": 30, "eval_every": 1})

@@ -45,7 +45,7 @@ def run(folder: Path, data: Path, **fields: Any) -> Path:
         "epochs": 2,
         "warmup_epochs": 1,
         "schedule": "constant",
-        "warmup_steps": 0,
+        "discard_steps": 0,
         "loader_workers": 1,
         "base_lr": 0.01,
     }

@@ -39,7 +39,7 @@ RUN: dict[str, Any] = {
     "epochs": 2,
     "warmup_epochs": 1,
     "schedule": "constant",
-    "warmup_steps": 0,
+    "discard_steps": 0,
     "base_lr": 0.01,
     "loader_workers": 0,
 }

@@ -131,7 +131,7 @@ def test_every_library_completes_on_two_nodes(
 ) -> None:
     for strategy in strategies:
         interpreter(library, strategy)
-    items = submitted(tmp_path, library=library, strategy=strategies, model="resnet8", nodes=2)
+    items = submitted(tmp_path, framework=library, strategy=strategies, model="resnet8", nodes=2)
     for item in items:
         left_queue(item.directory)
         assert read_record(item.directory).status == "completed", log_of(item.directory)
@@ -142,8 +142,8 @@ def test_every_library_completes_on_two_nodes(
 def test_emulated_nodes_are_made_on_the_one_of_their_job(
     tmp_path: Path, localtest: EmulatedSlurm
 ) -> None:
-    fields = {**EMULATED, "box_link_mbit": 50, "box_step_ms": 200, "image_size": 8}
-    warm = {"epochs": 2, "warmup_steps": 1, "checkpoint_every": 0}
+    fields = {**EMULATED, "emu_link_mbit": 50, "emu_step_ms": 200, "image_size": 8}
+    warm = {"epochs": 2, "discard_steps": 1, "checkpoint_every": 0}
     (run,) = submitted(tmp_path, **fields, **warm, nodes=3)
     left_queue(run.directory)
     record = read_record(run.directory)
