@@ -105,29 +105,25 @@ def spec_options(command: Command) -> Command:
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    """Return the option of a field; its limits are checked by `RunSpec`."""
     flag = f"--{name.replace('_', '-')}"
-    kind = _base_type(field.annotation)
     text = field.description or name
-    settings: dict[str, Any] = {"help": f"{text[0].upper()}{text[1:]}."}
+    text = f"{text[0].upper()}{text[1:]}."
+    kind: Any = next((one for one in (bool, int, float) if _holds(field.annotation, one)), str)
     if kind is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, default=field.default, **settings)
-    if name == "model":  # any network of others may be asked for
-        settings["help"] += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
+        flag = f"{flag}/--no-{flag[2:]}"
+    elif name == "model":  # any network of others may be asked for
+        text += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
     elif name in REGISTRIES:
         kind = click.Choice(sorted(REGISTRIES[name]))
-    return click.option(flag, name, type=kind, default=field.default, **settings)
+    elif get_origin(field.annotation) is Literal:
+        kind = click.Choice(get_args(field.annotation))
+    return click.option(flag, name, type=kind, default=field.default, help=text)
 
 
-def _base_type(annotation: Any) -> Any:
-    """Return what click needs to know of a field's type; limits are `RunSpec`'s own affair."""
-    if get_origin(annotation) is Literal:
-        return click.Choice(get_args(annotation))
-    for kind in (bool, int, float):
-        if annotation is kind or kind in get_args(annotation):
-            return kind
-    for part in get_args(annotation):
-        return _base_type(part)
-    return str
+def _holds(annotation: Any, kind: type) -> bool:
+    """Say whether a type is part of an annotation, e.g. of a union."""
+    return annotation is kind or any(_holds(part, kind) for part in get_args(annotation))
 
 
 def show_entries(entries: list[Entry]) -> str:

@@ -244,9 +244,14 @@ def small_first(
     be submitted or in the queue. Where one of them is complete, nothing waits; where all have
     failed and are not tried again, the larger runs of the arm are left out.
     """
+    smallest: dict[str, list[Entry]] = {}
+    for item in sorted(entries, key=_nodes):
+        own = smallest.setdefault(arm(item.spec), [item])
+        if item is not own[0] and _nodes(item) == _nodes(own[0]):
+            own.append(item)
     order, waits = [], {}
-    for item in sorted(todo, key=lambda one: one.spec.nodes):
-        small = _smallest(item, entries)
+    for item in sorted(todo, key=_nodes):
+        small = smallest[arm(item.spec)]
         alive = [one for one in small if one in todo or queued(one, queue)]
         if item in small or any(one.state == "completed" for one in small):
             order.append(item)
@@ -256,8 +261,5 @@ def small_first(
     return order, waits
 
 
-def _smallest(item: Entry, entries: list[Entry]) -> list[Entry]:
-    """Return the runs of an arm on the fewest nodes."""
-    own = [one for one in entries if arm(one.spec) == arm(item.spec)]
-    nodes = min(one.spec.nodes for one in own)
-    return [one for one in own if one.spec.nodes == nodes]
+def _nodes(item: Entry) -> int:
+    return item.spec.nodes
