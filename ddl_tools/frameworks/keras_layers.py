@@ -13,7 +13,7 @@ import keras
 from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.layouts import NEW_SHARE
-from ddl_tools.frameworks.networks import Value, network
+from ddl_tools.frameworks.networks import Value, Window, network
 
 LATER = "zeros"  # `Keras.load` brings the weights; nothing is compiled to draw others
 
@@ -77,24 +77,15 @@ class _Layers:
         found = {f"{name}.{part}": one for part, one in variables.items() if one is not None}
         self.variables |= found
 
-    def conv(
-        self,
-        name: str,
-        x: Value,
-        channels: int,
-        width: int,
-        kernel: int,
-        stride: int,
-        padding: int,
-        bias: bool = False,
-    ) -> Value:
+    def conv(self, name: str, x: Value, width: int, window: Window, bias: bool = False) -> Value:
         """Convolve."""
+        kernel, stride, padding = window
         layer = keras.layers.Conv2D(width, kernel, stride, use_bias=bias, kernel_initializer=LATER)
         y = layer(_padded(x, padding, padding))
         self._keep(name, weight=layer.kernel, bias=layer.bias)
         return y
 
-    def norm(self, name: str, x: Value, width: int, eps: float = 1e-5) -> Value:
+    def norm(self, name: str, x: Value, eps: float = 1e-5) -> Value:
         """Normalise; Keras keeps the variance biased, which `Keras` makes good."""
         layer = keras.layers.BatchNormalization(momentum=1 - NEW_SHARE, epsilon=eps)
         y = layer(x)
@@ -103,7 +94,7 @@ class _Layers:
         self.pixels[f"{name}.running_var"] = x.shape[1] * x.shape[2]
         return y
 
-    def linear(self, name: str, x: Value, width: int, outputs: int) -> Value:
+    def linear(self, name: str, x: Value, outputs: int) -> Value:
         """Return x W' + b."""
         layer = keras.layers.Dense(outputs, kernel_initializer=LATER)
         y = layer(x)
@@ -126,10 +117,9 @@ class _Layers:
         """Return the channels of all parts one after the other."""
         return keras.ops.concatenate(parts, axis=-1)
 
-    def max_pool(
-        self, x: Value, kernel: int, stride: int, padding: int, ceil: bool = False
-    ) -> Value:
+    def max_pool(self, x: Value, window: Window, ceil: bool = False) -> Value:
         """Return the largest value of each window."""
+        kernel, stride, padding = window
         beyond = -(x.shape[1] + 2 * padding - kernel) % stride if ceil else 0
         return keras.layers.MaxPooling2D(kernel, stride)(_padded(x, padding, padding + beyond))
 

@@ -18,7 +18,7 @@ from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.layouts import NEW_SHARE, biased, unbiased
 from ddl_tools.frameworks.mxnet_groups import GROUPS
-from ddl_tools.frameworks.networks import network
+from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import Meeting
 
@@ -211,18 +211,8 @@ class Operations:
         self.names.append(name)
         return sym.var(name)
 
-    def conv(
-        self,
-        name: str,
-        x: Any,
-        channels: int,
-        width: int,
-        kernel: int,
-        stride: int,
-        padding: int,
-        bias: bool = False,
-    ) -> Any:
-        """Convolve; the number of `channels` follows from `x`."""
+    def conv(self, name: str, x: Any, width: int, window: Window, bias: bool = False) -> Any:
+        """Convolve."""
         parameters = {"weight": self._variable(f"{name}.weight")}
         if bias:
             parameters["bias"] = self._variable(f"{name}.bias")
@@ -231,12 +221,10 @@ class Operations:
             **parameters,
             no_bias=not bias,
             num_filter=width,
-            kernel=(kernel, kernel),
-            stride=(stride, stride),
-            pad=(padding, padding),
+            **_window(window),
         )
 
-    def norm(self, name: str, x: Any, width: int, eps: float = 1e-5) -> Any:
+    def norm(self, name: str, x: Any, eps: float = 1e-5) -> Any:
         """Normalise over the rank's own batch; MXNet keeps the biased variance."""
         variance = f"{name}.running_var"
         self.normalised[variance] = x
@@ -251,8 +239,8 @@ class Operations:
             fix_gamma=False,
         )
 
-    def linear(self, name: str, x: Any, width: int, outputs: int) -> Any:
-        """Return x W' + b; `width` follows from `x`."""
+    def linear(self, name: str, x: Any, outputs: int) -> Any:
+        """Return x W' + b."""
         weight, bias = self._variable(f"{name}.weight"), self._variable(f"{name}.bias")
         return sym.FullyConnected(x, weight=weight, bias=bias, num_hidden=outputs)
 
@@ -272,15 +260,13 @@ class Operations:
         """Return the channels of all parts one after the other."""
         return sym.concat(*parts, dim=1)
 
-    def max_pool(self, x: Any, kernel: int, stride: int, padding: int, ceil: bool = False) -> Any:
+    def max_pool(self, x: Any, window: Window, ceil: bool = False) -> Any:
         """Return the largest value of each window."""
         return sym.Pooling(
             x,
             pool_type="max",
-            kernel=(kernel, kernel),
-            stride=(stride, stride),
-            pad=(padding, padding),
             pooling_convention="full" if ceil else "valid",
+            **_window(window),
         )
 
     def global_mean(self, x: Any) -> Any:
@@ -301,6 +287,11 @@ class Operations:
         """Set a share `rate` of the values to zero in training, and scale the others up."""
         self.drops = True
         return sym.Dropout(x, p=rate)
+
+
+def _window(window: Window) -> dict[str, tuple[int, int]]:
+    names = ("kernel", "stride", "pad")
+    return {name: (value, value) for name, value in zip(names, window, strict=True)}
 
 
 def _smoothed(logits: Any, labels: Any, spec: RunSpec) -> Any:

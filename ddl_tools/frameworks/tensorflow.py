@@ -10,7 +10,7 @@ import tensorflow as tf
 from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.layouts import NEW_SHARE, to_nchw, to_nhwc
-from ddl_tools.frameworks.networks import network
+from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import Meeting
 from ddl_tools.frameworks.tensorflow_groups import GROUPS
@@ -172,23 +172,14 @@ class Ops:
         self._values, self._seed = values, seed
         self._dropouts = 0
 
-    def conv(
-        self,
-        name: str,
-        x: Tensor,
-        channels: int,
-        width: int,
-        kernel: int,
-        stride: int,
-        padding: int,
-        bias: bool = False,
-    ) -> Tensor:
+    def conv(self, name: str, x: Tensor, width: int, window: Window, bias: bool = False) -> Tensor:
         """Convolve; "SAME" would pad right and below alone where the stride is 2."""
+        _, stride, padding = window
         edges = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
         y = tf.nn.conv2d(x, self._values[f"{name}.weight"], stride, edges)
         return tf.nn.bias_add(y, self._values[f"{name}.bias"]) if bias else y
 
-    def norm(self, name: str, x: Tensor, width: int, eps: float = 1e-5) -> Tensor:
+    def norm(self, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
         """Normalise; the operation itself makes the running variance unbiased."""
         training = self._seed is not None
         mean, variance = (self._values[f"{name}.running_{one}"] for one in ("mean", "var"))
@@ -207,7 +198,7 @@ class Ops:
             variance.assign(new_variance)
         return y
 
-    def linear(self, name: str, x: Tensor, width: int, outputs: int) -> Tensor:
+    def linear(self, name: str, x: Tensor, outputs: int) -> Tensor:
         """Return x W' + b."""
         return tf.nn.bias_add(x @ self._values[f"{name}.weight"], self._values[f"{name}.bias"])
 
@@ -227,10 +218,9 @@ class Ops:
         """Return the channels of all parts one after the other."""
         return tf.concat(parts, -1)
 
-    def max_pool(
-        self, x: Tensor, kernel: int, stride: int, padding: int, ceil: bool = False
-    ) -> Tensor:
+    def max_pool(self, x: Tensor, window: Window, ceil: bool = False) -> Tensor:
         """Return the largest value of each window; zeros serve as padding."""
+        kernel, stride, padding = window
         more = [(kernel - side - 2 * padding) % stride * ceil for side in x.shape[1:3]]
         edges = [[0, 0], *([padding, padding + side] for side in more), [0, 0]]
         return tf.nn.max_pool2d(tf.pad(x, edges), kernel, stride, "VALID")

@@ -124,9 +124,9 @@ def with_dropout(kind):
             return [np.array(one.addressable_data(0)).tolist() for name, one in own if not name]
 
     def dropping(ops, x, classes):
-        x = ops.tanh(ops.norm("1", ops.conv("0", x, 3, 8, 3, 2, 0), 8))
-        x = ops.dropout(ops.tanh(ops.norm("4", ops.conv("3", x, 8, 16, 3, 2, 0), 16)), 0.2)
-        return ops.linear("8", ops.dropout(ops.global_mean(x), 0.2), 16, classes)
+        x = ops.tanh(ops.norm("1", ops.conv("0", x, 8, (3, 2, 0))))
+        x = ops.dropout(ops.tanh(ops.norm("4", ops.conv("3", x, 16, (3, 2, 0)))), 0.2)
+        return ops.linear("8", ops.dropout(ops.global_mean(x), 0.2), classes)
 
     networks.NETWORKS["tiny"] = dropping
     return Dropping

@@ -50,7 +50,7 @@ def statistics_of_the_global_batch(kind):
 class GlobalOps(Ops):
     """Normalises as `SyncBatchNormalization` does."""
 
-    def norm(self, name, x, width, eps=1e-5):
+    def norm(self, name, x, eps=1e-5):
         own = [tf.reduce_mean(x, [0, 1, 2]), tf.reduce_mean(x * x, [0, 1, 2])]
         mean, square = self.mean_over_ranks(own)
         values, variance = self._values, square - mean * mean

@@ -18,7 +18,10 @@ def size_of(name: str) -> int:
 
 
 class Functionals:
-    """The operations of torch, over the values of a module; notes which ones are asked for."""
+    """The operations of torch, over the values of a module; notes which ones are asked for.
+
+    Shapes are those that a framework would infer from the input and the arguments.
+    """
 
     def __init__(self, module):
         self.values = {key: value.clone() for key, value in module.state_dict().items()}
@@ -29,24 +32,25 @@ class Functionals:
         self.noted[name] = shape
         return self.values[name]
 
-    def conv(self, name, x, channels, width, kernel, stride, padding, bias=False):
-        weight = self.value(f"{name}.weight", width, channels, kernel, kernel)
+    def conv(self, name, x, width, window, bias=False):
+        kernel, *rest = window
+        weight = self.value(f"{name}.weight", width, x.shape[1], kernel, kernel)
         return functional.conv2d(
-            x, weight, self.value(f"{name}.bias", width) if bias else None, stride, padding
+            x, weight, self.value(f"{name}.bias", width) if bias else None, *rest
         )
 
-    def norm(self, name, x, width, eps=1e-5):
+    def norm(self, name, x, eps=1e-5):
         parts = ("weight", "bias", "running_mean", "running_var")
-        weight, bias, mean, variance = (self.value(f"{name}.{part}", width) for part in parts)
+        weight, bias, mean, variance = (self.value(f"{name}.{one}", x.shape[1]) for one in parts)
         return functional.batch_norm(x, mean, variance, weight, bias, self.training, 0.1, eps)
 
-    def linear(self, name, x, width, outputs):
-        weight = self.value(f"{name}.weight", outputs, width)
+    def linear(self, name, x, outputs):
+        weight = self.value(f"{name}.weight", outputs, x.shape[1])
         return functional.linear(x, weight, self.value(f"{name}.bias", outputs))
 
-    def max_pool(self, x, kernel, stride, padding, ceil=False):
+    def max_pool(self, x, window, ceil=False):
         assert x.is_meta or (x >= 0).all()  # so that zeros would do as padding
-        return functional.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil)
+        return functional.max_pool2d(x, *window, ceil_mode=ceil)
 
     def halve(self, x):
         return functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
