@@ -2,7 +2,7 @@
 
 What must not differ between strategies and frameworks is here, so it cannot: the order of images,
 the learning rate, the timed window, the averages and the checks. A `Trainable` does the steps:
-`ddl_core/step.py` with PyTorch, `ddl_tools/frameworks/loop.py` with others.
+`ddl_core/step.py` with PyTorch, `ddl_tools/frameworks/trainer.py` with others.
 """
 
 import math

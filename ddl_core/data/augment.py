@@ -7,6 +7,9 @@ import math
 from random import Random
 from typing import NamedTuple
 
+from PIL import Image
+from PIL.Image import Resampling, Transpose
+
 from ddl_core.config import RunSpec
 
 # Of the ImageNet training images, as used with torchvision's models; for values from 0 to 1.
@@ -80,3 +83,15 @@ def evaluation_size(size: int, height: int, width: int) -> tuple[int, int]:
 def evaluation_corner(size: int, height: int, width: int) -> tuple[int, int]:
     """Return top and left of the middle `size` x `size` of a resized image."""
     return round((height - size) / 2), round((width - size) / 2)
+
+
+def crop_image(image: Image.Image, size: int, crop: CropParams | None) -> Image.Image:
+    """Return a crop of a decoded image as `size` x `size` pixels; None: that of evaluation."""
+    if crop:
+        box = (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)
+        part = image.crop(box).resize((size, size), Resampling.BILINEAR)
+        return part.transpose(Transpose.FLIP_LEFT_RIGHT) if crop.flip else part
+    height, width = evaluation_size(size, image.height, image.width)
+    resized = image.resize((width, height), Resampling.BILINEAR)
+    top, left = evaluation_corner(size, height, width)
+    return resized.crop((left, top, left + size, top + size))

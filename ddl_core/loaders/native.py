@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
+from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import Dataset, NamedOnce
 from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.sampling import Indices, Split
@@ -211,17 +211,10 @@ class PillowSamples(Samples):
 
     def transform(self, image: Image.Image, epoch: int, number: int) -> Tensor:
         """Return the normalised view, float32."""
-        cut = self._cut(image, epoch, number)
-        return functional.normalize(functional.to_tensor(cut), MEAN, STD, inplace=True)
-
-    def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
-        if self.crops:
-            view = self.crops.draw(epoch, number, image.height, image.width)
-            part = functional.resized_crop(image, *view[:4], [self.size, self.size])
-            return functional.hflip(part) if view.flip else part
-        resized = functional.resize(image, evaluation_size(self.size, image.height, image.width))
-        corner = evaluation_corner(self.size, resized.height, resized.width)
-        return functional.crop(resized, *corner, self.size, self.size)
+        size = image.height, image.width
+        crop = self.crops.draw(epoch, number, *size) if self.crops else None
+        pixels = functional.to_tensor(crop_image(image, self.size, crop))
+        return functional.normalize(pixels, MEAN, STD, inplace=True)
 
 
 class Native(ProcessLoader):

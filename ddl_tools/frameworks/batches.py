@@ -1,7 +1,4 @@
-"""Batches as numpy arrays: torch's `native` to the last bit, and `synthetic`.
-
-The images of a rank are decoded by threads, which Pillow and numpy let run side by side.
-"""
+"""Batches as numpy arrays: torch's `native` to the last bit, and `synthetic`."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,15 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
-from PIL.Image import Resampling, Transpose
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
+from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import ImageSource, NamedOnce
 from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.sampling import Indices, Split, count_batches, made_up_images
@@ -27,7 +22,6 @@ from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
 
 Labels = npt.NDArray[np.int32]
-Places = list[tuple[int, int]]  # (epoch, number) of each image
 
 POOL = 4  # different batches of `Synthetic`, as in torch's
 
@@ -36,31 +30,16 @@ def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
     return (3, size, size) if layout == "NCHW" else (size, size, 3)
 
 
-class Begun(NamedTuple):
-    """A batch whose images are being made; each part returns how many of its were unreadable."""
-
-    images: Floats
-    labels: Labels
-    numbers: Indices
-    parts: list[Callable[[], int]]
-
-
 class Native(ImageSource):
     """Image files or TFRecord, decoded, cut and resized by Pillow; one rank's share of one split.
 
-    ``loader_workers`` threads make batches, ``loader_prefetch`` ahead of the one that is used; they
-    end with the epoch. Without any, the rank itself makes a batch when it is
-    asked for it.
+    ``loader_workers`` threads make images, ``loader_prefetch`` batches ahead of the one that is
+    used; they end with the epoch. Without any, the rank itself makes a batch when it is due.
 
     Parameters
     ----------
     layout
         Of the batches: (n, 3, size, size) or (n, size, size, 3).
-
-    Raises
-    ------
-    DataError, SpecError
-        As `Dataset`.
     """
 
     def __init__(
@@ -89,87 +68,65 @@ class Native(ImageSource):
             If a file has gone, or a label is not one of the run's classes.
         """
         seen = self.seen = []
-        places, ahead = iter(self._plan), deque[Begun]()
-        with _threads(self._spec.loader_workers) as pool:
+        plan, ahead = iter(self._plan), deque[tuple[Floats, Labels, Indices, list[Any]]]()
+        shape = _shape(self._layout, self._spec.image_size)
+        with _threads(self._spec.loader_workers) as begin:
             while True:
-                more = islice(places, self._spec.loader_prefetch + 1 - len(ahead))
-                ahead.extend(self._begin(batch, pool) for batch in more)
+                for places in islice(plan, self._spec.loader_prefetch + 1 - len(ahead)):
+                    numbers = np.array([number for _, number in places], np.int64)
+                    images = np.empty((len(places), *shape), np.float32)
+                    labels = np.empty(len(places), np.int32)
+                    made = [
+                        begin(partial(self._make, images, labels, index, *place))
+                        for index, place in enumerate(places)
+                    ]
+                    ahead.append((images, labels, numbers, made))
                 if not ahead:
                     return
-                images, labels, numbers, parts = ahead.popleft()
-                self.corrupt_images += sum(part() for part in parts)
+                images, labels, numbers, made = ahead.popleft()
+                self.corrupt_images += sum(done() for done in made)
                 seen.append(numbers)
                 yield images, labels
 
-    def _begin(self, places: Places, pool: ThreadPoolExecutor | None) -> Begun:
-        """Start making a batch, in as many parts as there are threads."""
-        shape = _shape(self._layout, self._spec.image_size)
-        images = np.empty((len(places), *shape), np.float32)
-        labels = np.empty(len(places), np.int32)
-        size = -(-len(places) // (self._spec.loader_workers or 1))
-        parts = [
-            partial(self._make, images[part], labels[part], places[part])
-            for part in (slice(start, start + size) for start in range(0, len(places), size))
-        ]
-        return Begun(
-            images,
-            labels,
-            np.array([number for _, number in places], np.int64),
-            [pool.submit(part).result for part in parts] if pool else list(parts),
-        )
-
-    def _make(self, images: Floats, labels: Labels, places: Places) -> int:
-        """Fill in a part of a batch; return how many images were unreadable."""
-        corrupt = 0
-        for index, (epoch, number) in enumerate(places):
-            content, labels[index] = self._files.read(number)
-            try:
-                image = open_rgb(content)
-            except UNREADABLE as error:
-                self._named(self._files.name(number), error)
-                images[index] = 0  # the mean colour
-                corrupt += 1
-                continue
-            self._normalise(self._cut(image, epoch, number), images[index])
-        return corrupt
-
-    def _cut(self, image: Image.Image, epoch: int, number: int) -> Image.Image:
-        """Return what `epoch` shows of an image."""
-        size = self._spec.image_size
-        if self._crops:
-            view = self._crops.draw(epoch, number, image.height, image.width)
-            box = (view.left, view.top, view.left + view.width, view.top + view.height)
-            part = image.crop(box).resize((size, size), Resampling.BILINEAR)
-            return part.transpose(Transpose.FLIP_LEFT_RIGHT) if view.flip else part
-        height, width = evaluation_size(size, image.height, image.width)
-        resized = image.resize((width, height), Resampling.BILINEAR)
-        top, left = evaluation_corner(size, height, width)
-        return resized.crop((left, top, left + size, top + size))
-
-    def _normalise(self, image: Image.Image, out: Floats) -> None:
-        """Put the pixels into `out`, in the operations of torch's and in their order."""
-        pixels = np.asarray(image)
+    def _make(self, images: Floats, labels: Labels, index: int, epoch: int, number: int) -> bool:
+        """Put an image into a batch; say whether it is unreadable."""
+        content, labels[index] = self._files.read(number)
+        try:
+            image = open_rgb(content)
+        except UNREADABLE as error:
+            self._named(self._files.name(number), error)
+            images[index] = 0  # the mean colour
+            return True
+        size = image.height, image.width
+        crop = self._crops.draw(epoch, number, *size) if self._crops else None
+        pixels = np.asarray(crop_image(image, self._spec.image_size, crop))
+        out = images[index]
         out[...] = pixels.transpose(2, 0, 1) if self._layout == "NCHW" else pixels
-        out /= np.float32(255)
+        out /= np.float32(255)  # torch's operations in their order
         out -= self._mean
         out /= self._std
+        return False
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor | None]:
-    """Keep so many threads; at the end, what they have not begun is left undone."""
+def _threads(count: int) -> Iterator[Callable[[Callable[[], bool]], Callable[[], bool]]]:
+    """Keep threads that begin a piece of work and return how to wait for its result.
+
+    Without threads the work is done when it is waited for. At the end, the threads leave undone
+    what they have not begun.
+    """
     if count == 0:
-        yield None
+        yield lambda work: work
         return
     pool = ThreadPoolExecutor(count, thread_name_prefix="images")
     try:
-        yield pool
+        yield lambda work: pool.submit(work).result
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 class Synthetic:
-    """Normal-distributed images with random labels, made once per epoch; what `Native` is else.
+    """Normal-distributed images with random labels, made once per epoch.
 
     The numbers are not those of torch's `synthetic`.
     """

@@ -1,6 +1,6 @@
 """The weights a run begins with: ``python -m ddl_tools.frameworks.initial RUN_DIR``.
 
-Torch draws them whatever the run's library, so that all libraries begin with the same.
+Torch draws them for every framework, so that all begin with the same.
 """
 
 import logging

@@ -18,12 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from optax.tree_utils import tree_get, tree_set
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError
 from ddl_core.system import TURNS
 from ddl_tools.frameworks.keras_layers import Network
-from ddl_tools.frameworks.layouts import NEW_SHARE, to_nchw, to_nhwc
-from ddl_tools.frameworks.protocol import Floats, Layout, State
+from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import PATIENCE_S, Meeting
+from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
 
 SETTINGS: dict[str, Any] = {
     "jax_default_matmul_precision": "highest",  # of convolutions as well: no TF32 on a GPU
@@ -44,7 +43,7 @@ Arrays = list[Any]
 
 
 class Keras:
-    """Layers of Keras, trained by optax's rule in a step of JAX; see `Library`."""
+    """Layers of Keras, trained by optax's rule in a step of JAX; see `Framework`."""
 
     layout: Layout = "NHWC"
     synchronous = False
@@ -193,7 +192,7 @@ class Keras:
         jax.block_until_ready(self._total)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `Library` says, and the name of a GPU.
+        """Return what `Framework` says, and the name of a GPU.
 
         ``cores_pinned``: how many JAX's threads stay on; which ones differs from job to job.
         """
@@ -266,24 +265,17 @@ def _configured(spec: RunSpec, local_rank: int) -> str:
     Raises
     ------
     LaunchError
-        If CUDA is asked for and not there; or if the driver lists a GPU and JAX cannot use it.
+        As `own_gpu`; a JAX without its plugin for CUDA sees no GPU.
     """
-    gpus = 0 if spec.device == "cpu" else _gpus()
-    if spec.device == "cuda" and not gpus:
-        raise LaunchError(
-            "device 'cuda' was asked for, but the driver lists no GPU; use device 'cpu' or 'auto'"
-        )
-    if gpus and not any("cuda" in one.name for one in entry_points(group="jax_plugins")):
-        raise LaunchError(
-            f"the driver lists {gpus} GPUs, but this JAX has no plugin for CUDA; use device 'cpu', "
-            "or name a Python whose JAX has one: DDL_PYTHON_KERAS=/path/to/python"
-        )
+    plugin = any("cuda" in one.name for one in entry_points(group="jax_plugins"))
+    found = _gpus() if plugin and spec.device != "cpu" else 0
+    gpu = own_gpu(spec.device, "Keras", found, local_rank)
     own = {"jax_platforms": "cpu"}
-    if gpus:  # some sites show every rank all GPUs of the node, some only its own
-        own = {"jax_platforms": "cuda,cpu", "jax_cuda_visible_devices": str(local_rank % gpus)}
+    if gpu is not None:
+        own = {"jax_platforms": "cuda,cpu", "jax_cuda_visible_devices": str(gpu)}
     for name, value in {**SETTINGS, **own}.items():
         jax.config.update(name, value)
-    return "cuda" if gpus else "cpu"
+    return "cpu" if gpu is None else "cuda"
 
 
 def _gpus() -> int:

@@ -12,8 +12,8 @@ import keras
 
 from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
-from ddl_tools.frameworks.layouts import NEW_SHARE
 from ddl_tools.frameworks.networks import Value, Window, network
+from ddl_tools.frameworks.weights import NEW_SHARE
 
 LATER = "zeros"  # `Keras.load` brings the weights; nothing is compiled to draw others
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Both are read when the library is loaded. Operators come one after the other, each computed by
+# Both are read when MXNet is loaded. Operators come one after the other, each computed by
 # the run's threads; fp32 means full single precision.
 os.environ |= {"MXNET_CPU_WORKER_NTHREADS": "1", "NVIDIA_TF32_OVERRIDE": "0"}
 
@@ -16,18 +16,18 @@ from mxnet import autograd, gluon, nd, sym
 
 from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
-from ddl_tools.frameworks.layouts import NEW_SHARE, biased, unbiased
 from ddl_tools.frameworks.mxnet_groups import GROUPS
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.weights import NEW_SHARE, biased, unbiased
 
 AHEAD = 2  # steps that may be under way: each holds its images
 UNBIASED = ".unbiased"
 
 
 class MXNet:
-    """A network in MXNet on one rank; see `Library`.
+    """A network in MXNet on one rank; see `Framework`.
 
     MXNet's SGD keeps the rate in its velocity, u = -rate v. Multiplied with the ratio of this
     update's rate to the last one, the momentum makes it torch's rule (Goyal et al. 2017, section

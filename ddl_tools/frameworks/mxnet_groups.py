@@ -5,8 +5,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import mxnet as mx
 
@@ -15,9 +14,9 @@ from ddl_core.errors import LaunchError
 from ddl_tools.frameworks.rendezvous import Meeting
 from ddl_tools.processes import LEASH
 
-Array = Any  # the library has no types of its own
+Array = Any  # MXNet has no types of its own
 
-# What a scheduler and a server do. They load the library as a worker would and are told their role
+# What a scheduler and a server do. They load MXNet as a worker would and are told their role
 # afterwards: between a port's release and its use lie no seconds of an import.
 SERVE = """
 import os, sys
@@ -29,40 +28,24 @@ _init_kvstore_server_module()
 """
 
 
-class Group(Protocol):
-    """The ranks, while they train. The constructor takes ``(spec, meeting, device)``."""
-
-    def add_up(self, gradients: list[Array]) -> None:
-        """Replace each gradient by its sum over ranks; wait for nothing."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return ``library`` and how it is used, nothing where nobody communicates."""
-        ...
-
-    def close(self) -> None:
-        """Leave; end what was started."""
-        ...
-
-
 class Single:
-    """The group of one rank."""
+    """The group of one rank; the others derive from it."""
 
     def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
         pass
 
     def add_up(self, gradients: list[Array]) -> None:
-        """Leave them as they are."""
+        """Replace each gradient by its sum over ranks; wait for nothing."""
 
     def describe(self) -> dict[str, Any]:
-        """Return nothing: nobody communicates."""
+        """Return ``library`` and its settings; nothing of one rank."""
         return {}
 
     def close(self) -> None:
-        """Do nothing."""
+        """Leave the group; end what was started."""
 
 
-class KVStore:
+class KVStore(Single):
     """MXNet's parameter servers: every rank starts one, rank 0 their scheduler as well.
 
     They add up, the ranks update. With the servers' own update, which is the default, the rate that
@@ -90,7 +73,8 @@ class KVStore:
         meeting.barrier()  # else all would wait for one that has failed to start
         meeting.release()
         for one in self._started:
-            _begin(one)
+            assert one.stdin is not None
+            one.stdin.close()
         self._store = mx.kv.create("dist_sync")
         _let_go_alone(self._store)
         self._known = False
@@ -122,7 +106,7 @@ class KVStore:
             one.wait()
 
 
-class Horovod:
+class Horovod(Single):
     """Horovod: adds up gradients while the backward pass still computes others.
 
     Imported by the runs that ask for it, since the environment need not have it.
@@ -158,7 +142,7 @@ class Horovod:
 def _start(role: str) -> "subprocess.Popen[bytes]":
     """Start a scheduler or a server, to die with this process; its errors go where this one's go.
 
-    It loads the library and says so; it begins when its input ends.
+    It loads MXNet and says so; it begins when its input ends.
     """
     leash = [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid())]
     return subprocess.Popen(
@@ -178,11 +162,6 @@ def _await(started: "subprocess.Popen[bytes]") -> None:
         )
 
 
-def _begin(started: "subprocess.Popen[bytes]") -> None:
-    assert started.stdin is not None
-    started.stdin.close()
-
-
 def _end_at_once(store: Any) -> None:
     """End this process as a failed one; until then `store` is kept."""
     sys.stdout.flush()
@@ -196,7 +175,7 @@ def _let_go_alone(store: Any) -> None:
     mx.base.check_call(code)
 
 
-GROUPS: dict[str, Callable[[RunSpec, Meeting, str], Group]] = {
+GROUPS: dict[str, type[Single]] = {
     "single": Single,
     "kvstore": KVStore,
     "horovod": Horovod,

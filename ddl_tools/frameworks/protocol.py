@@ -1,4 +1,4 @@
-"""What a library contributes: a network, its gradients' mean over ranks, and its update rule."""
+"""What a framework contributes: a network, the mean of its gradients, and its update rule."""
 
 from typing import Any, Literal, Protocol
 
@@ -13,8 +13,8 @@ from ddl_tools.frameworks.weights import State as State
 Layout = Literal["NCHW", "NHWC"]
 
 
-def own_gpu(device: str, library: str, found: int, local_rank: int) -> int | None:
-    """Return which of the `found` GPUs that `library` sees is this rank's; None for the CPU.
+def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | None:
+    """Return which of the `found` GPUs that a framework sees is this rank's; None for the CPU.
 
     Parameters
     ----------
@@ -24,23 +24,22 @@ def own_gpu(device: str, library: str, found: int, local_rank: int) -> int | Non
     Raises
     ------
     LaunchError
-        If CUDA is asked for and not there, or if the library sees no GPU that the driver lists.
+        If CUDA is asked for and not there, or if the framework sees no GPU that the driver lists.
     """
     if device == "cpu":
         return None
     if found:  # some sites show every rank all GPUs of the node, some only its own
         return local_rank % found
-    remedy = f"use a CUDA build of {library} (docs/libraries.md), or device 'cpu'"
-    if device == "cuda":
-        raise LaunchError(
-            f"device 'cuda' was asked for, but {library} sees no CUDA device; {remedy}"
-        )
-    if listed := gpus.count():
-        raise LaunchError(f"{library} sees no GPU, but nvidia-smi lists {listed}; {remedy}")
-    return None
+    listed = gpus.count()
+    if device == "auto" and not listed:
+        return None
+    raise LaunchError(
+        f"device {device!r}: {framework} sees no CUDA device, nvidia-smi lists {listed} GPUs; use "
+        f"a CUDA build of {framework} (docs/libraries.md), or device 'cpu'"
+    )
 
 
-class Library(Protocol):
+class Framework(Protocol):
     """A network and its update rule on one rank. The constructor takes ``(spec, meeting)``.
 
     It joins the group of the run's strategy, builds the network and sets threads and arithmetic;

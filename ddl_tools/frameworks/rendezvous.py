@@ -1,7 +1,7 @@
-"""Where the ranks of a library meet: rank 0 listens, the others connect, numbers go through it.
+"""Where the ranks of a framework meet: rank 0 listens, the others connect, numbers go through it.
 
 What a run needs beside its gradients (barriers, maxima of times, counts, addresses) goes this way,
-for every library alike and exact in float64; gradients go by the library's own means.
+for every framework alike and exact in float64; gradients go by the framework's own means.
 """
 
 import os

@@ -9,18 +9,18 @@ import tensorflow as tf
 
 from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
-from ddl_tools.frameworks.layouts import NEW_SHARE, to_nchw, to_nhwc
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import Meeting
 from ddl_tools.frameworks.tensorflow_groups import GROUPS
+from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
 
-Tensor = Any  # the library has no types of its own
+Tensor = Any  # the framework has no types of its own
 Variables = dict[str, Any]
 
 
 class TensorFlow:
-    """One rank of a run; see `Library`.
+    """One rank of a run; see `Framework`.
 
     The running statistics are the rank's own. Weights are plain variables under every strategy:
     all ranks load the same, and update them by the same mean of gradients.

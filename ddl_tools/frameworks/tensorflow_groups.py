@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context  # nothing public sets heartbeats
@@ -21,46 +21,26 @@ Tensor = Any
 PATIENCE_S = 86_400 if TURNS in os.environ else 600
 
 
-class Group(Protocol):
-    """The ranks, while they train. The constructor takes ``(spec, meeting, device)``."""
-
-    def run(self, replica: Callable[..., None], *arguments: Tensor) -> None:
-        """Call `replica` as one of the ranks; inside a compiled function."""
-        ...
-
-    def mean(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the mean over ranks of each gradient; inside `replica`."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return ``library`` and how it is used, nothing where nobody communicates."""
-        ...
-
-    def close(self) -> None:
-        """Leave."""
-        ...
-
-
 class Single:
-    """The group of one rank."""
+    """The group of one rank; the others derive from it."""
 
     def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
         pass
 
     def run(self, replica: Callable[..., None], *arguments: Tensor) -> None:
-        """Call `replica`."""
+        """Call `replica` as one of the ranks; inside a compiled function."""
         replica(*arguments)
 
     def mean(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return them."""
+        """Return the mean over ranks of each gradient; inside `replica`."""
         return gradients
 
     def describe(self) -> dict[str, Any]:
-        """Return nothing: nobody communicates."""
+        """Return ``library`` and its settings; nothing of one rank."""
         return {}
 
     def close(self) -> None:
-        """Do nothing."""
+        """Leave the group."""
 
 
 class MultiWorker(Single):
@@ -148,7 +128,7 @@ class Horovod(Single):
             self._hvd.shutdown()
 
 
-GROUPS: dict[str, Callable[[RunSpec, Meeting, str], Group]] = {
+GROUPS: dict[str, type[Single]] = {
     "single": Single,
     "multiworker": MultiWorker,
     "horovod": Horovod,

@@ -1,7 +1,10 @@
-"""The state a run starts and continues from, as every library reads and writes it: an npz file.
+"""Weights, statistics and momenta in torch's names and layouts, and their npz file.
 
-Torch's names and layouts whatever the library, so that weights drawn in one environment are those
-of another, and files of two libraries can be compared.
+The file of initial weights, drawn in the environment of torch, is read in those of all frameworks,
+and checkpoints of two frameworks can be compared.
+
+A convolution is (out, in, height, width) in torch and MXNet, (height, width, in, out) in TensorFlow
+and Keras; a linear layer (out, in) or (in, out). A momentum buffer goes the way of its weight.
 """
 
 from dataclasses import dataclass, field
@@ -17,11 +20,12 @@ from ddl_core.files import cannot_write, replacing
 Floats = npt.NDArray[np.float32]
 
 VALUES, MOMENTUM = "values/", "momentum/"  # beginnings of names in the file
+NEW_SHARE = 0.1  # of a batch's statistics in the running ones: torch's momentum of BatchNorm
 
 
 @dataclass
 class State:
-    """What is trained, in torch's names, order and layouts: the same in all libraries.
+    """What is trained, in torch's names, order and layouts.
 
     Attributes
     ----------
@@ -32,7 +36,7 @@ class State:
         Torch's momentum buffer of each parameter, v of v = mu v + g + wd w; empty before the first
         update.
     updates
-        Updates so far: a library that keeps biased variances needs their number.
+        Updates so far: a framework that keeps biased variances needs their number.
     """
 
     values: dict[str, Floats]
@@ -90,3 +94,38 @@ def _of(content: dict[str, Any], kind: str) -> dict[str, Floats]:
     return {
         name.removeprefix(kind): array for name, array in content.items() if name.startswith(kind)
     }
+
+
+def to_nhwc(array: Floats) -> Floats:
+    """Return a parameter of torch's layout in that of a framework with channels last."""
+    return np.ascontiguousarray(array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T)
+
+
+def to_nchw(array: Floats) -> Floats:
+    """Undo `to_nhwc`."""
+    return np.ascontiguousarray(array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T)
+
+
+def unbiased(variance: Floats, count: int, updates: int) -> Floats:
+    """Return a running variance as torch keeps it, from one that was fed with biased variances.
+
+    Exact, as long as every update since the variance was 1 saw `count` values: then
+    u = a + (b - a) n / (n - 1) with a = 0.9^updates, what is left of that 1.
+
+    Parameters
+    ----------
+    variance
+        Of each channel.
+    count
+        Values of a channel in a batch: images x height x width, more than one.
+    updates
+        Of the variance, since it was 1.
+    """
+    left = (1 - NEW_SHARE) ** updates
+    return (left + (variance.astype(np.float64) - left) * (count / (count - 1))).astype(np.float32)
+
+
+def biased(variance: Floats, count: int, updates: int) -> Floats:
+    """Undo `unbiased`."""
+    left = (1 - NEW_SHARE) ** updates
+    return (left + (variance.astype(np.float64) - left) * ((count - 1) / count)).astype(np.float32)
