@@ -3,10 +3,9 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,60 +20,67 @@ class Unmeasured(Exception):
     """Energy cannot be read here; the text is the reason, for the record."""
 
 
-class Counter(Protocol):
-    """One thing whose energy can be read. The constructor raises `Unmeasured` if it cannot."""
+class Counter:
+    """Energy of one device. The constructor raises `Unmeasured` if it cannot be read.
+
+    Attributes
+    ----------
+    method : str
+        What is read, as the record names it.
+    place : str
+        Identity of the device: two ranks with the same one share it.
+    every_s : float or None
+        Seconds between readings within a window, in a thread; None: at its ends alone.
+    """
 
     method: str
-    """What is read, as the record names it."""
     place: str
-    """Identity of the thing: two ranks with the same one share it."""
+    every_s: float | None = None
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to count; raises `Unmeasured`."""
-        ...
+        self._begin()
+        self._error: Unmeasured | None = None
+        if self.every_s is not None:
+            self._done = threading.Event()
+            self._thread = threading.Thread(target=self._repeat, args=[self.every_s], daemon=True)
+            self._thread.start()
 
     def stop(self) -> float:
         """Return joules since `start`; raises `Unmeasured`."""
-        ...
+        self.close()
+        self._read()
+        return self._joules()
 
     def close(self) -> None:
-        """End a count that nobody will stop."""
-        ...
+        """End the thread; raises `Unmeasured` if a reading of it failed."""
+        thread, self._thread = self._thread, None
+        if thread:
+            self._done.set()
+            thread.join()
+            if self._error:
+                raise self._error
 
-
-class Every:
-    """Calls `work` every `seconds` in a thread of its own, until `stop`."""
-
-    def __init__(self, seconds: float, work: Callable[[], None]) -> None:
-        self._seconds, self._work = seconds, work
-        self._error: Unmeasured | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._done.wait(self._seconds):
+    def _repeat(self, seconds: float) -> None:
+        while not self._done.wait(seconds):
             try:
-                self._work()
+                self._read()
             except Unmeasured as error:
                 self._error = error
                 return
 
-    def stop(self) -> None:
-        """End the thread.
+    def _begin(self) -> None:
+        raise NotImplementedError
 
-        Raises
-        ------
-        Unmeasured
-            If `work` did.
-        """
-        self._done.set()
-        self._thread.join()
-        if self._error:
-            raise self._error
+    def _read(self) -> None:
+        raise NotImplementedError
+
+    def _joules(self) -> float:
+        raise NotImplementedError
 
 
-class GpuCounter:
+class GpuCounter(Counter):
     """The counter of a board, in millijoules since its driver was loaded; Volta and newer.
 
     Parameters
@@ -82,11 +88,6 @@ class GpuCounter:
     uuid : str
         UUID of the GPU, as torch tells it. Numbers would not do: ``CUDA_VISIBLE_DEVICES`` changes
         torch's and not NVML's.
-
-    Raises
-    ------
-    Unmeasured
-        If NVML, the GPU or its counter cannot be used.
     """
 
     method = "NVML counter, GPU boards"
@@ -94,62 +95,42 @@ class GpuCounter:
     def __init__(self, uuid: str) -> None:
         self.place = uuid
         self._nvml, self._board = _find(uuid)
-        self._before = self._read()
+        self._begin()
 
-    def start(self) -> None:
-        """Begin to count."""
-        self._before = self._read()
+    def _begin(self) -> None:
+        self._read()
+        self._before = self._now
 
-    def stop(self) -> float:
-        """Return joules since `start`."""
-        return (self._read() - self._before) / 1000
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def _read(self) -> int:
+    def _read(self) -> None:
         try:
-            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
+            self._now = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
         except self._nvml.NVMLError as error:
             raise Unmeasured(f"GPU: no energy counter ({error})") from None
 
+    def _joules(self) -> float:
+        return (self._now - self._before) / 1000
 
-class GpuPower:
-    """The power of a board without a counter, sampled every `every_s` seconds in a thread.
 
-    Parameters and errors as of `GpuCounter`.
+class GpuPower(Counter):
+    """The power of a board without a counter, integrated over time by the trapezoidal rule.
+
+    Parameters as of `GpuCounter`.
     """
 
     method = "NVML sampled power, GPU boards"
+    every_s = SAMPLE_S
 
-    def __init__(self, uuid: str, every_s: float = SAMPLE_S) -> None:
+    def __init__(self, uuid: str) -> None:
         self.place = uuid
         self._nvml, self._board = _find(uuid)
-        self._every_s = every_s
-        self._every: Every | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         self._times: list[float] = []
         self._watts: list[float] = []
-        self._sample()
+        self._read()
 
-    def start(self) -> None:
-        """Begin to sample."""
-        self._times, self._watts = [], []
-        self._sample()
-        self._every = Every(self._every_s, self._sample)
-
-    def stop(self) -> float:
-        """Return joules since `start`."""
-        self.close()
-        self._sample()
-        return integral(self._times, self._watts)
-
-    def close(self) -> None:
-        """End the thread."""
-        every, self._every = self._every, None
-        if every:
-            every.stop()
-
-    def _sample(self) -> None:
+    def _read(self) -> None:
         try:
             milliwatts = self._nvml.nvmlDeviceGetPowerUsage(self._board)
         except self._nvml.NVMLError as error:
@@ -157,10 +138,8 @@ class GpuPower:
         self._times.append(time.perf_counter())
         self._watts.append(milliwatts / 1000)
 
-
-def integral(times: Sequence[float], watts: Sequence[float]) -> float:
-    """Return joules: power over time by the trapezoidal rule; `times` in seconds."""
-    return float(np.trapezoid(watts, times))
+    def _joules(self) -> float:
+        return float(np.trapezoid(self._watts, self._times))
 
 
 def _find(uuid: str) -> tuple[Any, Any]:
@@ -192,7 +171,7 @@ def _find(uuid: str) -> tuple[Any, Any]:
     return nvml, board
 
 
-class Rapl:
+class Rapl(Counter):
     """The packages of this machine, and their memory where it has a counter.
 
     A package is a whole processor: its zones ``core`` and ``uncore`` are parts of it and are left
@@ -207,69 +186,39 @@ class Rapl:
         kernel's, and may mount it elsewhere.
     every_s : float
         Seconds between readings within a window.
-
-    Raises
-    ------
-    Unmeasured
-        If there are no counters, or this user may not read them.
     """
 
     def __init__(self, root: Path | None = None, every_s: float = REREAD_S) -> None:
-        root = root or Path(os.environ.get("DDL_POWERCAP") or POWERCAP)
-        zones = _counted(root)
+        self.every_s = every_s
+        zones = _counted(root or Path(os.environ.get("DDL_POWERCAP") or POWERCAP))
         self._counters = [zone / "energy_uj" for zone in zones]
         self._ranges = [_number(zone / "max_energy_range_uj") for zone in zones]
-        self._every_s = every_s
-        self._every: Every | None = None
-        self._last = self._readings()
-        self._total_uj = 0
-        memory = any(_name(zone) == "dram" for zone in zones)
+        memory = any(_text(zone / "name") == "dram" for zone in zones)
         self.method = "RAPL, CPU packages and DRAM" if memory else "RAPL, CPU packages"
         # Not the name of the host: containers of one machine share its packages.
         self.place = _text(BOOT)
+        self._begin()
 
-    def start(self) -> None:
-        """Begin to count."""
-        self._last, self._total_uj = self._readings(), 0
-        self._every = Every(self._every_s, self.advance)
+    def _begin(self) -> None:
+        self._last, self._total_uj = [_number(counter) for counter in self._counters], 0
 
-    def advance(self) -> None:
-        """Count what was used since the last reading, through one wrap-around of a counter."""
-        now = self._readings()
+    def _read(self) -> None:
+        """Count since the last reading, through one wrap-around of a counter."""
+        now = [_number(counter) for counter in self._counters]
         for before, after, span in zip(self._last, now, self._ranges, strict=True):
             self._total_uj += after - before + (span if after < before else 0)
         self._last = now
 
-    def stop(self) -> float:
-        """Return joules since `start`."""
-        self.close()
-        self.advance()
+    def _joules(self) -> float:
         return self._total_uj / 1e6
-
-    def close(self) -> None:
-        """End the thread."""
-        every, self._every = self._every, None
-        if every:
-            every.stop()
-
-    def _readings(self) -> list[int]:
-        return [_number(counter) for counter in self._counters]
 
 
 def _counted(root: Path) -> list[Path]:
     """Return the zones that together are the machine, none within another."""
-    zones = [zone for zone in sorted(root.glob("intel-rapl:*")) if _is_counted(_name(zone))]
-    if not any(_name(zone) != "dram" for zone in zones):
+    names = {zone: _text(zone / "name") for zone in sorted(root.glob("intel-rapl:*"))}
+    if not any(name.startswith("package-") for name in names.values()):
         raise Unmeasured(f"CPU: no RAPL counters in {root} (none, or hidden by a container)")
-    return zones
-
-
-def _is_counted(name: str) -> bool:
-    return name.startswith("package-") or name == "dram"
-
-
-def _name(zone: Path) -> str:
-    return _text(zone / "name")
+    return [zone for zone, name in names.items() if name.startswith("package-") or name == "dram"]
 
 
 def _number(path: Path) -> int:
