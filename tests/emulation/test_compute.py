@@ -60,18 +60,6 @@ def test_waking_up_late_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None
     assert one.late_s == [pytest.approx(0.001)]
 
 
-def test_work_that_comes_late_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Sleeps(late_s=0)
-    monkeypatch.setattr(compute, "time", clock)
-    one = paced()
-    one.begin_step()
-    clock.now = 0.5  # a host that was away for longer than the whole step
-    one.work(1.0)
-    one.end_step()
-    assert clock.now == 0.5
-    assert one.late_s == [pytest.approx(0.3)]
-
-
 def test_the_last_of_several_ranks_is_the_straggler() -> None:
     assert factors(1, rank=1, emu_straggler=1.5) == [1.5]
     assert factors(1, rank=0, emu_straggler=1.5) == [1.0]

@@ -97,16 +97,6 @@ def processes_at(folder: Path) -> list[psutil.Process]:
     return [one for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
 
 
-@on_slurm
-def test_a_system_without_namespaces_is_told_what_is_needed(cluster: EmulatedSlurm) -> None:
-    needs_user_namespaces()
-    forbid = 'echo 0 >/proc/sys/user/max_mnt_namespaces && exec "$@"'
-    done = execute("true", below=("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"))
-    assert done.returncode == 1
-    assert "did not come up: unshare: " in done.stderr
-    assert "needs namespaces of its own" in done.stderr
-
-
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(namespaces, "SEARCH_PATH", str(tmp_path))
     with (
@@ -114,14 +104,3 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         local_slurm.running(),
     ):
         pass
-
-
-def test_a_wrong_call_starts_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, *MODULE, "--nodes", "0", "true"],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "at least one node" in done.stderr

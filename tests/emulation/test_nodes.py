@@ -13,7 +13,6 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
 from ddl_core.registry import require
-from ddl_tools.emulation import namespaces
 from ddl_tools.emulation.nodes import check_support
 from ddl_tools.emulation.validity import sent_bytes
 from ddl_tools.launch import preflight
@@ -225,13 +224,6 @@ def test_ranks_of_one_node_do_not_use_its_link() -> None:
     assert facts.link_mbit_least is None
 
 
-@in_a_box
-@pytest.mark.multiprocess
-def test_a_straggler_slows_everybody() -> None:
-    _, facts = finished(emu_straggler=2, emu_step_ms=150)
-    assert facts.slowest_factor == 2
-
-
 def _networks() -> set[str]:
     """Return the network namespaces of all processes of this machine."""
     found = set()
@@ -281,12 +273,6 @@ def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
         pytest.skip(done.stderr)
     assert "LaunchError: this machine cannot emulate a cluster: cannot make a nam" in done.stderr
     assert "it needs namespaces of its own" in done.stderr
-
-
-def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(namespaces, "SEARCH_PATH", str(tmp_path))
-    with pytest.raises(NotInstalledError, match=r"needs ip, tc; .*apt-get install iproute2"):
-        preflight.check_run(RunSpec(**SHORT))
 
 
 @in_a_box

@@ -93,11 +93,6 @@ def test_an_uplink_slows_who_crosses_it_or_is_at_fault(least: float, fine: bool)
     assert broken_rules(spec(), found) != []
 
 
-def test_one_node_has_neither_links_nor_bytes() -> None:
-    alone = facts(link_mbit_least=None, link_mbit_most=None, sent_bytes_least=0, sent_bytes_most=0)
-    assert broken_rules(spec(nodes=1, gpus_per_node=2), alone) == []
-
-
 Note = Callable[..., None]
 
 
@@ -141,12 +136,6 @@ def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
     assert [text.split(" is ")[0] for text in found.unfaithful] == [
         "the share of a step that its end was late"
     ]
-
-
-def test_without_a_warm_epoch_nothing_is_known(files: BoxFiles) -> None:
-    for rank in (0, 1):
-        note(files, rank, cold=True)
-    assert validity.read(files, spec(nodes=2)) is None
 
 
 def test_a_rank_that_noted_nothing_is_named(files: BoxFiles) -> None:

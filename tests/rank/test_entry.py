@@ -64,11 +64,3 @@ def test_every_rank_leaves_once(tmp_path: Path, interrupted: bool) -> None:
         assert main(tmp_path, execute) == 0
     assert left == [tmp_path]
     assert not RunFiles(tmp_path).error.exists()
-
-
-def test_what_fails_while_leaving_is_told(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("planted")
-
-    assert main(tmp_path, lambda _, leaving: leaving.callback(fail)) == 1
-    assert "planted" in RunFiles(tmp_path).error.read_text()

@@ -1,8 +1,6 @@
 """Whole runs with real processes: equal results, exact evaluation, life after SIGKILL."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import psutil
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
@@ -198,16 +195,6 @@ def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, fields):
     assert losses(killed, "train") == losses(undisturbed, "train")
 
 
-def test_the_first_epoch_after_a_start_is_cold(images, tmp_path):
-    killed = planned(tmp_path / "killed", images)
-    kill_everything_when(killed, finished_rows(killed, 3))
-    run_ranks(killed)
-    by_attempt: dict[int, list[bool]] = {}
-    for row in rows(killed, "train"):
-        by_attempt.setdefault(row.attempt, []).append(row.cold)
-    assert all(cold[0] for cold in by_attempt.values())
-
-
 def test_bad_images_are_counted_in_the_record(tmp_path, images):
     root = tmp_path / "images"
     subprocess.run(["cp", "-r", str(images), str(root)], check=True)
@@ -216,15 +203,6 @@ def test_bad_images_are_counted_in_the_record(tmp_path, images):
     directory = planned(tmp_path / "run", root, local_batch_size=37, epochs=2)
     run_ranks(directory)
     assert [row.corrupt_images for row in rows(directory, "train")] == [1, 1]
-
-
-def test_a_rank_that_fails_leaves_its_reason(tmp_path, images):
-    directory = planned(tmp_path / "run", images, local_batch_size=64)
-    with pytest.raises(LaunchError, match=r"global batch of 64 .* training set of 37"):
-        run_ranks(directory)
-    error = json.loads(RunFiles(directory).error.read_text())
-    assert (error["kind"], error["rank"]) == ("SpecError", 0)
-    assert read_record(directory).status == "failed"
 
 
 def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -> None:
@@ -238,14 +216,3 @@ def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -
     assert run_ranks(directory).status == "completed"
     error = RunFiles(directory).error
     assert not error.exists(), error.read_text()
-
-
-def test_without_evaluation_the_validation_set_is_not_listed(images, tmp_path):
-    data = Path(shutil.copytree(images, tmp_path / "data"))
-    (data / "val" / "unknown_to_training").mkdir()
-    directory = planned(tmp_path / "run", data, model="tiny", epochs=2, eval_every=0)
-    record = run_ranks(directory)
-    assert record.data is not None
-    assert (record.data.train_images, record.data.eval_images) == (37, None)
-    with pytest.raises(LaunchError, match="unknown_to_training"):
-        run_ranks(planned(tmp_path / "evaluated", data, model="tiny", epochs=2))

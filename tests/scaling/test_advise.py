@@ -104,12 +104,6 @@ def test_the_limit_that_would_do_does(tree: Tree) -> None:  # noqa: F811
     assert answer(tree, deadline=0.09, accuracy=float(accuracy)).certain
 
 
-def test_another_machine_is_never_taken(tree: Tree) -> None:  # noqa: F811
-    other = Machine("leonardo", "Leonardo Booster, CINECA: 4 A100", 4)
-    with pytest.raises(DataError, match=r"resnet50 on imagenet on leonardo; .*'JUWELS Booster'"):
-        answer(tree, other, deadline=1.0)
-
-
 def test_a_site_owns_what_its_own_jobs_measured() -> None:
     site = Machine("mine", "A cluster", 4)
     assert not site.owns(configuration())
@@ -170,18 +164,6 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
     assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
 
 
-def test_without_measurements_it_says_what_to_run(tree: Tree) -> None:  # noqa: F811
-    with pytest.raises(DataError, match=r"nor on any other.*`ddl study run FILE`"):
-        answer(tree, HERE, deadline=1.0, dataset="sample", images=10)
-    with pytest.raises(DataError, match="ddl study submit FILE --site juwels_booster"):
-        advise(Request(JUWELS, "resnet18", Limits(deadline=1.0)), tree)
-
-
-def test_an_accuracy_of_which_nothing_is_known_cannot_be_judged(tree: Tree) -> None:  # noqa: F811
-    with pytest.raises(DataError, match="accuracy=5 cannot be judged; train"):
-        answer(tree, epochs=30, accuracy=5.0)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -205,16 +187,3 @@ def test_a_wrong_request_is_refused_by_field(
 def test_a_request_without_any_option_is_refused(tree: Tree, changes: dict[str, Any]) -> None:  # noqa: F811
     with pytest.raises(DataError, match="no option on"):
         answer(tree, deadline=1.0, **changes)
-
-
-def test_an_extrapolated_answer_says_how_far(tree: Tree) -> None:  # noqa: F811
-    found = answer(tree, deadline=0.035, max_gpus=8192)
-    assert max(one.ranks for one in found.options) == 4096
-    assert found.advised.ranks == 4096
-    assert "4096 is extrapolated 4 times" in render.text(found)
-
-
-def test_the_answer_names_its_sources(tree: Tree) -> None:  # noqa: F811
-    text = render.text(answer(tree, deadline=1.0, accuracy=75.0))
-    for words in ("E09", "E10", "13 h", "A01"):
-        assert words in text

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ddl_core.errors import DataError
 from ddl_tools.scaling.amdahl import (
     Observation,
     efficiency,
@@ -53,19 +52,6 @@ def test_bands_hold_nine_in_ten_new_values() -> None:
     assert 165 <= inside <= 198
 
 
-def test_the_base_has_no_band_of_efficiency_and_one_of_throughput() -> None:
-    band = fit_efficiency([Observation(64, 0.8)], 4).efficiency([4])
-    assert (band.low[0], band.value[0], band.high[0]) == (1, 1, 1)
-    rate = fit_throughput(rates()).throughput([4])
-    assert rate.low[0] < rate.value[0] < rate.high[0]
-
-
-def test_one_size_says_little_of_another() -> None:
-    here, there = (fit_throughput([Observation(2, 100.0)]).throughput([ranks]) for ranks in (2, 8))
-    assert here.high[0] / here.low[0] < 1.6
-    assert there.high[0] / there.low[0] > 2 * here.high[0] / here.low[0]
-
-
 def test_contradictory_values_widen_the_band_until_it_holds_both() -> None:
     both = [Observation(1024, 0.76), Observation(1024, 0.914)]
     band = fit_efficiency(both, 4).efficiency([1024])
@@ -91,11 +77,3 @@ def test_one_constant_per_epoch_predicts_the_second_network() -> None:
     constant = serial_part(values["resnet50"], 1024, BASE) * times["resnet50"]
     predicted = efficiency(constant / times["resnet152"], 1024, BASE)
     assert float(predicted) == pytest.approx(values["resnet152"], rel=0.01)
-
-
-def test_no_value_and_a_wrong_one_are_refused() -> None:
-    for wrong in ([], [Observation(4, 0.0)], [Observation(4, float("nan"))]):
-        with pytest.raises(DataError, match="at least one value"):
-            fit_throughput(wrong)
-    with pytest.raises(DataError, match="bound"):
-        fit_throughput([Observation(4, 1.0, "lower")])

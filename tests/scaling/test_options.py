@@ -56,11 +56,6 @@ def test_no_option_lies_further_than_four_times_beyond_the_largest_size() -> Non
     assert [(one.ranks, one.extrapolation) for one in found] == [(4, 1), (16, 2), (32, 4)]
 
 
-def test_one_size_is_the_only_option() -> None:
-    alone = configuration(sizes=(4,))
-    assert [one.ranks for one in options(alone, (2, 4, 8), 4, IMAGES, 10, None)] == [4]
-
-
 def test_an_epoch_has_a_whole_step() -> None:
     large = configuration(sizes=(4, 360))
     assert [one.ranks for one in options(large, (4, 360, 361), 4, IMAGES, 10, None)] == [4, 360]
@@ -78,11 +73,6 @@ def test_a_limit_is_met_uncertain_or_violated_by_the_whole_range() -> None:
     for least, verdict in ((79, "met"), (80, "uncertain"), (81.5, "violated")):
         assert one.verdicts(Limits(accuracy=least)) == {"accuracy": verdict}
     assert one.worst(Limits(deadline=1.0, accuracy=81.5)) == "violated"
-
-
-def test_an_unknown_accuracy_is_uncertain() -> None:
-    (one,) = made(4, accuracy=None)
-    assert one.worst(Limits(deadline=1.0, accuracy=50.0)) == "uncertain"
 
 
 def test_the_best_schedules_are_named_and_beyond_the_largest_batch_nothing_is_certain() -> None:
@@ -103,10 +93,6 @@ def test_on_the_pareto_front_is_what_nothing_beats() -> None:
     assert not set(front) & set(worse)
     costs = [one.node_hours.value for one in front]
     assert costs == sorted(costs, reverse=True)
-
-
-def test_of_equal_cost_only_the_fastest_is_on_the_front() -> None:
-    assert [one.ranks for one in pareto_front(made(4, 8, 16))] == [16]
 
 
 def test_the_nearest_meets_the_other_limits_if_any_does() -> None:
