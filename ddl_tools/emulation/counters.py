@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -84,11 +83,10 @@ class RankCounters:
 
 def _sent_bytes() -> int:
     """Return the bytes that this node's link has sent, headers included."""
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
-        name, *counters = line.split()
-        if name == f"{LINK}:":
-            return int(counters[8])
-    raise LaunchError("this rank is in no node of a box: start emulated runs with `ddl run`")
+    links = psutil.net_io_counters(pernic=True)
+    if LINK not in links:
+        raise LaunchError("this rank is in no emulated node: start emulated runs with `ddl run`")
+    return links[LINK].bytes_sent
 
 
 def write_links(files: BoxFiles, mbit: Sequence[float]) -> None:

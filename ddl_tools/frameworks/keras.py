@@ -4,7 +4,6 @@ Keras' own `DataParallel` is one program over the whole batch, so it normalises 
 each rank computes its own part (`jax.shard_map`), and only the gradients meet.
 """
 
-import ctypes
 import os
 import sys
 from importlib.metadata import entry_points
@@ -17,6 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from optax.tree_utils import tree_get, tree_set
 
+from ddl_core import gpus
 from ddl_core.config import RunSpec
 from ddl_core.system import TURNS
 from ddl_tools.frameworks.keras_layers import Network
@@ -268,7 +268,8 @@ def _configured(spec: RunSpec, local_rank: int) -> str:
         As `own_gpu`; a JAX without its plugin for CUDA sees no GPU.
     """
     plugin = any("cuda" in one.name for one in entry_points(group="jax_plugins"))
-    found = _gpus() if plugin and spec.device != "cpu" else 0
+    # By the driver: JAX has to meet the other ranks before it may be asked.
+    found = gpus.count() if plugin and spec.device != "cpu" else 0
     gpu = own_gpu(spec.device, "Keras", found, local_rank)
     own = {"jax_platforms": "cpu"}
     if gpu is not None:
@@ -276,18 +277,6 @@ def _configured(spec: RunSpec, local_rank: int) -> str:
     for name, value in {**SETTINGS, **own}.items():
         jax.config.update(name, value)
     return "cpu" if gpu is None else "cuda"
-
-
-def _gpus() -> int:
-    """Return how many GPUs this process sees, by the driver: JAX has to meet the others first."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) == 0:
-        driver.cuDeviceGetCount(ctypes.byref(count))
-    return count.value
 
 
 def _join(meeting: Meeting) -> None:

@@ -98,16 +98,12 @@ class Meeting:
     def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
         """Return `values` reduced over ranks, in their own type. A collective."""
         own = np.asarray(values)
-        if self.world_size == 1:
-            return own.copy()
-        if self.rank:
-            self._send(self._others[0], 0, _packed(own))
-            return _unpacked(self._receive(self._others[0], 0))
-        whole = [own, *(_unpacked(self._receive(one, r)) for r, one in self._numbered())]
-        result = REDUCTIONS[op](whole, axis=0).astype(own.dtype)
-        for rank, one in self._numbered():
-            self._send(one, rank, _packed(result))
-        return np.asarray(result)
+
+        def reduced(given: list[bytes]) -> bytes:
+            whole = REDUCTIONS[op]([_unpacked(one) for one in given], axis=0)
+            return _packed(whole.astype(own.dtype))
+
+        return _unpacked(self._through_first(_packed(own), reduced))
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -115,15 +111,18 @@ class Meeting:
 
     def exchange(self, text: str) -> list[str]:
         """Return what each rank has given, in their order. A collective."""
-        if self.world_size == 1:
-            return [text]
+        return self._through_first(text.encode(), b"\0".join).decode().split("\0")
+
+    def _through_first(self, own: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
+        """Return what rank 0 makes of the contents that all ranks give. A collective."""
         if self.rank:
-            self._send(self._others[0], 0, text.encode())
-            return self._receive(self._others[0], 0).decode().split("\0")
-        given = [text, *(self._receive(one, r).decode() for r, one in self._numbered())]
-        for rank, one in self._numbered():
-            self._send(one, rank, "\0".join(given).encode())
-        return given
+            self._send(self._others[0], 0, own)
+            return self._receive(self._others[0], 0)
+        numbered = list(enumerate(self._others, start=1))
+        merged = merge([own, *(self._receive(one, rank) for rank, one in numbered)])
+        for rank, one in numbered:
+            self._send(one, rank, merged)
+        return merged
 
     def reserve(self) -> str:
         """Return ``host:port``, a port that nobody else gets until `release`.
@@ -147,9 +146,6 @@ class Meeting:
         self.release()
         for one in self._others:
             one.close()
-
-    def _numbered(self) -> list[tuple[int, Connection]]:
-        return list(enumerate(self._others, start=1))
 
     def _send(self, other: Connection, rank: int, content: bytes) -> None:
         try:

@@ -13,7 +13,7 @@ from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import Meeting
 from ddl_tools.frameworks.tensorflow_groups import GROUPS
-from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
+from ddl_tools.frameworks.weights import NEW_SHARE, is_statistic, to_nchw, to_nhwc
 
 Tensor = Any  # the framework has no types of its own
 Variables = dict[str, Any]
@@ -52,7 +52,7 @@ class TensorFlow:
             self._momentum = {
                 name: tf.Variable(tf.zeros_like(one))
                 for name, one in self._values.items()
-                if _is_trained(name)
+                if not is_statistic(name)
             }
         for name, variable in self._values.items():
             variable.assign(to_nhwc(state.values[name]))
@@ -254,10 +254,6 @@ def _smoothed(logits: Tensor, labels: Tensor, spec: RunSpec) -> Tensor:
     own = tf.gather(shares, labels, batch_dims=1)
     smoothing = spec.label_smoothing
     return -tf.reduce_mean((1 - smoothing) * own + smoothing * tf.reduce_mean(shares, -1))
-
-
-def _is_trained(name: str) -> bool:
-    return not name.endswith((".running_mean", ".running_var"))
 
 
 def _configure(spec: RunSpec, local_rank: int) -> str:

@@ -26,7 +26,7 @@ from ddl_tools.frameworks import weights
 from ddl_tools.frameworks.batches import Native, Synthetic
 from ddl_tools.frameworks.protocol import Framework
 from ddl_tools.frameworks.rendezvous import Meeting
-from ddl_tools.frameworks.weights import Floats, State
+from ddl_tools.frameworks.weights import Floats, State, is_statistic
 from ddl_tools.records.paths import RunFiles
 
 LOADERS: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}
@@ -247,11 +247,6 @@ def average_statistics(framework: Framework, group: Group) -> State:
     state.values.update(zip(names, parts, strict=True))
     framework.load(state)
     return state
-
-
-def is_statistic(name: str) -> bool:
-    """Say whether a value is a running statistic and no parameter."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var")
 
 
 def filled(images: Floats, number: int) -> Floats:

@@ -96,6 +96,11 @@ def _of(content: dict[str, Any], kind: str) -> dict[str, Floats]:
     }
 
 
+def is_statistic(name: str) -> bool:
+    """Say whether a value is a running statistic and no parameter."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var")
+
+
 def to_nhwc(array: Floats) -> Floats:
     """Return a parameter of torch's layout in that of a framework with channels last."""
     return np.ascontiguousarray(array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T)

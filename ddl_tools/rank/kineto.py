@@ -86,15 +86,12 @@ def timeline(events: Sequence[Event], steps: int, on_gpu: bool) -> Timeline:
     host = _host_steps(events, steps)
     marked = _marked(events, host[0])
     threads = {one.thread for one in events if _is_mark(one)}
-    calls = _spans(
-        one for one in events if one.thread in threads and one.category in ("cpu_op", *LAUNCHES)
-    )
-    waits, data = _spans_of(marked["communication"]), _spans_of(marked["data"])
+    own = [one for one in events if one.thread in threads]
+    calls = _spans(one for one in own if one.category in ("cpu_op", *LAUNCHES))
+    waits, data = _intervals(marked["communication"]), _intervals(marked["data"])
     if not on_gpu:
         operators = _spans(
-            one
-            for one in events
-            if one.thread in threads and one.category == "cpu_op" and one.name.startswith(COMPUTE)
+            one for one in own if one.category == "cpu_op" and one.name.startswith(COMPUTE)
         )
         # A loader without processes of its own computes too, but the step waits for it.
         return Timeline(
@@ -184,8 +181,8 @@ def _marked(events: Iterable[Event], start: float) -> dict[Phase, list[tuple[flo
 
 
 def _spans(events: Iterable[Event]) -> Spans:
-    return _spans_of([(one.start, one.end) for one in events])
+    return _intervals([(one.start, one.end) for one in events])
 
 
-def _spans_of(pairs: Sequence[tuple[float, float]]) -> Spans:
+def _intervals(pairs: Sequence[tuple[float, float]]) -> Spans:
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)

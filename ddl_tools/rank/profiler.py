@@ -22,7 +22,6 @@ from ddl_tools.records.profiling import (
     RankProfile,
     Seconds,
     Shares,
-    Timeline,
     transfer_and_waiting,
     write_profile,
 )
@@ -100,53 +99,38 @@ class Profiler:
         RecordError
             If a file cannot be written.
         """
-        group, trace = self._strategy, files.trace(self._strategy.rank)
+        group, spec = self._strategy, self._spec
+        trace = files.trace(group.rank)
         trace.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(str(trace))
         events = read_trace(trace)
-        line = timeline(events, self._spec.profile_steps, self._on_gpu)
+        line = timeline(events, spec.profile_steps, self._on_gpu)
         kernels = kernel_shares(events, line.steps) if self._on_gpu else {}
-        rows = self._gathered(
-            np.concatenate(
-                [
-                    _seconds(line),
-                    [line.overlapped_s() if self._sees_collectives() else math.nan],
-                    [kernels.get(name, math.nan) for name in KINDS],
-                    line.by_step(line.parts()["communication"]),
-                ]
-            )
+        # NCCL's collectives are always in the trace, Gloo's if torch runs them.
+        seen = group.world_size == 1 or self._on_gpu or torch.distributed.is_initialized()
+        parts = line.parts()
+        own = np.concatenate(
+            [
+                [line.by_step(parts[name]).sum() for name in PARTS],
+                [line.overlapped_s() if seen else math.nan],
+                [kernels.get(name, math.nan) for name in KINDS],
+                line.by_step(parts["communication"]),
+            ]
         )
+        rows = np.zeros((group.world_size, len(own)))
+        rows[group.rank] = own
+        rows = group.reduce(rows)
         if group.rank == 0:
-            write_profile(files.directory, self._record(rows, epoch))
-
-    def _sees_collectives(self) -> bool:
-        """Say whether collectives are in the trace: NCCL's always, Gloo's if torch runs them."""
-        alone = self._strategy.world_size == 1
-        return alone or self._on_gpu or torch.distributed.is_initialized()
-
-    def _gathered(self, own: Seconds) -> Seconds:
-        """Return the rows of all ranks, in order of rank: (ranks, n)."""
-        group = self._strategy
-        table = torch.zeros(group.world_size, len(own), dtype=torch.float64, device=group.device)
-        table[group.rank] = torch.from_numpy(own)
-        return group.all_reduce(table).cpu().numpy()
-
-    def _record(self, rows: Seconds, epoch: int) -> ProfileRecord:
-        sees = self._sees_collectives()
-        return ProfileRecord(
-            run_id=self._spec.run_id,
-            device="cuda" if self._on_gpu else "cpu",
-            epoch=epoch,
-            first_step=self._first,
-            steps=self._spec.profile_steps,
-            overlapped_missing=None if sees else HIDDEN,
-            ranks=ranks(rows),
-        )
-
-
-def _seconds(line: Timeline) -> Seconds:
-    parts = line.parts()
-    return np.array([line.by_step(parts[name]).sum() for name in PARTS])
+            record = ProfileRecord(
+                run_id=spec.run_id,
+                device="cuda" if self._on_gpu else "cpu",
+                epoch=epoch,
+                first_step=self._first,
+                steps=spec.profile_steps,
+                overlapped_missing=None if seen else HIDDEN,
+                ranks=ranks(rows),
+            )
+            write_profile(files.directory, record)
 
 
 def ranks(rows: Seconds) -> list[RankProfile]:

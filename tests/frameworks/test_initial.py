@@ -49,12 +49,6 @@ def test_they_are_other_ones_for_another_seed_and_repetition(tmp_path):
     assert written(tmp_path / "repeat", repeat=2) != first
 
 
-def test_a_missing_record_ends_it_with_its_sentence(tmp_path, caplog):
-    assert main([str(tmp_path)]) == 1
-    assert caplog.messages[0].startswith("RecordError: ")
-    assert main([]) == 2
-
-
 def test_it_is_a_program(tmp_path):
     folder = planned(tmp_path / "run", framework="mxnet")
     command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(folder)]

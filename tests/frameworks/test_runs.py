@@ -104,11 +104,6 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_where_it_was(
     assert losses(read_epochs(run_dir)) == pytest.approx(losses(by_torch[1]), rel=CLOSE)
 
 
-def test_a_raising_rank_leaves_its_own_error(data, monkeypatch) -> None:
-    error = failed(arm(data, "tensorflow", "multiworker"), "raise 1", monkeypatch)
-    assert (error.rank, error.message) == (1, "ValueError: planted")
-
-
 @pytest.mark.parametrize(("library", "strategy"), NATIVE)
 def test_a_hanging_rank_is_named(data, library, strategy, monkeypatch) -> None:
     error = failed(arm(data, library, strategy), "hang 1", monkeypatch, STALL_S)
