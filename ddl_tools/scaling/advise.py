@@ -11,8 +11,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper
 from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records
-from ddl_tools.scaling.checks import positive
-from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Configuration
+from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Configuration, positive
 from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
 _MAX_RANKS = 1024  # of a cluster, as far as the paper goes

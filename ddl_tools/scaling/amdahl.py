@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
 from ddl_core.errors import DataError
-from ddl_tools.scaling.checks import positive
+from ddl_tools.scaling.configuration import positive
 
 Values = NDArray[np.float64]
 Bound = Literal["value", "lower", "upper"]

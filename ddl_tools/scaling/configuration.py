@@ -1,8 +1,13 @@
-"""A configuration whose throughput is known on some numbers of ranks: measured, or stated."""
+"""A configuration of known throughput, measured or stated; and checks of numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ddl_core.errors import SpecError
 
 MAX_EXTRAPOLATION = 4  # times the largest known number of ranks
 
@@ -64,3 +69,17 @@ class Configuration:
         """Return the hours in which so many images are trained on."""
         rate = self.throughput(ranks)
         return Span(*(images / part / 3600 for part in (rate.value, rate.high, rate.low)))
+
+
+def positive(**values: ArrayLike) -> None:
+    """Raise a SpecError that names the first value that is not above 0."""
+    for name, value in values.items():
+        if not (np.asarray(value, float) > 0).all():
+            raise SpecError(f"{name}={value!r} has to be above 0")
+
+
+def at_least(least: float, **values: ArrayLike) -> None:
+    """Raise a SpecError that names the first value that is below `least`."""
+    for name, value in values.items():
+        if not (np.asarray(value, float) >= least).all():
+            raise SpecError(f"{name}={value!r} has to be at least {least:g}")

@@ -8,8 +8,7 @@ import numpy as np
 
 from ddl_core.errors import SpecError
 from ddl_tools.scaling.accuracy import Accuracy
-from ddl_tools.scaling.checks import positive
-from ddl_tools.scaling.configuration import Configuration, Span
+from ddl_tools.scaling.configuration import Configuration, Span, positive
 
 Verdict = Literal["met", "uncertain", "violated"]
 
