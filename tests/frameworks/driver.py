@@ -16,7 +16,8 @@ from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_tools.frameworks import networks
 from ddl_tools.frameworks.rendezvous import Meeting
-from ddl_tools.frameworks.weights import State, load, save
+from ddl_tools.frameworks.trainer import average_statistics
+from ddl_tools.frameworks.weights import load, save
 
 TINY = registry.Entry("tests.frameworks.equality:tiny", frameworks=tuple(registry.FRAMEWORKS))
 
@@ -36,16 +37,6 @@ class WithoutDropout:
 
 def without_dropout(network: networks.Network) -> networks.Network:
     return lambda ops, x, classes: network(WithoutDropout(ops), x, classes)
-
-
-def mean_statistics(meeting: Meeting, state: State) -> State:
-    """Do what the loop does after each epoch."""
-    mean = {
-        name: meeting.reduce(value) / np.float32(meeting.world_size)
-        for name, value in state.values.items()
-        if "running" in name
-    }
-    return State(state.values | mean, state.momentum, state.updates)
 
 
 def in_layout(images: np.ndarray, layout: str) -> np.ndarray:
@@ -82,7 +73,7 @@ def train(subject: Any, meeting: Meeting, case: dict[str, Any], folder: Path) ->
         losses.append(subject.loss() / steps)
         subject.wait()
         own = subject.state()
-        subject.load(mean_statistics(meeting, own))
+        average_statistics(subject, meeting)
     logits = subject.predict(in_layout(images[0], subject.layout))
     save(folder / f"own.{rank}.npz", "", own)
     save(folder / f"rank.{rank}.npz", "", subject.state())
