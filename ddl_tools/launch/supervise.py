@@ -34,7 +34,7 @@ POLL_S = 0.1
 SHOWN_RANKS = 8
 FRAMEWORKS = (
     *("/torch/", "/horovod/", "/deepspeed/", "/tensorflow/", "/jax/", "/keras/", "/mxnet/"),
-    "/libraries/meeting.py",
+    "/frameworks/rendezvous.py",
 )
 INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d+) in (\S+)')
 
