@@ -21,7 +21,7 @@ from ddl_core.config import RunSpec
 from ddl_core.system import TURNS
 from ddl_tools.frameworks.keras_layers import Network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
-from ddl_tools.frameworks.rendezvous import PATIENCE_S, Meeting
+from ddl_tools.frameworks.rendezvous import PATIENCE_S, ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
 
 SETTINGS: dict[str, Any] = {
@@ -48,16 +48,16 @@ class Keras:
     layout: Layout = "NHWC"
     synchronous = False
 
-    def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
-        self._spec, self._meeting = spec, meeting
-        self.device = _configured(spec, meeting.local_rank)
-        if meeting.world_size > 1:
-            _join(meeting)
-        self._pinned = _start_threads(spec, meeting.local_rank) if self.device == "cpu" else None
+    def __init__(self, spec: RunSpec, control: ControlGroup) -> None:
+        self._spec, self._control = spec, control
+        self.device = _configured(spec, control.local_rank)
+        if control.world_size > 1:
+            _join(control)
+        self._pinned = _start_threads(spec, control.local_rank) if self.device == "cpu" else None
         mesh = Mesh(sorted(jax.devices(), key=lambda one: one.process_index), (RANKS,))
         self._each, self._same = NamedSharding(mesh, EACH), NamedSharding(mesh, SAME)
         self._connect(mesh)
-        self._network = Network(spec, meeting.rank)
+        self._network = Network(spec, control.rank)
         # How many values each of a rank's own variables is a variance over; 0: it is none.
         self._counts = [one * spec.local_batch_size for one in self._network.pixels]
         self._rule = _rule(spec)
@@ -71,7 +71,7 @@ class Keras:
 
         Gloo connects them in it, and waits 30 s for the last: the first step compiles for longer.
         """
-        self._meeting.barrier()
+        self._control.barrier()
         connecting = jax.shard_map(
             lambda one: jax.lax.psum(one, RANKS), mesh=mesh, in_specs=EACH, out_specs=SAME
         )
@@ -214,16 +214,16 @@ class Keras:
         """
         if not jax.distributed.is_initialized() or sys.exc_info()[0] is not None:
             return
-        first = self._meeting.rank == 0
+        first = self._control.rank == 0
         if first:
-            self._meeting.barrier()
+            self._control.barrier()
         jax.distributed.shutdown()
         if not first:
-            self._meeting.barrier()
+            self._control.barrier()
 
     def _placed(self, value: npt.NDArray[Any], sharding: NamedSharding) -> jax.Array:
         """Return the array of all ranks of which `value` is this one's part, or the whole."""
-        ranks = 1 if sharding is self._same else self._meeting.world_size
+        ranks = 1 if sharding is self._same else self._control.world_size
         shape = (ranks * value.shape[0], *value.shape[1:]) if value.ndim else ()
         (device,) = jax.local_devices()
         return jax.make_array_from_single_device_arrays(
@@ -279,19 +279,19 @@ def _configured(spec: RunSpec, local_rank: int) -> str:
     return "cpu" if gpu is None else "cuda"
 
 
-def _join(meeting: Meeting) -> None:
+def _join(control: ControlGroup) -> None:
     """Meet at a coordinator in rank 0, which shares the port that is kept for it."""
-    address = meeting.exchange(meeting.reserve() if meeting.rank == 0 else "")[0]
+    address = control.exchange(control.reserve() if control.rank == 0 else "")[0]
     jax.distributed.initialize(
         address,
-        meeting.world_size,
-        meeting.rank,
+        control.world_size,
+        control.rank,
         coordinator_bind_address=address,  # not on every network
         cluster_detection_method="deactivate",
         initialization_timeout=round(PATIENCE_S),
         heartbeat_timeout_seconds=HEARTBEAT_S,
     )
-    meeting.release()
+    control.release()
 
 
 def _start_threads(spec: RunSpec, local_rank: int) -> int:

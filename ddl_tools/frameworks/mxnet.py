@@ -19,7 +19,7 @@ from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.mxnet_groups import GROUPS
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, biased, unbiased
 
 AHEAD = 2  # steps that may be under way: each holds its images
@@ -37,15 +37,15 @@ class MXNet:
     layout: Layout = "NCHW"
     synchronous = False
 
-    def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
-        self._spec, self._rank = spec, meeting.rank
-        own = own_gpu(spec.device, "MXNet", mx.context.num_gpus(), meeting.local_rank)
+    def __init__(self, spec: RunSpec, control: ControlGroup) -> None:
+        self._spec, self._rank = spec, control.rank
+        own = own_gpu(spec.device, "MXNet", mx.context.num_gpus(), control.local_rank)
         self.device = "cpu" if own is None else "cuda"
         self._place = mx.cpu() if own is None else mx.gpu(own)
         self._build()
         self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
         self._trainer = gluon.Trainer(self._trained, self._optimizer(), kvstore=None)
-        self._group = GROUPS[spec.strategy](spec, meeting, self.device)
+        self._group = GROUPS[spec.strategy](spec, control, self.device)
         self._rate, self._ratio, self._updates = 1.0, 1.0, 0
         self._unbiased_at = -1
         self._sum, self._under_way = 0.0, deque[nd.NDArray]()
@@ -125,7 +125,7 @@ class MXNet:
         with autograd.record():
             loss = self._network(*map(self._sent, (images, labels)))
         loss.backward()
-        self._group.add_up([one.grad() for one in self._trained])
+        self._group.all_reduce_sum([one.grad() for one in self._trained])
         self._trainer.step(self._spec.world_size)
         self._updates += 1
         self._under_way.append(loss)

@@ -11,7 +11,7 @@ import mxnet as mx
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.processes import LEASH
 
 Array = Any  # MXNet has no types of its own
@@ -31,10 +31,10 @@ _init_kvstore_server_module()
 class Single:
     """The group of one rank; the others derive from it."""
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         pass
 
-    def add_up(self, gradients: list[Array]) -> None:
+    def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Replace each gradient by its sum over ranks; wait for nothing."""
 
     def describe(self) -> dict[str, Any]:
@@ -56,22 +56,22 @@ class KVStore(Single):
     gradients have replaced them. One request for a key at a time needs no order.
     """
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
-        host, port = meeting.exchange(meeting.reserve())[0].rsplit(":", 1)
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
+        host, port = control.exchange(control.reserve())[0].rsplit(":", 1)
         os.environ |= {
             "DMLC_PS_ROOT_URI": host,
             "DMLC_PS_ROOT_PORT": port,
-            "DMLC_NODE_HOST": meeting.host,
+            "DMLC_NODE_HOST": control.host,
             "DMLC_NUM_WORKER": str(spec.world_size),
             "DMLC_NUM_SERVER": str(spec.world_size),
             "DMLC_ROLE": "worker",
         }
-        roles = ["server", "scheduler"] if meeting.rank == 0 else ["server"]
+        roles = ["server", "scheduler"] if control.rank == 0 else ["server"]
         self._started = [_start(role) for role in roles]
         for one in self._started:
             _await(one)
-        meeting.barrier()  # else all would wait for one that has failed to start
-        meeting.release()
+        control.barrier()  # else all would wait for one that has failed to start
+        control.release()
         for one in self._started:
             assert one.stdin is not None
             one.stdin.close()
@@ -79,7 +79,7 @@ class KVStore(Single):
         _let_go_alone(self._store)
         self._known = False
 
-    def add_up(self, gradients: list[Array]) -> None:
+    def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Push each gradient and pull the sum; those of the first layers go first."""
         if not self._known:
             self._store.init(list(range(len(gradients))), gradients)
@@ -112,16 +112,16 @@ class Horovod(Single):
     Imported by the runs that ask for it, since the environment need not have it.
     """
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         import horovod.mxnet as hvd
 
         from ddl_core.strategies.horovod_setup import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        self._known = join(hvd, spec, meeting, device)
+        self._known = join(hvd, spec, control, device)
 
-    def add_up(self, gradients: list[Array]) -> None:
+    def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Send each gradient as soon as it is there."""
         for number, gradient in enumerate(gradients):
             sent, context = self._compression.compress(gradient)

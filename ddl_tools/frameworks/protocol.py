@@ -40,7 +40,7 @@ def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | N
 
 
 class Framework(Protocol):
-    """A network and its update rule on one rank. The constructor takes ``(spec, meeting)``.
+    """A network and its update rule on one rank. The constructor takes ``(spec, control)``.
 
     It joins the group of the run's strategy, builds the network and sets threads and arithmetic;
     weights come by `load`.

@@ -28,7 +28,7 @@ REDUCTIONS: dict[Reduction, Callable[..., Any]] = {"sum": np.sum, "min": np.min,
 ADDRESS = "address"
 
 
-class Meeting:
+class ControlGroup:
     """One rank of a group whose ranks are connected to rank 0; see `Group`.
 
     Parameters

@@ -11,7 +11,7 @@ from ddl_core.config import RunSpec
 from ddl_core.seeds import derive_seed
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.tensorflow_groups import GROUPS
 from ddl_tools.frameworks.weights import NEW_SHARE, is_statistic, to_nchw, to_nhwc
 
@@ -28,12 +28,12 @@ class TensorFlow:
 
     layout: Layout = "NHWC"
 
-    def __init__(self, spec: RunSpec, meeting: Meeting) -> None:
+    def __init__(self, spec: RunSpec, control: ControlGroup) -> None:
         self._spec, self._apply = spec, network(spec.model, spec.image_size)
-        self._seed = derive_seed("dropout", spec.seed, spec.repeat, meeting.rank)
-        self.device = _configure(spec, meeting.local_rank)
+        self._seed = derive_seed("dropout", spec.seed, spec.repeat, control.rank)
+        self.device = _configure(spec, control.local_rank)
         self.synchronous = self.device == "cpu"
-        self._group = GROUPS[spec.strategy](spec, meeting, self.device)
+        self._group = GROUPS[spec.strategy](spec, control, self.device)
         self._values: Variables = {}
         self._momentum: Variables = {}
         self._updates = tf.Variable(0, dtype=tf.int64)
@@ -138,7 +138,7 @@ class TensorFlow:
         return self._apply(Ops(self._values, seed), images, self._spec.classes)
 
     def _mean(self, gradients: list[Tensor]) -> list[Tensor]:
-        return self._group.mean(gradients)
+        return self._group.all_reduce_mean(gradients)
 
     def _update(
         self,

@@ -13,7 +13,7 @@ from tensorflow.tsl.protobuf import coordination_config_pb2
 
 from ddl_core.config import RunSpec
 from ddl_core.system import TURNS
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 
 Tensor = Any
 
@@ -24,14 +24,14 @@ PATIENCE_S = 86_400 if TURNS in os.environ else 600
 class Single:
     """The group of one rank; the others derive from it."""
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         pass
 
     def run(self, replica: Callable[..., None], *arguments: Tensor) -> None:
         """Call `replica` as one of the ranks; inside a compiled function."""
         replica(*arguments)
 
-    def mean(self, gradients: list[Tensor]) -> list[Tensor]:
+    def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient; inside `replica`."""
         return gradients
 
@@ -50,18 +50,18 @@ class MultiWorker(Single):
     ``bytes_per_pack`` 0), so nothing is sent while the backward pass goes on.
     """
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
-        workers = meeting.exchange(meeting.reserve())
-        task = {"type": "worker", "index": meeting.rank}
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
+        workers = control.exchange(control.reserve())
+        task = {"type": "worker", "index": control.rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         os.environ["TF_GRPC_REUSE_PORT"] = "1"  # the port is kept until the server has it
-        _be_patient(meeting.world_size)
+        _be_patient(control.world_size)
         kinds = tf.distribute.experimental.CommunicationImplementation
         self._kind = kinds.NCCL if device == "cuda" else kinds.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=self._kind)
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        meeting.barrier()
-        meeting.release()
+        control.barrier()
+        control.release()
         # The strategy takes SIGTERM for itself, as a notice that it might save something.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
 
@@ -69,7 +69,7 @@ class MultiWorker(Single):
         """Call `replica` as a replica of the strategy."""
         self._strategy.run(replica, arguments)
 
-    def mean(self, gradients: list[Tensor]) -> list[Tensor]:
+    def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient."""
         replica: Any = tf.distribute.get_replica_context()
         return replica.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
@@ -100,16 +100,16 @@ class Horovod(Single):
     Imported by the runs that ask for it, since the environment need not have it.
     """
 
-    def __init__(self, spec: RunSpec, meeting: Meeting, device: str) -> None:
+    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         import horovod.tensorflow as hvd
 
         from ddl_core.strategies.horovod_setup import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        self._known = join(hvd, spec, meeting, device)
+        self._known = join(hvd, spec, control, device)
 
-    def mean(self, gradients: list[Tensor]) -> list[Tensor]:
+    def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient, each sent as soon as it is there."""
         return [
             self._hvd.allreduce(

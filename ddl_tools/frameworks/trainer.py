@@ -25,7 +25,7 @@ from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 from ddl_tools.frameworks import weights
 from ddl_tools.frameworks.batches import Native, Synthetic
 from ddl_tools.frameworks.protocol import Framework
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import Floats, State, is_statistic
 from ddl_tools.records.paths import RunFiles
 
@@ -46,7 +46,7 @@ class Trainer:
 
     def __init__(self, spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> None:
         self.spec, self._data_dir = spec, data_dir
-        self.group = Meeting(spec, rendezvous)
+        self.group = ControlGroup(spec, rendezvous)
         self.meter: EnergyMeter | None = None
         self._framework: Framework | None = None
         self._loaders: dict[Split, BatchLoader] = {}

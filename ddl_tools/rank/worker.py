@@ -148,7 +148,7 @@ class Run:
         record = self.recorder.record
         data_dir = locate(record.data_dir) if record.data_dir else None
         attempt = f"attempt_{len(record.attempts) - 1}"
-        self.trainer = make_trainer(self.spec, data_dir, self.files.logs / attempt / "meeting")
+        self.trainer = make_trainer(self.spec, data_dir, self.files.logs / attempt / "rendezvous")
 
     def execute(self, leaving: ExitStack) -> None:
         """Train, evaluate, record; put on `leaving` how to leave the group."""

@@ -15,7 +15,7 @@ import numpy as np
 from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_tools.frameworks import networks
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.trainer import average_statistics
 from ddl_tools.frameworks.weights import load, save
 
@@ -49,21 +49,21 @@ def main(folder: Path) -> None:
     networks.NETWORKS.setdefault("tiny", networks.tiny)
     spec = RunSpec(**case["spec"])
     networks.NETWORKS[spec.model] = without_dropout(networks.NETWORKS[spec.model])
-    meeting = Meeting(spec, folder / "meeting")
+    control = ControlGroup(spec, folder / "rendezvous")
     kind = registry.resolve("framework", spec.framework)
     if case["fault"]:
         module, name = case["fault"].split(":")
         kind = getattr(import_module(module), name)(kind)
-    subject = kind(spec, meeting)
+    subject = kind(spec, control)
     subject.load(load(folder / "begin.npz", "")[0])
-    train(subject, meeting, case, folder)
+    train(subject, control, case, folder)
     subject.close()
-    meeting.close()
+    control.close()
 
 
-def train(subject: Any, meeting: Meeting, case: dict[str, Any], folder: Path) -> None:
+def train(subject: Any, control: ControlGroup, case: dict[str, Any], folder: Path) -> None:
     """Train the epochs of the case as the loop does; leave what came of it."""
-    rank, losses = meeting.rank, []
+    rank, losses = control.rank, []
     with np.load(folder / "batches.npz") as file:
         images, labels = file["images"][:, rank], file["labels"][:, rank].astype(np.int32)
     steps = case["steps"]
@@ -73,7 +73,7 @@ def train(subject: Any, meeting: Meeting, case: dict[str, Any], folder: Path) ->
         losses.append(subject.loss() / steps)
         subject.wait()
         own = subject.state()
-        average_statistics(subject, meeting)
+        average_statistics(subject, control)
     logits = subject.predict(in_layout(images[0], subject.layout))
     save(folder / f"own.{rank}.npz", "", own)
     save(folder / f"rank.{rank}.npz", "", subject.state())

@@ -56,7 +56,7 @@ def statistics_of_all_ranks(kind):
 
     class Faulty(kind):
         def _compile(self, mesh):
-            self._counts = [count * self._meeting.world_size for count in self._counts]
+            self._counts = [count * self._control.world_size for count in self._counts]
             out = (self._same, self._each, self._same, self._each)
             return jax.jit(self._whole, out_shardings=out)
 
@@ -138,7 +138,7 @@ def _failing(kind, fail):
 
         def step(self, *given):
             self.steps += 1
-            if self.steps == STEP and self._meeting.rank == 1:
+            if self.steps == STEP and self._control.rank == 1:
                 fail()
             super().step(*given)
 
@@ -162,7 +162,7 @@ def late(kind):
     class Late(kind):
         def load(self, state):
             super().load(state)
-            if not state.updates and self._meeting.rank == 1:
+            if not state.updates and self._control.rank == 1:
                 time.sleep(35)
 
     return Late
@@ -171,7 +171,7 @@ def late(kind):
 def gone_before_close(kind):
     class Gone(kind):
         def close(self):
-            if self._meeting.rank == 1:
+            if self._control.rank == 1:
                 os._exit(0)
             super().close()
 

@@ -23,15 +23,15 @@ def update_of_the_servers(kind):
     """They keep the rate of the first step."""
 
     class Faulty(kind):
-        def __init__(self, spec, meeting):
-            super().__init__(spec, meeting)
+        def __init__(self, spec, control):
+            super().__init__(spec, control)
             self._trainer = gluon.Trainer(
                 self._trained,
                 self._trainer.optimizer,
                 kvstore=self._group._store,
                 update_on_kvstore=True,
             )
-            self._group.add_up = lambda gradients: None
+            self._group.all_reduce_sum = lambda gradients: None
 
         def load(self, state):
             if self._updates:  # the servers take no weights any more
@@ -44,8 +44,8 @@ def update_of_the_servers(kind):
 
 def gradients_summed(kind):
     class Faulty(kind):
-        def __init__(self, spec, meeting):
-            super().__init__(spec, meeting)
+        def __init__(self, spec, control):
+            super().__init__(spec, control)
             self._trainer._scale *= spec.world_size
 
     return Faulty
@@ -53,8 +53,8 @@ def gradients_summed(kind):
 
 def decoupled_decay(kind):
     class Faulty(kind):
-        def __init__(self, spec, meeting):
-            super().__init__(spec, meeting)
+        def __init__(self, spec, control):
+            super().__init__(spec, control)
             self._trainer.optimizer.wd = 0.0
 
         def step(self, images, labels, rate):
@@ -68,8 +68,8 @@ def decoupled_decay(kind):
 
 def variances_left_biased(kind):
     class Faulty(kind):
-        def __init__(self, spec, meeting):
-            super().__init__(spec, meeting)
+        def __init__(self, spec, control):
+            super().__init__(spec, control)
             self._counts = {}
 
     return Faulty

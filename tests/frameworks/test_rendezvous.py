@@ -13,7 +13,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.frameworks import rendezvous
-from ddl_tools.frameworks.rendezvous import Meeting
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.launch import supervise
 from ddl_tools.processes import import_path
 
@@ -27,7 +27,7 @@ from ddl_tools.frameworks import rendezvous
 from ddl_core.config import RunSpec
 spec = RunSpec(framework="tensorflow", strategy="multiworker", gpus_per_node={RANKS})
 """
-MEET = "group = rendezvous.Meeting(spec, Path(sys.argv[1]))\n"
+MEET = "group = rendezvous.ControlGroup(spec, Path(sys.argv[1]))\n"
 
 
 def answers(folder: Path, code: str, ranks: int = RANKS) -> list[str]:
@@ -35,7 +35,7 @@ def answers(folder: Path, code: str, ranks: int = RANKS) -> list[str]:
     started = []
     for rank in range(ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
-        command = [sys.executable, "-c", BEGIN + code, str(folder / "meeting")]
+        command = [sys.executable, "-c", BEGIN + code, str(folder / "rendezvous")]
         environment = {**os.environ, **place, "PYTHONPATH": import_path()}
         started.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -89,7 +89,7 @@ def test_without_rank_0_the_others_say_so(tmp_path, monkeypatch) -> None:
         monkeypatch.setenv(name, value)
     spec = RunSpec(framework="keras", strategy="spmd", gpus_per_node=2)
     with pytest.raises(LaunchError, match="rank 0 did not leave its address"):
-        Meeting(spec, tmp_path / "meeting")
+        ControlGroup(spec, tmp_path / "rendezvous")
 
 
 def test_a_rank_that_waits_here_is_not_the_one_that_hangs() -> None:
@@ -97,9 +97,9 @@ def test_a_rank_that_waits_here_is_not_the_one_that_hangs() -> None:
 
 
 def test_one_rank_needs_nobody(tmp_path) -> None:
-    group = Meeting(RunSpec(framework="mxnet"), tmp_path / "meeting")
+    group = ControlGroup(RunSpec(framework="mxnet"), tmp_path / "rendezvous")
     assert group.reduce([1, 2], "max").tolist() == [1, 2]
     assert group.exchange("here") == ["here"]
     group.barrier()
     group.close()
-    assert not (tmp_path / "meeting").exists()
+    assert not (tmp_path / "rendezvous").exists()
