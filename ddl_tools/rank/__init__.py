@@ -1,1 +1,1 @@
-"""What a rank is and does whatever it computes with: no torch, no other library of that kind."""
+"""One rank of a run with any framework: worker, record, energy, profile and turns."""

@@ -1,4 +1,4 @@
-"""One rank of an equality test, started with the interpreter of its library; needs no torch.
+"""One rank of an equality test, started with the interpreter of its framework; needs no torch.
 
 ``python -m tests.frameworks.driver FOLDER``: FOLDER holds ``case.json``, ``batches.npz`` and the
 state to begin with; each rank leaves ``rank.N.npz`` and ``rank.N.json``, see `equality.py`.
@@ -23,7 +23,7 @@ TINY = registry.Entry("tests.frameworks.equality:tiny", frameworks=tuple(registr
 
 
 class WithoutDropout:
-    """Operations of a library, but for the one whose random numbers are its own."""
+    """Operations of a framework, but for the one whose random numbers are its own."""
 
     def __init__(self, ops: Any) -> None:
         self._ops = ops

@@ -1,6 +1,6 @@
-"""What the libraries are compared with: torch's `single` with a virtual worker for each rank.
+"""Equality of the frameworks: torch's `single` with a virtual worker for each rank.
 
-The same batches, rates and initial weights; torch trains by the project's own loop, a library by
+The same batches, rates and initial weights; torch trains by the project's own loop, a framework by
 its own steps in as many processes as the run has ranks.
 """
 
@@ -31,7 +31,7 @@ from ddl_tools.launch.interpreters import python_of, require
 from ddl_tools.processes import end_all, import_path, start
 from tests.frameworks.driver import TINY
 
-# Ten times what was seen between any two libraries; planted faults are a thousand times as far.
+# Ten times what was seen between any two frameworks; planted faults are a thousand times as far.
 RTOL, ATOL = 1e-4, 1e-5
 ROOM = 5  # times that: nearer than this, no planted fault may come
 
@@ -94,7 +94,7 @@ class Training:
     steps
         Of an epoch.
     workers
-        Virtual ones of torch, ranks of a library.
+        Virtual ones of torch, ranks of a framework.
     """
 
     fields: dict[str, Any]
@@ -118,7 +118,7 @@ class Training:
         self._network = make(spec.classes)
         for module in self._network.modules():
             if isinstance(module, nn.Dropout):
-                module.p = 0.0  # each library draws its own numbers
+                module.p = 0.0  # each framework draws its own numbers
         self.initial = State(_floats(self._network))
         self.torch = self._by_torch(spec)
 
@@ -165,7 +165,7 @@ class Training:
         folder
             An empty one.
         fault
-            ``"module:function"``: takes the library's class, returns another to train with.
+            ``"module:function"``: takes the framework's class, returns another to train with.
         """
         folder.mkdir(parents=True, exist_ok=True)
         spec = self.spec(library, strategy, gpus_per_node=self.workers, **fields)
@@ -180,7 +180,7 @@ class Training:
 
 
 def trained_once(library: str) -> Callable[..., Training]:
-    """Return a function that trains by torch once in each way, for the tests of a library."""
+    """Return a function that trains by torch once in each way, for the tests of a framework."""
     done: dict[str, Training] = {}
 
     def of(workers: int = 2, steps: int = STEPS, **fields: Any) -> Training:
@@ -235,7 +235,7 @@ def interpreter(library: str, strategy: str) -> str:
 
 
 def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> None:
-    """Run a library's Python with `arguments` in so many processes; fail with what they say."""
+    """Run a framework's Python with `arguments` in so many processes; fail with what they say."""
     token = f"equality-{os.getpid()}-{time.monotonic_ns()}"
     started: list[Popen[bytes]] = []
     try:

@@ -1,4 +1,4 @@
-"""A rank of a library's run that meets what `DDL_TEST_FAULT` says in its second epoch."""
+"""A rank of a framework's run that meets what `DDL_TEST_FAULT` says in its second epoch."""
 
 import os
 import signal

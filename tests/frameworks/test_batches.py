@@ -186,7 +186,7 @@ def test_made_up_evaluation_has_every_image_once():
     assert sizes == [4, 4, 2, 4, 4, 1]
 
 
-def test_every_loader_that_the_libraries_may_be_asked_for_is_there():
+def test_every_loader_that_the_frameworks_may_be_asked_for_is_there():
     assert set(trainer.LOADERS) == {
         name for name, one in LOADERS.items() if "tensorflow" in one.frameworks
     }

@@ -1,4 +1,4 @@
-"""Initial weights: the file for other libraries has those that a rank of torch begins with."""
+"""Initial weights: the file for other frameworks has those that a rank of torch begins with."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def planned(directory: Path, **fields) -> Path:
 
 
 def written(directory: Path, **fields) -> str:
-    """Return the hash of what is written for a run of another library."""
+    """Return the hash of what is written for a run of another framework."""
     folder = planned(directory, framework="tensorflow", **fields)
     assert main([str(folder)]) == 0
     run_id = RunSpec(**{**SETTINGS, "framework": "tensorflow", **fields}).run_id

@@ -79,7 +79,7 @@ def module_of(name: str) -> torch.nn.Module:
     return module
 
 
-def test_every_model_that_the_libraries_may_be_asked_for_is_there():
+def test_every_model_that_the_frameworks_may_be_asked_for_is_there():
     assert OTHERS
     assert set(NETWORKS) == set(OTHERS)
 

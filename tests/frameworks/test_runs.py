@@ -1,4 +1,4 @@
-"""Runs of other libraries through the launcher: their records, and what faults leave behind."""
+"""Runs of other frameworks through the launcher: their records, and what faults leave behind."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def planned(data: Path, **fields: Any) -> Path:
 
 
 def arm(data: Path, library: str, strategy: str, **fields: Any) -> Path:
-    """Plan a run over two ranks; skip the test where the library is not there."""
+    """Plan a run over two ranks; skip the test where the framework is not there."""
     interpreter(library, strategy)
     return planned(data, framework=library, strategy=strategy, gpus_per_node=2, **fields)
 
@@ -69,7 +69,7 @@ def losses(rows: list[EpochRecord]) -> list[float]:
 
 
 def facts(rows: list[EpochRecord]) -> list[tuple[Any, ...]]:
-    """Return what depends neither on the library nor on the number of processes."""
+    """Return what depends neither on the framework nor on the number of processes."""
     return [
         (row.phase, row.samples, row.lr, row.ids_sha256, row.phase == "eval" or row.steps)
         for row in rows
