@@ -180,7 +180,7 @@ class Run:
         if spec.nsys:
             warm_from = spec.epochs  # none: a profiler takes time of its own
         for epoch in range(first_epoch, spec.epochs):
-            self._train_epoch(epoch, epoch < warm_from)
+            self._epoch(epoch, epoch < warm_from)
             if evaluation and spec.due(spec.eval_every, epoch):
                 self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
                 result = trainer.evaluate(self.progress.step)
@@ -192,12 +192,14 @@ class Run:
         check_agreement(group, digest, "same final weights")
         self.recorder.complete(digest)
 
-    def _train_epoch(self, epoch: int, cold: bool) -> None:
+    def _epoch(self, epoch: int, cold: bool) -> None:
+        """Train on every image once, or only load it."""
         trainer = self.trainer
         profile = trainer.profile if epoch + 1 == self.spec.epochs else None
         self.recorder.take_turn(epoch, cold)
         self.progress.begin("train", epoch, self.spec.global_batch_size)
-        result = trainer.train_epoch(epoch, self.progress.step)
+        work = trainer.load_epoch if self.spec.work == "load" else trainer.train_epoch
+        result = work(epoch, self.progress.step)
         # A profiler takes time of its own.
         self.recorder.store(result, epoch, "train", cold or bool(profile), trainer.peak_memory())
         if profile:
@@ -211,12 +213,7 @@ class Run:
         self._describe(loader, None)
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):
-            self.recorder.take_turn(epoch, epoch < cold)
-            self.progress.begin("train", epoch, self.spec.global_batch_size)
-            result = self.trainer.load_epoch(epoch, self.progress.step)
-            memory = self.trainer.peak_memory()
-            self.recorder.store(result, epoch, "train", epoch < cold, memory)
-        self.recorder.end_turns(self.spec.epochs - 1)
+            self._epoch(epoch, epoch < cold)
         self.recorder.complete(None)
 
     def _cold_epochs(self, loader: BatchLoader) -> int:
