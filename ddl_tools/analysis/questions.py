@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -43,15 +42,14 @@ class Question:
     """A figure in two steps: tables to points, points to figure.
 
     `needs` says which runs it cannot do without, where the paper states nothing to show instead.
-    Without any `answer` (a column of its points) it has nothing to show, nor has one of curves
-    over ranks (`is_scaling`) without three sizes.
     """
 
     chosen: Callable[[Tables], pd.DataFrame]
     draw: Draw
     needs: str = "training runs"
-    answer: str = "value"
-    is_scaling: bool = False
+    answer: str = "value"  # column that half of the configurations of a study must have
+    also: str = ""  # column that one of them must have
+    is_scaling: bool = False  # a curve over ranks, of three sizes at least
 
     def points(
         self,
@@ -66,41 +64,26 @@ class Question:
 
 
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
-    """Say whether a figure has anything to show; in a study's folder (`of_runs`) of its runs."""
-    if of_runs:
-        points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
-    if question.answer not in points:
-        return not points.empty
+    """Say whether a figure answers its question; in a study's folder (`of_runs`) of its runs."""
+    if not of_runs:
+        return bool(points.get(question.answer, pd.Series(1, points.index)).notna().any())
+    points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
     known = points.filter(items=[question.answer, "diverged_value"]).notna().any(axis=1)
-    if of_runs and question.is_scaling and known.any():
-        sizes = (
-            points[known].groupby(["panel", *CONFIGURATION], dropna=False)["world_size"].nunique()
-        )
+    if not known.any() or (question.also and points[question.also].isna().all()):
+        return False
+    series = ["panel", *CONFIGURATION]
+    if question.is_scaling:
+        sizes = points[known].groupby(series, dropna=False)["world_size"].nunique()
         return bool(sizes.max() >= LEAST_SIZES)
-    return bool(known.any())
+    rows = [name for name in (*series, "label", "line", "world_size") if name in points]
+    answered = known.groupby([points[name] for name in rows], dropna=False).any()
+    return bool(answered.mean() >= LEAST_SHARE)
 
 
 LEAST_SIZES = 3  # of a curve over ranks that has a figure of its own
-_NATIVE = [("native", "turbo")]
-_CPU, _GPU = ("dali_cpu", "dali_reader_cpu"), ("dali_gpu", "dali_reader_gpu")
-# The synthetic loader stands beside the others: it shows what is left without any data path.
-_ALL = [("native", "turbo", *_CPU, *_GPU, "synthetic")]
+LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
 _SIZES = "at three numbers of ranks"
 _LEARNING = "a study of schedules or optimisers"
-
-
-def _efficiency(
-    what: str, loaders: Any, needs: str, by: str = "framework_strategy", **choice: Any
-) -> Question:
-    """Return a figure of efficiency over ranks, ours beside the paper's."""
-    return Question(
-        lambda tables: scaling.efficiency_points(
-            tables.configurations, tables.paper, loaders, **choice
-        ),
-        lambda points: scaling.draw_efficiency(points, what, by),
-        needs=f"{needs} {_SIZES}",
-        is_scaling=True,
-    )
 
 
 QUESTIONS = {
@@ -111,15 +94,9 @@ QUESTIONS = {
         comparison.draw,
     ),
     "throughput_vs_workers": Question(
-        lambda tables: scaling.throughput_points(tables.configurations, tables.paper),
+        lambda tables: scaling.throughput_points(tables.configurations),
         scaling.draw_throughput,
         needs=f"a network and loader {_SIZES}",
-        is_scaling=True,
-    ),
-    "speedup_vs_workers": Question(
-        lambda tables: scaling.speedup_points(tables.configurations, tables.paper),
-        scaling.draw_speedup,
-        needs=f"several libraries, one of them {_SIZES}",
         is_scaling=True,
     ),
     "throughput_vs_batch_size": Question(
@@ -130,7 +107,7 @@ QUESTIONS = {
     "memory_per_rank": Question(
         lambda tables: comparison.memory_points(tables.runs),
         comparison.draw_memory,
-        needs="two strategies whose runs tell their memory",
+        needs="FSDP or ZeRO beside another strategy, and runs that tell their memory",
     ),
     "loader_bound": Question(
         lambda tables: loader_bound.points(tables.runs, tables.windows),
@@ -138,21 +115,12 @@ QUESTIONS = {
         needs="a training, its loader alone, and the same on synthetic data",
         answer="bound",
     ),
-    "efficiency_native": _efficiency(
-        "ResNet50, native loader", _NATIVE, "ResNet50 with the native loader", models=["resnet50"]
+    "efficiency": Question(
+        lambda tables: scaling.efficiency_points(tables.configurations, tables.paper),
+        scaling.draw_efficiency,
+        needs=f"a network and loader {_SIZES}",
+        is_scaling=True,
     ),
-    "efficiency_dali": _efficiency(
-        "ResNet50, DALI", [_CPU, _GPU], "ResNet50 with DALI", models=["resnet50"]
-    ),
-    "efficiency_by_model": _efficiency(
-        "PyTorch-DDP",
-        [_CPU, ("native",)],
-        "PyTorch-DDP with two networks",
-        by="model",
-        strategies=["ddp"],
-        compare="model",
-    ),
-    "efficiency_by_loader": _efficiency("ResNet101", _ALL, "ResNet101", models=["resnet101"]),
     "efficiency_emulated": Question(
         lambda tables: scaling.emulated_points(tables.runs),
         scaling.draw_emulated,
@@ -170,7 +138,8 @@ QUESTIONS = {
     "time_budget": Question(
         lambda tables: shares.epoch_points(tables.runs, tables.configurations),
         shares.draw_epochs,
-        needs="runs that tell what their time was spent on",
+        needs="runs that tell what their time was spent on, at two numbers of ranks",
+        also="loss",
     ),
     "time_shares": Question(
         lambda tables: shares.profile_points(tables.profiles, tables.runs),

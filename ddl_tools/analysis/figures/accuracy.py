@@ -12,9 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from ddl_core.config import RunSpec
 from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.configurations import (
-    CONFIGURATION_TYPES,
     KEYS,
-    ORIGIN_TYPES,
     asks_for_accuracy,
     commits,
     made_runs,
@@ -24,94 +22,47 @@ from ddl_tools.analysis.configurations import (
     with_settings,
 )
 from ddl_tools.analysis.figures import study_arms
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import RELATED, SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, handles, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import not_emulated
-from ddl_tools.labels import REPEATS
+from ddl_tools.labels import NAMES, REPEATS
 
 SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
-_CROSS: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": "none", "marker": "x",
+_CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
 
 ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
-BATCHES = {
-    "panel": "string",
-    "source": "string",
-    "study": "string",
-    "dataset": "string",
-    "model": "string",
-    "epochs": "Int64",
-    "optimizer": "string",
-    "schedule": "string",
-    "base_lr": "float64",
-    "label": "string",
-    "global_batch_size": "Int64",
-    "updates": "Int64",
-    "n": "Int64",
-    "diverged": "Int64",
-    "failed": "Int64",
-    "value": "float64",
-    "sd": "float64",
-    "low": "float64",
-    "high": "float64",
-    "diverged_value": "float64",
-    "target": "float64",
-    "reached": "Int64",
-    "epochs_to_target": "float64",
-    "seconds_to_target": "float64",
-    "approx": "string",
-    "statement": "string",
-    "printed": "string",
-    "place": "string",
-    "note": "string",
-    **ORIGIN_TYPES,
-}
+BATCHES = typed(
+    "panel source", " ".join(ARM), "label global_batch_size updates n diverged failed",
+    "value sd low high diverged_value target reached epochs_to_target seconds_to_target",
+    "approx statement printed place note", ORIGIN,
+)  # fmt: skip
+CURVES = typed(
+    "panel study optimizer schedule label global_batch_size repeat run_id diverged epochs epoch",
+    "value mean", ORIGIN, diverged="boolean",
+)  # fmt: skip
+TIMES = typed(
+    "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",
+    "value low high stated_workers", ORIGIN, epochs="float64",
+)  # fmt: skip
 _STATED_ONLY = "No run measured here: only what the paper and others state."
 _OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
                            "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
 _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 6}
-CURVES = {
-    "panel": "string",
-    "study": "string",
-    "optimizer": "string",
-    "schedule": "string",
-    "label": "string",
-    "global_batch_size": "Int64",
-    "repeat": "Int64",
-    "run_id": "string",
-    "diverged": "boolean",
-    "epochs": "Int64",
-    "epoch": "Int64",
-    "value": "float64",
-    "mean": "float64",
-    **ORIGIN_TYPES,
-}
 # Shares of the test images, absolute: a share of a study's best would be another in each study.
 # The papers name none. The second is for the part of the data that a laptop trains on.
 TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
 
-TIMES = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "dataset": "string",
-    "local_batch_size": "Int64",
-    "world_size": "Int64",
-    "target": "float64",
-    "n": "Int64",
-    "reached": "Int64",
-    "failed": "Int64",
-    "epochs": "float64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    "stated_workers": "Int64",
-    **ORIGIN_TYPES,
+_DASHED: dict[str, Any] = {
+    "color": style.UNNAMED_LOOK["color"],
+    "linestyle": (0, (4, 2)),
+    "linewidth": 1,
 }
-_DASHED: dict[str, Any] = {"color": style.UNNAMED_COLOUR, "linestyle": (0, (4, 2)), "linewidth": 1}
 
 
 def made(runs: pd.DataFrame) -> pd.DataFrame:
@@ -236,7 +187,7 @@ def _published(paper: Paper) -> pd.DataFrame:
     table = table.assign(
         panel=IMAGENET_PANEL,
         source="published",
-        label=[style.PUBLISHED_NAMES.get(name, name) for name in table["source"]],
+        label=[style.PUBLISHED.get(name, (name, ""))[0] for name in table["source"]],
         dataset="imagenet",
         value=table["value"] / 100,
         note=table["source"],
@@ -308,7 +259,7 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
 
     Four values an epoch, each of the first update that comes then.
     """
-    names = style.listed(paper.accuracy["schedule"], style.SCHEDULE_NAMES)
+    names = style.listed(paper.accuracy["schedule"], NAMES["schedule"])
     rows = []
     for name in names:
         spec = RunSpec.parse(
@@ -323,7 +274,7 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
 
 
 def time_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return a row per arm and number of workers, where two numbers were evaluated: `TIMES`.
+    """Return a row per arm and number of ranks, where two numbers were evaluated: `TIMES`.
 
     value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
     low and high the least and the most; epochs is the median of theirs. All are missing where not
@@ -372,29 +323,28 @@ def _reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
 
 @styled
 def draw_batches(points: pd.DataFrame) -> Figure:
-    """Return V over the global batch, ours beside what others state (the paper's Fig. 8b)."""
+    """Return V over the global batch: ours, or else what others state (the paper's Fig. 8b)."""
     ours = points[points["source"] == "measured"]
     theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
+    marks = dict(style.PUBLISHED.values())
     others = {
-        label: _OTHERS | {"marker": style.PUBLISHED_MARKERS.get(label, style.SPARE_MARKERS[0])}
-        for label in theirs
+        label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])} for label in theirs
     }
-    looks = _looks(points[points["source"] != "published"])
-    panels = drawn_panels(points)
     none = ours[["value", "diverged_value"]].isna().all(axis=None)
+    shown = points if none else ours
+    looks = _looks(shown[shown["source"] != "published"])
+    panels = drawn_panels(shown)
     figure, axes = frame(
         _most_lost(points),
         panels,
         [1.9 if none else 2.2] * len(panels),
         [
             *handles(looks, **_STATED if none else {"markersize": 5}),
-            *handles(others),
-            *_crosses(ours),
+            *(handles(others) if none else _crosses(ours)),
         ],
         [
             *_means(ours),
-            "Open marks: stated by the paper; grey: data/published. Panels differ in data, network "
-            "and length.",
+            *(["Open marks: stated by the paper; grey: data/published."] if none else []),
             *captions.panels_not_drawn(points, panels),
         ],
         note=_STATED_ONLY if none else "",
@@ -558,8 +508,8 @@ def _time_caption(points: pd.DataFrame) -> list[str]:
 def _looks(points: pd.DataFrame) -> style.Looks:
     """Return how each label looks, in the order of the legend; paler if its way has another."""
     ways = points[["optimizer", "schedule", "label"]].drop_duplicates()
-    schedules = style.listed(ways["schedule"], style.SCHEDULE_NAMES)
-    optimizers = style.listed(ways["optimizer"], style.OPTIMIZER_NAMES)
+    schedules = style.listed(ways["schedule"], NAMES["schedule"])
+    optimizers = style.listed(ways["optimizer"], NAMES["optimizer"])
     ways = ways.sort_values(
         ["optimizer", "schedule"],
         key=lambda names: names.map([*optimizers, *schedules].index),

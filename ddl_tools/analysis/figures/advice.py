@@ -1,19 +1,15 @@
-"""Advice: time over node-hours with the Pareto front, and accuracy over global batch."""
+"""Advice: time over GPUs with the limits, and accuracy over global batch."""
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ddl_tools.analysis.plot import curves, style
-from ddl_tools.analysis.plot.canvas import frame, styled
+from ddl_tools.analysis.plot.canvas import frame, handles, styled
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
@@ -23,17 +19,9 @@ from ddl_tools.scaling.options import Limits
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
 EXAMPLE = Request(JUWELS, "resnet50", Limits(deadline=1.0, accuracy=75.0))
 
-# The darker a mark, the more certain it is that the limits are met.
-_ALPHAS = {"met": 1.0, "uncertain": 0.45, "violated": 0.15}
-_TOLD = {"met": "meets all limits", "uncertain": "may meet them", "violated": "violates one"}
-_FRONT: dict[str, Any] = {"color": "#999999", "linewidth": 0.9, "zorder": 1}
 _LIMIT: dict[str, Any] = {"color": "#B00000", "linewidth": 1.0, "linestyle": (0, (4, 2))}
-_ADVISED: dict[str, Any] = {
-    "marker": "o", "linestyle": "none", "markersize": 13, "markerfacecolor": "none",
-    "markeredgecolor": "#000000", "markeredgewidth": 1.0,
-}  # fmt: skip
-_HEIGHT = 2.9  # inches
-_ROOM = 0.12  # of the axis, for the numbers beside the bands
+_RING: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 13, "zorder": 6,
+                         "markerfacecolor": "none", "markeredgecolor": "#000000"}  # fmt: skip
 _MOST_BATCHES = 5  # that have a tick
 
 
@@ -57,56 +45,78 @@ def points_of(advice: Advice) -> pd.DataFrame:
 
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return time over node-hours with the Pareto front, and accuracy by batch."""
-    panels = ["time and cost"]
+    """Return time over GPUs with the limits and the advised option, and accuracy by batch."""
+    panels = ["time"]
     if points["accuracy"].notna().any():
         panels.append("accuracy")
+    looks = _looks(points)
     figure, axes = frame(
-        "Which configurations meet the limits, and at what cost?",
+        _advised(points),
         panels,
-        [_HEIGHT],
-        _legend(points),
-        _caption(points),
+        [2.6],
+        [
+            *handles(looks, markersize=5),
+            *handles({"advised": _RING}, markersize=9),
+            Line2D([], [], label="limit", **_LIMIT),
+        ],
+        [
+            f"{points['request'].iloc[0]}.",
+            "Bands: stated bounds, or the 90 % band of one run; training alone.",
+            *(["Between two known batches, accuracy is the range of both."] * (len(panels) > 1)),
+        ],
     )
-    looks = style.strategy_looks(points["strategy"])
-    _cost(axes[0], points, looks)
+    _time(axes[0], points, looks)
     if len(panels) > 1:
         _accuracy(axes[1], points)
     return figure
 
 
-def _cost(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
-    front = points[points["pareto"]].sort_values("hours")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.margins(x=_ROOM)
-    ax.plot(front["node_hours"], front["hours"], **_FRONT)
-    for row in points.itertuples():
-        look = _look(row, looks)
-        ax.plot([row.node_hours_low, row.node_hours_high], [row.hours_low, row.hours_high],
-                color=look["color"], alpha=look["alpha"], linewidth=0.8)  # fmt: skip
-        ax.plot(row.node_hours, row.hours, linestyle="none", **look)
+def _advised(points: pd.DataFrame) -> str:
+    """Return the advised option with its time and cost."""
     advised = points[points["advised"]]
-    ax.plot(advised["node_hours"], advised["hours"], **_ADVISED)
+    if advised.empty:
+        return "No configuration meets the limits"
+    row = advised.iloc[0]
+    return (
+        f"{_name(row)} on {row['world_size']} GPUs meets the limits at the least cost: "
+        f"{style.three_digits(row['hours'])} h, {style.three_digits(row['node_hours'])} node-hours"
+    )
+
+
+def _name(row: pd.Series) -> str:
+    return f"{style.strategy_name(row['strategy'])}, {style.loader_name(row['loader'])}"
+
+
+def _looks(points: pd.DataFrame) -> style.Looks:
+    """Return how each strategy with its loader looks."""
+    strategies, loaders = style.strategy_looks(points["strategy"]), set(points["loader"])
+    return {
+        _name(row): strategies[row["strategy"]] | style.loader_look(row["loader"], "", loaders)
+        for _, row in points.drop_duplicates(["strategy", "loader"]).iterrows()
+    }
+
+
+def _time(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
+    curves.rank_axis(ax, points["world_size"], "GPUs")
+    reach = points[["hours_low", "hours_high"]].stack()
+    ax.set_yscale("log")
+    curves.log_ticks(ax.yaxis, reach.min(), reach.max())
+    ax.set_ylabel("time of training (h)")
+    table = points.assign(option=[_name(row) for _, row in points.iterrows()])
+    sizes = {strategy: 7 - 3 * n for n, strategy in enumerate(table["strategy"].unique()[:2])}
+    for name, look in looks.items():  # options of the same time: a mark around the other
+        own = table[table["option"] == name].sort_values("world_size")
+        x, size = own["world_size"].astype(float), sizes.get(own["strategy"].iloc[0], 4)
+        ax.fill_between(x, own["hours_low"], own["hours_high"], color=look["color"], alpha=0.15,
+                        linewidth=0)  # fmt: skip
+        ax.plot(x, own["hours"], **look | {"markersize": size, "zorder": 4})
+        advised = own["advised"].to_numpy(bool)
+        ax.plot(x[advised], own.loc[advised, "hours"], **_RING)
     for value in points["limit_deadline"].dropna().unique():
         ax.axhline(value, **_LIMIT)
     for value in points["limit_node_hours"].dropna().unique():
-        ax.axvline(value, **_LIMIT)
-    for axis in (ax.xaxis, ax.yaxis):
-        _ticks(axis)
-    ax.set_xlabel("node-hours")
-    ax.set_ylabel("time of training (h)")
-    for row in points.sort_values("hours_low").drop_duplicates("world_size").itertuples():
-        place = (row.node_hours_low, row.hours_low)
-        ax.annotate(
-            f"{row.world_size}",
-            place,
-            (-4, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=7,
-        )
+        one = points.drop_duplicates("world_size").sort_values("world_size")
+        ax.plot(one["world_size"], value * one["hours"] / one["node_hours"], **_LIMIT)
 
 
 def _accuracy(ax: Axes, points: pd.DataFrame) -> None:
@@ -114,64 +124,12 @@ def _accuracy(ax: Axes, points: pd.DataFrame) -> None:
     one = known.drop_duplicates("global_batch_size").sort_values("global_batch_size")
     batches = one["global_batch_size"]
     curves.value_axis(ax, batches.iloc[:: -(-len(one) // _MOST_BATCHES)], "global batch (images)")
-    ax.vlines(batches, one["accuracy_low"], one["accuracy_high"], color="#444444", linewidth=0.8)
-    ax.plot(batches, one["accuracy"], marker="o", linestyle="none", color="#444444")
+    ends = dict(zip(("value", "low", "high"), ("", "_low", "_high"), strict=True))
+    one = one.assign(**{name: one[f"accuracy{end}"] for name, end in ends.items()})
+    grey = {"color": "#444444", "marker": "o", "linestyle": "none", "markersize": 5}
+    curves.line(ax, batches, one, grey)
     advised = known[known["advised"]]
-    ax.plot(advised["global_batch_size"], advised["accuracy"], **_ADVISED)
+    ax.plot(advised["global_batch_size"], advised["accuracy"], **_RING)
     for value in points["limit_accuracy"].dropna().unique():
         ax.axhline(value, **_LIMIT)
     ax.set_ylabel("top-1 accuracy (%)")
-
-
-def _look(row: Any, looks: style.Looks) -> dict[str, Any]:
-    return {
-        **looks[row.strategy],
-        "fillstyle": style.LOADER_FILLS.get(row.loader, "full"),
-        "markerfacecoloralt": "white",
-        "alpha": _ALPHAS[row.limits],
-        "zorder": 3,
-    }
-
-
-def _ticks(axis: Axis) -> None:
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _legend(points: pd.DataFrame) -> Sequence[Artist]:
-    arms = points.drop_duplicates(["strategy", "loader"])
-    looks = style.strategy_looks(points["strategy"])
-    found = [
-        Line2D(
-            [], [], linestyle="none",
-            label=f"{style.strategy_name(row.strategy)}, {style.loader_name(row.loader)}",
-            **_look(row, looks) | {"alpha": 1.0},
-        )
-        for row in arms.itertuples()
-    ]  # fmt: skip
-    grey: dict[str, Any] = {"marker": "o", "linestyle": "none", "color": "#000000"}
-    found += [
-        Line2D([], [], label=_TOLD[said], alpha=alpha, **grey)
-        for said, alpha in _ALPHAS.items()
-        if (points["limits"] == said).any()
-    ]
-    return [
-        *found,
-        Line2D([], [], label="advised", **_ADVISED | {"markersize": 9}),
-        Line2D([], [], label="Pareto front", **_FRONT),
-        Line2D([], [], label="limit", **_LIMIT),
-    ]
-
-
-def _caption(points: pd.DataFrame) -> list[str]:
-    loaders = points["loader"].map(style.loader_name)
-    sources = (loaders + ": " + points["sources"]).unique()
-    return [
-        f"{points['request'].iloc[0]}.",
-        "Numbers: GPUs (ranks). Thin lines: stated bounds, or 90 % bands of a single run; time and "
-        "node-hours move together. Training alone, without evaluation, checkpoints and start-up.",
-        *(["Accuracy: of the best schedules; between two known batches, the range of both."]
-          if points["accuracy"].notna().any() else []),
-        f"Sources: {'; '.join(sources)}.",
-    ]  # fmt: skip

@@ -5,16 +5,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
-from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, size_text
 
 NAME = "all_reduce"
-_COLOURS = [style.colour(name) for name in ("ddp", "horovod", "deepspeed", "single")]
-_MARKERS = [style.marker(name) for name in ("ddp", "horovod", "deepspeed", "single")]
+_COLOURS, _MARKERS = (
+    [looks[name] for name in ("ddp", "horovod", "deepspeed", "single")]
+    for looks in (style.STRATEGY_COLOURS, style.STRATEGY_MARKERS)
+)
 _LINES = ["solid", (0, (5, 2)), (0, (1, 1.5))]
 MOST_LINES = len(_COLOURS) * len(_LINES)
 _SIZES = [1024 * 4**power for power in range(10)]
@@ -110,28 +112,19 @@ def _axis(ax: Axes, sizes: pd.Series) -> None:
     ax.set_yscale("log", base=10)
     shown = [size for size in _SIZES if size <= sizes.max()][::3]
     ax.xaxis.set_major_locator(FixedLocator(shown))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    curves.plain_ticks(ax.xaxis, lambda value, _: size_text(value))
+    curves.plain_ticks(ax.yaxis)
     ax.set_xlabel("message of each rank")
 
 
 def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
+    """Return where the first probe was, the machines and the code of all that are drawn."""
     one = table.drop_duplicates("probe").tail(MOST_LINES)
-    first = one.iloc[0] if len(one) else None
-    where = (
-        []
-        if first is None
-        else [
-            f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
-            f"{first['interface'] or 'an unknown interface'}"
-            f"{'; others in the CSV' if len(one) > 1 else ''}."
-        ]
-    )
+    first = one.iloc[0]
     return [
         "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, float32.",
-        *where,
+        f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
+        f"{first['interface'] or 'an unknown interface'}.",
         f"{'; '.join(sorted(set(one['hardware'])))}.",
         captions.commits(one),
         *captions.not_drawn("Older probes", left_out),

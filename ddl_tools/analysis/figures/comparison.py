@@ -15,9 +15,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.configurations import CONFIGURATION_TYPES, ORIGIN_TYPES, made_runs, stack
+from ddl_tools.analysis.configurations import made_runs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import study_arms
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, handles, styled
 from ddl_tools.analysis.plot.rows import draw_values, interval, row_figure
@@ -25,48 +26,15 @@ from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.tables import DISTURBED, FIRST, whole
 from ddl_tools.analysis.turns import CPU, Turns
 
-_WHO = {
-    "question": "string",
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "world_size": "Int64",
-    "second_start": "boolean",
-    "label": "string",
-}
-_REACHED = {
-    "n": "Int64",
-    "failed": "Int64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    "repeats": "string",
-}
-COMPARISON = {
-    **_WHO,
-    "axis": "string",
-    "at": "float64",
-    "line": "string",
-    **_REACHED,
-    "windows": "Int64",
-    "base": "string",
-    "base_rule": "string",
-    "ratio": "float64",
-    "ratio_low": "float64",
-    "ratio_high": "float64",
-    "decision": "string",
-    "pairs": "Int64",
-    "cpu_ratio": "float64",
-    "cpu_ratio_low": "float64",
-    "cpu_ratio_high": "float64",
-    "cpu_decision": "string",
-    "common": "string",
-    "unsaid": "string",
-    "left_out": "string",
-    "rounds_left_out": "string",
-    **ORIGIN_TYPES,
-}
-ACCURACY = {**_WHO, "dataset": "string", **_REACHED, **ORIGIN_TYPES}
-MEMORY = {**_WHO, **_REACHED, "state": "float64", "throughput": "float64", **ORIGIN_TYPES}
+_WHO = f"question panel {WHO} world_size second_start label"
+_REACHED = "n failed value low high repeats"
+COMPARISON = typed(
+    _WHO, "axis at line", _REACHED, "windows base base_rule ratio ratio_low ratio_high decision",
+    "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
+    "common unsaid left_out rounds_left_out", ORIGIN,
+)  # fmt: skip
+ACCURACY = typed(_WHO, "dataset", _REACHED, ORIGIN)
+MEMORY = typed(_WHO, _REACHED, "state throughput", ORIGIN)
 
 REFERENCE = "the study's reference arm"
 FEWEST = "no arm is named as reference: the one that changes fewest defaults, the first of these"
@@ -174,7 +142,7 @@ def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per configuration of each study whose runs tell their memory, least first.
+    """Return one row per configuration of each study that shards, the least memory first.
 
     value is the most memory of any rank in a warm epoch, GiB, over the n runs; low is that of the
     run with the least. state is `state_bytes` in GiB, missing for networks whose size no record
@@ -183,7 +151,10 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
     made = made_runs(runs)
     made = made[made["max_memory_bytes"].notna() | made["lost"]]
     memory = (made["max_memory_bytes"].astype("float64") / GIB).mask(made["lost"])
-    several = made["strategy"].where(made["max_memory_bytes"].notna()).groupby(made["study"])
+    told = made["strategy"].where(made["max_memory_bytes"].notna())
+    sharded = made["strategy"].eq("fsdp") | (made["deepspeed_zero_stage"] > 0)
+    asked = told.groupby(made["study"]).transform("nunique") > 1
+    asked &= sharded.groupby(made["study"]).transform("any")
     made = made.assign(speed=made["value"], value=memory)
 
     def summary(groups: Groups, *_: Any) -> dict[str, Any]:
@@ -196,7 +167,7 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
             ],
         }
 
-    table = _studies(made[several.transform("nunique") > 1], runs, "", summary, MEMORY)
+    table = _studies(made[asked], runs, "", summary, MEMORY)
     return table.sort_values(["panel", "value", "label"], ignore_index=True, kind="stable")
 
 
@@ -599,7 +570,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
 def sentences(points: pd.DataFrame) -> list[str]:
     """Return what interleaved `points` say of each configuration, below a line on the baseline.
 
-    E.g. ``Horovod, 2 workers: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
+    E.g. ``Horovod, 2 ranks: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
     """
     lines: list[str] = []
     taken = points.groupby("panel")["windows"].transform("sum") > 0

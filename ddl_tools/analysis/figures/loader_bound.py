@@ -13,17 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.configurations import (
-    CONFIGURATION,
-    CONFIGURATION_TYPES,
-    KEYS,
-    LOADING,
-    ORIGIN_TYPES,
-    TRAINING,
-    VALUE_TYPES,
-    made_runs,
-)
+from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, made_runs
 from ddl_tools.analysis.estimates import MARGIN, Estimate
+from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
@@ -32,41 +24,18 @@ from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.turns import Turns
 
 CANNOT_SAY = "cannot say"
-_MOST_SPAN = 8  # from the fewest to the most workers on one axis
+_MOST_SPAN = 8  # from the fewest to the most ranks on one axis
 
-BOUNDS = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "local_batch_size": "Int64",
-    "loader_workers": "Int64",
-    "world_size": "Int64",
-    **VALUE_TYPES,
-    "loading_n": "Int64",
-    "loading": "float64",
-    "loading_low": "float64",
-    "loading_high": "float64",
-    "training_n": "Int64",
-    "training": "float64",
-    "training_low": "float64",
-    "training_high": "float64",
-    "bound": "float64",
-    "in_turns": "float64",
-    "ratio": "float64",
-    "ratio_low": "float64",
-    "ratio_high": "float64",
-    "limit": "string",
-    **ORIGIN_TYPES,
-}
-_SHARED = [
-    "study",
-    *CONFIGURATION,
-    "local_batch_size",
-    "loader_workers",
-    "world_size",
-    "hardware",
-    "on_cpu",
-]
+BOUNDS = typed(
+    "panel", WHO, "local_batch_size loader_workers world_size", VALUE,
+    "loading_n loading loading_low loading_high training_n training training_low training_high",
+    "bound in_turns ratio ratio_low ratio_high limit", ORIGIN, bound="float64",
+)  # fmt: skip
+_SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size",
+           "hardware", "on_cpu"]  # fmt: skip
 _HALVES = {"loading": "loader alone", "training": "synthetic"}
+_NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
+_COLOUR = "#333333"
 # How each half is drawn.
 _LOOKS: style.Looks = {
     "loading": {"marker": "|", "markersize": 11, "markeredgewidth": 2.0},
@@ -90,7 +59,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
     5 % of the bound; both of them, or neither alone, where all of it lies below that. Or it says
     what was not measured: then bound, in_turns and ratio are missing.
 
-    A panel is a setting and model, and where numbers of workers lie far apart, one of these.
+    A panel is a setting and model, and where numbers of ranks lie far apart, one of these.
     """
     both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
     trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
@@ -111,12 +80,12 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 
 def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
     """Divide panels that no axis could hold; put first what has a bound: not all may be drawn."""
-    workers = table["world_size"]
-    sizes = workers.groupby(table["panel"])
+    ranks = table["world_size"]
+    sizes = ranks.groupby(table["panel"])
     wide = sizes.transform("max") > _MOST_SPAN * sizes.transform("min")
     known = table["bound"].notna().groupby(table["panel"]).transform("any")
-    order = pd.DataFrame({"known": ~known, "panel": table["panel"], "size": workers.where(wide, 0)})
-    divided = table["panel"] + ", " + workers.astype("string") + " workers"
+    order = pd.DataFrame({"known": ~known, "panel": table["panel"], "size": ranks.where(wide, 0)})
+    divided = table["panel"] + ", " + ranks.astype("string") + " ranks"
     table = table.assign(panel=table["panel"].mask(wide, divided))
     order = order.sort_values(["known", "panel", "size"], kind="stable")
     return table.loc[order.index].reset_index(drop=True)
@@ -225,8 +194,8 @@ def draw(points: pd.DataFrame) -> Figure:
         table,
         [
             *handles(style.strategies_named(looks), markersize=5),
-            *handles({style.HALF_NAMES[half]: look for half, look in _LOOKS.items()},
-                     color=style.HALF_COLOUR),
+            *handles({_NAMES[half]: look for half, look in _LOOKS.items()},
+                     color=_COLOUR),
         ],
         [
             "Limit: named where the interval of throughput / bound lies within "
@@ -242,7 +211,7 @@ def draw(points: pd.DataFrame) -> Figure:
         for half, look in _LOOKS.items():
             own = part.assign(value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"])
             ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
-                        color=style.HALF_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
+                        color=_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
         draw_values(ax, part, looks)
         ax.set_xscale("log")
         reach = part[["value", "loading", "training"]].stack()
@@ -255,6 +224,8 @@ def _finding(points: pd.DataFrame) -> str:
     limits = points.loc[points["ratio"].notna(), "limit"].map(_worded)
     if limits.empty:
         return "No configuration was measured beside both of its halves"
+    if set(limits) == {"inconclusive"}:
+        return f"What limits {len(limits)} configurations is inconclusive"
     told = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
     return f"Limit of {len(limits)} configurations: {', '.join(told)}"
 

@@ -1,77 +1,42 @@
 """Throughput and efficiency over the number of ranks, the batch, or the nodes of an emulation."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ddl_core.registry import MODELS
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import (
     CONFIGURATION,
-    CONFIGURATION_TYPES,
     KEYS,
-    ORIGIN_TYPES,
     VALUE,
-    VALUE_TYPES,
     commits,
     stack,
     told_apart,
     with_model,
     with_settings,
 )
-from ddl_tools.analysis.paper import RELATED, Paper, covers
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
+from ddl_tools.analysis.figures.columns import VALUE as VALUES
+from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, drawn_panels, frame, handles, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.labels import REPEATS
 
-POINTS = {
-    "panel": "string",
-    "source": "string",
-    **CONFIGURATION_TYPES,
-    "local_batch_size": "Int64",
-    "world_size_min": "Int64",
-    "world_size": "Int64",
-    "base_world_size": "Int64",
-    **VALUE_TYPES,
-    "bound": "string",
-    "approx": "string",
-    "statement": "string",
-    "printed": "string",
-    "place": "string",
-    "contradiction": "string",
-    **ORIGIN_TYPES,
-}
-BATCHES = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "world_size": "Int64",
-    "local_batch_size": "Int64",
-    "line": "string",
-    **VALUE_TYPES,
-    **ORIGIN_TYPES,
-}
-EMULATED = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "line": "string",
-    "emu_link_mbit": "float64",
-    "emu_step_ms": "float64",
-    "emu_shrink": "float64",
-    "world_size": "Int64",
-    "n": "Int64",
-    "failed": "Int64",
-    "unfaithful": "Int64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    **ORIGIN_TYPES,
-}
+POINTS = typed(
+    "panel source", WHO, "local_batch_size world_size_min world_size base_world_size",
+    VALUES, "bound approx statement printed place contradiction", ORIGIN,
+)  # fmt: skip
+BATCHES = typed("panel", WHO, "world_size local_batch_size line", VALUES, ORIGIN)
+EMULATED = typed(
+    "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink world_size",
+    "n failed unfaithful value low high", ORIGIN,
+)  # fmt: skip
 
 _VALUES = ["value", "low", "high"]
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
@@ -85,136 +50,63 @@ _NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
 _UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 
 
-def throughput_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return throughput (images/s) over ranks: a panel per setting, model and loader.
+def throughput_points(arms: pd.DataFrame) -> pd.DataFrame:
+    """Return throughput (images/s) over ranks: a panel per setting, model and kind of loader.
 
-    Formats of one loader share its panel. A configuration that was measured at one number of ranks
-    says nothing here and is left out.
-    The paper's panel comes last and is its own, because the hardware is another.
+    Configurations that were measured at one number of ranks are left out.
     """
-    ours = _measured(_scaling(arms), _VALUES)
-    ours["order"] = ours["loader"].map(style.loaders(ours["loader"]).index)
-    ours = ours.sort_values(["setting", "model", "order"], kind="stable")
-    ours["panel"] = ours["loader"].map(style.loader_name) + SEPARATOR + with_model(ours)
-    theirs = published.throughput_points(paper).assign(panel=published.SYSTEM)
-    return stack([ours, theirs], POINTS)
+    return stack([_measured(arms, _VALUES)], POINTS)
 
 
-def speedup_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return the speed-up over ranks of studies of several libraries, and the one stated beside.
+def efficiency_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Return parallel efficiency over ranks, the paper's statements beside ours.
 
-    It is that of throughput, relative to the fewest ranks of the same configuration. The stated one
-    is of PyTorch-DDP on another machine: it stands in every panel, and in none without ours.
+    Panels are as in `throughput_points`. Statements about a network and a kind of loader stand in
+    the panels of settings that go beyond the paper's base, else in a panel of their own; those that
+    name no network stand in all panels of their loader.
     """
-    libraries = arms.groupby("study")["framework"].transform("nunique")
-    ours = _measured(
-        _scaling(arms[libraries > 1]), ["efficiency", "efficiency_low", "efficiency_high"]
-    )
-    grown = ours["world_size"].astype(float) / ours["base_world_size"].astype(float)
-    ours = ours.assign(**{name: ours[name] * grown for name in _VALUES})
-    ours["panel"] = with_model(ours)
-    stated = paper.stated("M01").to_frame().T
-    what = f"{paper.stated('M01')['printed']} (ResNet44, V100)"
-    about = {"source": "stated", "printed": what, "world_size_min": stated["world_size"]}
-    theirs = [stated.assign(panel=name, **about) for name in ours["panel"].unique()]
-    return stack([ours, *theirs], POINTS)
+    ours = _measured(arms, ["efficiency", "efficiency_low", "efficiency_high"])
+    stated = published.efficiency_points(paper)
+    stated = stated.assign(kind=stated["loader"].map(_kind))
+    parts = [ours]
+    pairs = stated.dropna(subset="model").groupby(["model", "kind"])
+    for model, kind in sorted(pairs.groups, key=lambda pair: (list(MODELS).index(pair[0]), pair)):
+        here = (stated["kind"] == kind) & (stated["model"].eq(model) | stated["model"].isna())
+        own = stated[here.fillna(False)]
+        alike = ours[(ours["kind"] == kind) & (ours["model"] == model) & (ours["n"] > 0)]
+        most = alike.groupby("panel")["world_size"].max()
+        large = list(most.index[most > published.BASE_WORLD_SIZE])
+        alone = f"{published.SYSTEM}: {kind}, {style.model_name(model)}"
+        parts += [own.assign(panel=name) for name in large or [alone]]
+    return stack(parts, POINTS)
 
 
-def efficiency_points(
-    arms: pd.DataFrame,
-    paper: Paper,
-    loaders: Sequence[Sequence[str]],
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-    compare: str | None = None,
-) -> pd.DataFrame:
-    """Return parallel efficiency over ranks for some arms, the paper's statements beside ours.
+def _kind(loader: str) -> str:
+    """Return the loaders that share a panel: those of DALI, those of PyTorch, or one alone."""
+    if loader.startswith("dali"):
+        return "DALI"
+    return style.loader_name("native" if loader == "turbo" else loader)
 
-    Parameters
-    ----------
-    arms
-        An arm table.
-    paper
-        The paper's numbers.
-    loaders
-        Groups of loaders; each group gets its own panel.
-    models, strategies
-        What to keep; empty keeps all. Statements that name no strategy are always kept.
-    compare
-        Column that must have two or more values in a panel for ours to be shown in it.
 
-    Returns
-    -------
-    DataFrame
-        `POINTS`. Every setting with an arm at two or more world sizes has its own panels, see
-        `_panels`. An arm measured at its base only is left out: it is 1 by definition.
+def _measured(arms: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Return the arms that were measured at two or more world sizes, `values` as value, low, high.
+
+    In panels: those of a setting together, by network and in the order of loaders.
     """
-    ours = _measured(_scaling(arms), ["efficiency", "efficiency_low", "efficiency_high"])
-    theirs = published.efficiency_points(paper)
-    ours, theirs = (
-        part[_among(part["model"], models) & _among(part["strategy"], strategies)]
-        for part in (ours, theirs)
-    )
-    if compare:
-        places = [ours["panel"], ours["loader"], ours["data_format"]]
-        ours = ours[ours.groupby(places)[compare].transform("nunique") > 1]
-    panels = _panels(ours, theirs, loaders)
-    parts = [pd.concat(part) for part in zip(*panels.values(), strict=True)]
-    return stack(parts, POINTS, list(panels))
-
-
-def _measured(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
-    """Return the measured arms with `values` as value, low and high."""
-    return table.assign(
+    reached = arms["world_size"].where(arms["n"] > 0)
+    keys = [arms[name] for name in KEYS if name != "world_size"]
+    table = arms[reached.groupby(keys).transform("nunique") > 1]
+    table = table.assign(
         **{new: table[old] for new, old in zip(_VALUES, values, strict=True)},
         source="measured",
         bound="value",
         world_size_min=table["world_size"],
-        panel=table["setting"],
+        kind=table["loader"].map(_kind),
+        order=table["loader"].map(style.loaders(table["loader"]).index),
     )
-
-
-def _scaling(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the arms that were measured at two or more world sizes."""
-    reached = table["world_size"].where(table["n"] > 0)
-    keys = [table[name] for name in KEYS if name != "world_size"]
-    return table[reached.groupby(keys).transform("nunique") > 1]
-
-
-def _panels(
-    ours: pd.DataFrame, theirs: pd.DataFrame, loaders: Sequence[Sequence[str]]
-) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return the panels of each group, each with our rows and the paper's.
-
-    The paper's statements stand in the panels of settings that go beyond its base, else in a panel
-    of their own: no number of ranks is then common to both.
-    """
-    panels = {}
-    for group in loaders:
-        here = ours[ours["loader"].isin(group)]
-        shown = [name for name in group if name == group[0] or (here["loader"] == name).any()]
-        label = ", ".join(map(style.loader_name, shown)) if len(loaders) > 1 else ""
-        covered = [any(covers(stated, name) for name in group) for stated in theirs["loader"]]
-        stated = theirs[np.array(covered, dtype=bool)]
-        most = here[here["n"] > 0].groupby("panel")["world_size"].max()
-        for setting in most.index:
-            large = most[setting] > published.BASE_WORLD_SIZE
-            rows = here[here["panel"] == setting], stated if large else stated.iloc[:0]
-            panels[_panel_name(label, setting)] = rows
-        if not (most > published.BASE_WORLD_SIZE).any():
-            panels[_panel_name(label, published.SYSTEM)] = here.iloc[:0], stated
-    return {
-        name: (mine.assign(panel=name), others.assign(panel=name))
-        for name, (mine, others) in panels.items()
-    }
-
-
-def _panel_name(label: str, setting: str) -> str:
-    return SEPARATOR.join(part for part in (label, setting) if part)
-
-
-def _among(column: pd.Series, wanted: Sequence[str]) -> pd.Series:
-    return column.isin(wanted) | column.isna() if wanted else column.notna() | column.isna()
+    table = table.sort_values(["setting", "model", "order"], kind="stable")
+    table["panel"] = table["kind"] + SEPARATOR + with_model(table)
+    return table
 
 
 def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
@@ -235,7 +127,7 @@ def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
     table["panel"] = pd.array(list(loaders), dtype="string") + SEPARATOR + table["where"]
     table["panel"] += ", " + table["model"].map(style.model_name)
     table["line"] = [
-        f"{style.strategy_name(framework)}, {ranks} worker{'s' if ranks > 1 else ''}"
+        f"{style.strategy_name(framework)}, {ranks} rank{'s' if ranks > 1 else ''}"
         for framework, ranks in zip(table["framework_strategy"], table["world_size"], strict=True)
     ]
     order = ["panel", "line", "local_batch_size"]
@@ -312,98 +204,67 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
 
 @styled
 def draw_throughput(points: pd.DataFrame) -> Figure:
-    """Return images/s over ranks, a panel per setting and one for the paper (its Fig. 3)."""
+    """Return images/s over ranks, beside proportional scaling."""
     points = style.with_framework_strategy(points)
-    ours = points[points["source"] == "measured"]
-    told = [] if len(ours) == len(points) else ["Crosses: 90 epochs x 1,281,167 images / runtime."]
-    figure, panels = _panel_frame(
-        _grown(points, "throughput"),
-        points,
-        "ideal from its own base",
-        [*captions.provenance(ours), *told],
-        columns=2,
+    panels = drawn_panels(points)
+    figure, axes = frame(
+        _grown(points),
+        panels,
+        [2.1] * -(-len(panels) // 2),
+        curves.legend(points, "ideal from its own base"),
+        [*captions.provenance(points), *captions.panels_not_drawn(points, panels)],
     )
-    drawn = points[points["panel"].isin(panels)]
-    ideal = pd.concat([curves.ideals(part) for _, part in drawn.groupby("panel")])
-    for name, ax in panels.items():
+    for name, ax in zip(panels, axes, strict=True):
         part = points[points["panel"] == name]
-        # Panels of one setting have one axis.
-        alike = drawn["panel"].str.split(SEPARATOR).str[-1] == name.split(SEPARATOR)[-1]
-        shared = drawn.loc[alike, "panel"]
-        reached = [drawn.loc[alike, _VALUES].stack(), ideal[ideal["panel"].isin(shared)]["end"]]
-        curves.rate_axis(ax, pd.concat(reached))
         curves.rank_axis(ax, part["world_size"])
-        curves.draw_ideals(ax, curves.ideals(part))
-        _draw(ax, part, points)
+        ends = pd.Series(curves.draw_ideals(ax, part), dtype=float)
+        curves.rate_axis(ax, pd.concat([part[_VALUES].stack(), ends]))
+        curves.draw_measured(ax, part, points)
     return figure
 
 
 @styled
-def draw_speedup(points: pd.DataFrame) -> Figure:
-    """Return the speed-up over ranks of each library and strategy, beside the stated 10.11."""
+def draw_efficiency(points: pd.DataFrame) -> Figure:
+    """Return E over ranks, ours and the paper's; without ours, a small figure."""
     points = style.with_framework_strategy(points)
-    ours = points[points["source"] == "measured"]
-    figure, panels = _panel_frame(
-        _grown(ours, "throughput"),
-        points,
-        "ideal",
-        [*captions.provenance(ours, "the ratio"), f"Open: {RELATED['mahon2020']}, 12 GPUs [M1]."],
-        columns=1,
-    )
-    for name, ax in panels.items():
-        part = points[points["panel"] == name]
-        curves.rate_axis(ax, part[_VALUES].stack(), "speed-up")
-        curves.rank_axis(ax, part["world_size"])
-        curves.draw_ideals(ax, curves.ideals(part))
-        _draw(ax, part, points)
-    return figure
-
-
-@styled
-def draw_efficiency(points: pd.DataFrame, what: str = "", by: str = "framework_strategy") -> Figure:
-    """Return E over ranks; `what` begins the title, colours tell the column `by`."""
-    points = style.with_framework_strategy(points)
-    ours, theirs = _split(points)
-    base = captions.counted("G0", ours["base_world_size"].dropna()) or "G0 = 4"
-    unnamed = by == "model" and theirs["strategy"].isna().any()
-    figure, panels = _panel_frame(
-        f"{what}: {_remains(ours if (ours['n'] > 0).any() else theirs)}",
-        points,
-        "ideal",
+    ours, theirs = (points[points["source"].eq("measured") == own] for own in (True, False))
+    measured = bool((ours["n"] > 0).any())
+    panels = drawn_panels(points)
+    base = captions.counted("G0", points["base_world_size"].dropna()) or "G0 = 4"
+    figure, axes = frame(
+        _remains(ours if measured else theirs, "measured" if measured else "stated"),
+        panels,
+        [2.1 if measured else 1.7] * -(-len(panels) // 2),
+        curves.legend(points, "ideal"),
         [
             f"E relative to {base}; batch per rank fixed.",
             *captions.provenance(ours, "the ratio"),
             *captions.statements(theirs),
-            *(["Grey: no framework or network named."] if unnamed else []),
+            *captions.panels_not_drawn(points, panels),
         ],
-        columns=2,
-        by=by,
+        note="" if measured else STATED_ONLY,
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    for name, ax in panels.items():
-        part = points[points["panel"] == name]
-        mine, stated = _split(part)
+    for name, ax in zip(panels, axes, strict=True):
+        mine, stated = (part[part["panel"] == name] for part in (ours, theirs))
         ax.set_ylim(0, top)
         ax.set_ylabel("parallel efficiency E")
         curves.rank_axis(ax, [*mine["world_size"], *(_PAPER_RANGE if len(stated) else ())])
         ax.axhline(1, **style.IDEAL)
-        _draw(ax, part, points, by)
+        curves.draw_measured(ax, mine, points)
+        curves.draw_stated(ax, stated, points)
     return figure
 
 
-def _grown(points: pd.DataFrame, what: str) -> str:
-    """Return by how much a quantity grows from the fewest to the most ranks, at best."""
-    known = points[(points["bound"] == "value") & points["value"].notna()]
-    known = known[known["source"] == "measured"] if (known["n"] > 0).any() else known
+def _grown(points: pd.DataFrame) -> str:
+    """Return by how much throughput grows from the fewest to the most ranks, at best."""
+    known = points[points["value"].notna()]
     if known.empty:
         return "Nothing measured here yet at two numbers of ranks"
-    best, ratio = _steepest(
-        known, ["panel", "loader", "model", "strategy", "framework"], "world_size"
-    )
-    whose = "" if (points["n"] > 0).any() else " in the paper"
+    best, ratio = _steepest(known, ["panel", *CONFIGURATION], "world_size")
     return (
-        f"From {best['least']:.0f} to {best['most']:.0f} ranks, {what} grows "
-        f"{style.three_digits(ratio)}-fold at most{whose}"
+        f"From {best['least']:.0f} to {best['most']:.0f} ranks, throughput grows "
+        f"{style.three_digits(ratio)}-fold at most"
     )
 
 
@@ -416,48 +277,15 @@ def _steepest(known: pd.DataFrame, keys: list[str], x: str) -> tuple[pd.Series, 
     return lines.iloc[grown.argmax()], float(grown.max())
 
 
-def _remains(points: pd.DataFrame) -> str:
-    """Return the efficiencies at the most ranks."""
+def _remains(points: pd.DataFrame, how: str) -> str:
+    """Return the efficiencies at the most ranks of each kind of loader."""
     known = points[(points["bound"] == "value") & points["value"].notna()]
-    if known.empty:
-        return "no value is known"
-    at = known["world_size"].max()
-    return f"E is {captions.span(known.loc[known['world_size'] == at, 'value'])} on {at} ranks"
-
-
-def _split(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    ours = points["source"] == "measured"
-    return points[ours], points[~ours]
-
-
-def _draw(
-    ax: Axes, part: pd.DataFrame, points: pd.DataFrame, by: str = "framework_strategy"
-) -> None:
-    ours, theirs = _split(part)
-    curves.draw_measured(ax, ours, points, by)
-    curves.draw_stated(ax, theirs, points, by)
-
-
-def _panel_frame(
-    title: str,
-    points: pd.DataFrame,
-    ideal: str,
-    caption: Sequence[str],
-    columns: int,
-    by: str = "framework_strategy",
-) -> tuple[Figure, dict[str, Axes]]:
-    """Return a figure and the axes of each panel; without ours, a small one."""
-    panels = drawn_panels(points)
-    none = not (points["n"] > 0).any()
-    figure, axes = frame(
-        title,
-        panels,
-        [1.9 if none else 2.1] * -(-len(panels) // (1 if none else columns)),
-        curves.legend(points, ideal, by),
-        [*caption, *captions.panels_not_drawn(points, panels)],
-        note=STATED_ONLY if none else "",
-    )
-    return figure, dict(zip(panels, axes, strict=True))
+    parts = []
+    for kind, part in known.groupby(known["loader"].map(_kind), sort=False):
+        at = part["world_size"].max()
+        reached = captions.span(part.loc[part["world_size"] == at, "value"])
+        parts.append(f"{reached} on {at} ranks with {kind}")
+    return f"Efficiency is {', '.join(parts)}" if parts else f"No efficiency is {how}"
 
 
 @styled

@@ -1,6 +1,6 @@
 """Where time goes: of an epoch, of the steps a profiler watched, and of the paper's GPU kernels.
 
-Times of an epoch are worker-seconds per image, so that sizes can be compared: with G workers and N
+Times of an epoch are rank-seconds per image, so that sizes can be compared: with G ranks and N
 images in an epoch of T seconds, G T / N. The parts of an epoch add up to it, and so do the losses:
 
     1 - E_G = (t_G - t_G0) / t_G = sum over causes of (c_G - c_G0) / t_G
@@ -12,86 +12,56 @@ enter as shares of their t: a loss is c_G / t_G - E_G c_G0 / t_G0.
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.timing import Spent
-from ddl_tools.analysis.configurations import (
-    CONFIGURATION,
-    CONFIGURATION_TYPES,
-    KEYS,
-    ORIGIN_TYPES,
-    commits,
-    made_runs,
-    with_settings,
-)
+from ddl_tools.analysis.configurations import CONFIGURATION, KEYS, commits, made_runs, with_settings
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, frame, handles, short_titles, styled
-from ddl_tools.analysis.plot.rows import configuration_name, percent, stacked
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, frame, handles, styled
+from ddl_tools.analysis.plot.rows import percent, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import WINDOW, not_emulated, whole
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
 CAUSES = [*TRAINING, "evaluation"]
 
-BUDGET = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "local_batch_size": "Int64",
-    "world_size": "Int64",
-    "base_world_size": "Int64",
-    "n": "Int64",
-    "failed": "Int64",
-    "cause": "string",
-    "worker_s_per_image": "float64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    "loss": "float64",
-    "efficiency": "float64",
-    **ORIGIN_TYPES,
-}
-_MOST_LOSSES = 3  # told beside a bar
+BUDGET = typed(
+    "panel", WHO, "local_batch_size world_size base_world_size n failed cause",
+    "worker_s_per_image value low high loss efficiency", ORIGIN,
+)  # fmt: skip
+PROFILE = typed(
+    "panel", WHO, "world_size n cause value low high overlapped load_average own_load",
+    ORIGIN,
+)  # fmt: skip
+_MOST_LOSSES = 3  # named beside a bar
 _LEAST_LOSS = 0.01
-_SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
-PROFILE = {
-    "panel": "string",
-    **CONFIGURATION_TYPES,
-    "world_size": "Int64",
-    "n": "Int64",
-    "cause": "string",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    "overlapped": "float64",
-    "load_average": "float64",
-    "own_load": "Int64",
-    **ORIGIN_TYPES,
+_MEANS = ("worker_s_per_image", "value", "loss", "low", "high")
+# The parts of a bar, of the causes that a table tells apart.
+_PARTS = {
+    "start": "data",
+    "waiting": "waiting for slower ranks",
+    **dict.fromkeys(("update", "end", "evaluation"), "other"),
 }
+_SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
 _ARM = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
     "io": 'data ("I/O")',
     "cudnn": "cuDNN",
-    "rest": "all other (our 100 % - the sum)",
+    "rest": "other (100 % - the sum)",
 }
 COPY_ERROR = "C6"  # docs/reading_the_paper.md
-_LOADERS = {
-    name: {"marker": marker, "linestyle": style.loader_line(name)}
-    for name, marker in (("native", "o"), ("dali", "s"))
-}
-_OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.0}
 
 
 def epoch_points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm, number of workers and cause: `BUDGET`.
+    """Return one row per arm, number of ranks and cause: `BUDGET`.
 
     Means over the n runs of an arm that say where their time went: means, unlike medians, add up.
     value is the share of an epoch with its evaluation, 0 to 1, low and high the extremes of the
-    runs. loss is the share of the throughput of an ideal G workers that the cause takes, negative
+    runs. loss is the share of the throughput of an ideal G ranks that the cause takes, negative
     where it takes less than at the base; efficiency is 1 - the sum of losses, that of the arm
     table `arms`. Both are empty at the base itself, loss also for the evaluation, which no
     throughput contains, and where the base does not say where its time went. Beside arms that say
@@ -126,7 +96,7 @@ def epoch_points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worker_seconds(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per run: worker-seconds per image of each cause."""
+    """Return a row per run: rank-seconds per image of each cause."""
     names = [*(f"spent_{name}_s" for name in TRAINING), "evaluation_warm_epoch_s"]
     scale = runs["world_size"].astype(float) / runs["images_per_epoch"].astype(float)
     return runs[names].set_axis(CAUSES, axis=1).mul(scale, axis=0)
@@ -155,65 +125,64 @@ def _causes(
 
 
 def draw_epochs(points: pd.DataFrame) -> Figure:
-    """Return the shares of each arm's epoch, and what they cost against fewer workers."""
+    """Return the shares of each epoch, and their cost against fewer ranks.
+
+    Rows without a base to be compared with are left out, unless there are no others.
+    """
     told = points[points["cause"].notna()]
-    one = (told["world_size"] == 1).any()
-    zero = told["panel"].str.contains("ZeRO stage").any()
+    grown = told["efficiency"].notna()
+    told = _in_parts(told[grown] if grown.any() else told)
+    silent = len(points.loc[points["cause"].isna(), ["panel", *KEYS[1:]]].drop_duplicates())
     return stacked(
         told,
-        "Where does an epoch's time go, and what does that cost at this size?",
-        style.SPENT_LOOKS,
-        _losses,
-        "share of an epoch with its evaluation, mean over workers",
+        _costs(told),
+        style.TIME_COLOURS,
         [
-            "From marks in every step, without a profiler; warm epochs only. Communication: what "
-            "backward does not hide; transfer is that of the worker that came last, the rest waits "
-            "for slower workers.",
-            *(["One worker: its framework copies gradients all the same."] if one else []),
-            *(["Under ZeRO the update gathers the other workers' weights."] if zero else []),
-            f"Beside the bars: parallel efficiency E against the arm's base{_bases(told)}, as in "
-            "the figures of efficiency, and what each cause takes of the ideal throughput there "
-            "(evaluation is in no throughput).",
-            *_silent(points),
+            "Warm epochs, no profiler. Transfer: communication that backward does not hide, of the "
+            "rank that came last. Other: update, evaluation, end of epoch. Costs: share of the "
+            "ideal throughput.",
+            *captions.provenance(told, ""),
+            *captions.not_drawn("Without this account,", silent),
         ],
+        ["n", "E", "costs against fewer ranks"],
+        _losses,
+        "share of an epoch, mean over ranks",
     )
 
 
-def _silent(points: pd.DataFrame) -> list[str]:
-    """Return the sentence on arms none of whose runs says where its time went."""
-    panels = list(points["panel"].unique())
-    settings = dict(zip(panels, short_titles(panels)[0], strict=True))
-    arms = style.with_framework_strategy(points[points["cause"].isna()])
-    formats = style.formats_differ(arms)
-    names = []
-    for _, arm in arms.iterrows():
-        setting = settings[arm["panel"]]
-        own = f" ({setting})" if setting != arm["panel"] else ""
-        names.append(configuration_name(arm, formats) + own)
-    return [f"There is no such account of: {'; '.join(names)}."] if names else []
+def _in_parts(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per part of a bar: value and loss are the sums over its causes."""
+    table = points.assign(cause=points["cause"].replace(_PARTS))
+    keys = [name for name in table if name not in _MEANS]
+    sums = table.groupby(keys, dropna=False, sort=False)[["value", "loss"]]
+    return sums.sum(min_count=1).reset_index()
 
 
-def _bases(points: pd.DataFrame) -> str:
-    named = captions.counted("G0", points.loc[points["efficiency"].notna(), "base_world_size"])
-    return f" ({named})" if named else ""
+def _costs(told: pd.DataFrame) -> str:
+    """Return the efficiencies, and the part that costs most."""
+    if told.empty:
+        return "No run measured here says where its time went"
+    if told["efficiency"].isna().all():
+        compute = told.loc[told["cause"] == "compute", "value"]
+        return f"Compute takes {captions.span(100 * compute, '{:.0f}')} % of an epoch"
+    worst = told.groupby("cause")["loss"].mean().idxmax()
+    return f"Efficiency is {captions.span(told['efficiency'])}; {worst} costs most"
 
 
 def _losses(arm: pd.DataFrame) -> list[str]:
-    """Return what is told beside a bar: E, and the causes that take most, largest first."""
+    """Return what stands beside a bar: n, E, and the parts that cost most, largest first."""
     first = arm.iloc[0]
-    count = f"n = {first['n']}" + (f", {first['failed']} lost" if first["failed"] else "")
+    count = f"{first['n']}" + (f", {first['failed']} lost" if first["failed"] else "")
     if pd.isna(first["efficiency"]):
-        return [f"base, {count}"]
+        return [count, "", ""]
     large = arm[arm["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
-    told = [
-        f"{style.SPENT_LOOKS[row['cause']][0]} {percent(-row['loss'], signed=True)}"
-        for row in large.head(_MOST_LOSSES).to_dict("records")
-    ]
-    return [f"E = {first['efficiency']:.2f}, {count}", ", ".join(told[:2]), *told[2:]]
+    parts = large.head(_MOST_LOSSES)[["cause", "loss"]].itertuples(index=False)
+    costs = [f"{cause.split()[0]} {percent(loss)}" for cause, loss in parts]
+    return [count, f"{first['efficiency']:.2f}", ", ".join(costs)]
 
 
 def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm, number of workers and share: `PROFILE`.
+    """Return one row per arm, number of ranks and share: `PROFILE`.
 
     value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
     overlapped, the share of the window in which communication was hidden by compute, is missing
@@ -232,7 +201,15 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     own = own.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[
-        ["study", "run_id", "framework", "setting", "load_average_1min", "own_load", *ORIGIN_TYPES]
+        [
+            "study",
+            "run_id",
+            "framework",
+            "setting",
+            "load_average_1min",
+            "own_load",
+            *ORIGIN.split(),
+        ]
     ]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
@@ -255,19 +232,31 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def draw_profiles(points: pd.DataFrame) -> Figure:
     """Return the shares of the watched steps, and what communication was hidden."""
+    table = points.assign(cause=points["cause"].replace(_PARTS))
     return stacked(
-        points,
-        "What was each worker doing in the steps that a profiler watched?",
-        style.SHARE_LOOKS,
-        _hidden,
-        "share of the watched steps, mean over workers",
+        table,
+        _watched(table),
+        style.TIME_COLOURS,
         [
-            "torch.profiler; each moment counts once. Transfer and waiting: communication with "
-            "nothing else going on; hidden: the rest of it, a part of compute. On a CPU compute is "
-            "operators of the training thread, and idle is whatever the profiler does not see, "
-            "Python and other programs included.",
+            "torch.profiler. Transfer, waiting: communication alone; hidden: the rest of it. "
+            "Idle: what the profiler does not see.",
+            *captions.provenance(table.assign(failed=0), ""),
             *_others(points),
         ],
+        ["n", "hidden"],
+        _hidden,
+        "share of the watched steps, mean over ranks",
+    )
+
+
+def _watched(points: pd.DataFrame) -> str:
+    compute = points.loc[points["cause"] == "compute", "value"]
+    if compute.empty:
+        return "No profiled run measured here"
+    waiting = points.loc[points["cause"] == _PARTS["waiting"], "value"]
+    return (
+        f"Ranks compute in {captions.span(100 * compute, '{:.0f}')} % of the watched steps and "
+        f"wait for slower ranks in up to {percent(waiting.max())}"
     )
 
 
@@ -277,18 +266,13 @@ def _others(points: pd.DataFrame) -> list[str]:
     busy = arms[arms["load_average"] > arms["own_load"]]
     if busy.empty:
         return []
-    load = " to ".join(sorted({f"{busy['load_average'].agg(end):.1f}" for end in ("min", "max")}))
-    return [
-        f"The machine had other work as well: a load average of {load} when "
-        f"{len(busy)} of {len(arms)} arms began, of which runs of the study explain at most "
-        f"{busy['own_load'].max()}."
-    ]
+    load = captions.span(busy["load_average"], "{:.1f}")
+    return [f"Other programs ran: load average {load}, own at most {busy['own_load'].max()}."]
 
 
 def _hidden(arm: pd.DataFrame) -> list[str]:
-    first = arm.iloc[0]
-    hidden = "unknown" if pd.isna(first["overlapped"]) else percent(first["overlapped"])
-    return [f"n = {first['n']}", f"hidden: {hidden}"]
+    hidden = arm["overlapped"].iloc[0]
+    return [f"{arm['n'].iloc[0]}", "unknown" if pd.isna(hidden) else percent(hidden)]
 
 
 def kernel_points(paper: Paper) -> pd.DataFrame:
@@ -318,44 +302,51 @@ def kernel_points(paper: Paper) -> pd.DataFrame:
 
 @styled
 def draw_kernels(points: pd.DataFrame) -> Figure:
-    """Return the shares over GPUs, a panel per network."""
-    models = list(points["model"].unique())
+    """Return the shares over GPUs, a panel per loader and network."""
+    models, loaders = (list(points[name].unique()) for name in ("model", "loader"))
+    panels = [(loader, model) for loader in loaders for model in models]
     figure, axes = frame(
-        "What does the GPU spend its time on, as workers are added? (Table 2)",
-        [style.model_name(name) for name in models],
-        [1.6] * ((len(models) + 1) // 2),
-        _legend(points),
+        _all_reduce(points),
+        [f"{style.model_name(model)}, {style.loader_name(loader)}" for loader, model in panels],
+        [1.5] * len(loaders),
+        handles({KERNELS[kind]: _kernel(kind) for kind in KERNELS}),
         [
-            "Stated by the paper for PyTorch-DDP on JUWELS Booster, 64 images per GPU: shares of "
-            "the time in CUDA kernels, Nsight Systems, 10 epochs (5 on 4 GPUs). Kernels only: time "
-            "in which the GPU has nothing to do is in no share, so a loader that is too slow does "
-            "not show as data; the others wait for the slowest rank in the all-reduce [C7].",
-            "Crossed: two rows share these values, one of them probably by a copying error [C6]. "
-            "[C...]: docs/reading_the_paper.md.",
+            "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU that "
+            "waits for data is in no share, and ranks wait for each other in the all-reduce (C7). "
+            "Crossed: two rows share these values (C6).",
         ],
         note=STATED_ONLY,
     )
-    for name, ax in zip(models, axes, strict=True):
-        _panel(ax, points[points["model"] == name])
+    for (loader, model), ax in zip(panels, axes, strict=True):
+        part = points[(points["loader"] == loader) & (points["model"] == model)]
+        curves.rank_axis(ax, points["world_size"])
+        ax.set_ylim(0, 1)
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        for kind in KERNELS:
+            line = part[part["kind"] == kind].sort_values("world_size")
+            ax.plot(line["world_size"], line["value"], **_kernel(kind))
+        doubted = part[part["suspect"]]
+        ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
+    for ax in axes[:: len(models)]:
+        ax.set_ylabel("share of kernel time")
     return figure
 
 
-def _panel(ax: Axes, part: pd.DataFrame) -> None:
-    curves.rank_axis(ax, part["world_size"])
-    ax.set_ylim(0, 1)
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.set_ylabel("share of kernel time")
-    for (loader, kind), line in part.groupby(["loader", "kind"]):
-        look = _LOADERS[str(loader)] | {"color": style.KERNEL_COLOURS[str(kind)]}
-        ax.plot(line["world_size"], line["value"], **look, **_OPEN)
-    doubted = part[part["suspect"]]
-    ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
+def _all_reduce(points: pd.DataFrame) -> str:
+    """Return the share of the all-reduce at the fewest and the most GPUs that all rows have."""
+    own = points[points["kind"] == "allreduce"]
+    sizes = own.groupby("world_size").size()
+    shared = sizes.index[sizes == sizes.max()]
+    least, most = (
+        captions.span(100 * own.loc[own["world_size"] == size, "value"], "{:.0f}")
+        for size in (shared.min(), shared.max())
+    )
+    return (
+        f"All-reduce grows from {least} % of the kernel time on {shared.min()} GPUs to {most} % "
+        f"on {shared.max()}"
+    )
 
 
-def _legend(points: pd.DataFrame) -> list[Line2D]:
-    kinds = {
-        name: {"color": style.KERNEL_COLOURS[kind], "linestyle": "solid"}
-        for kind, name in KERNELS.items()
-    }
-    loaders = {style.loader_name(name): _LOADERS[name] for name in points["loader"].unique()}
-    return [*handles(kinds), *handles(loaders, color="black", **_OPEN)]
+def _kernel(kind: str) -> dict[str, Any]:
+    return {"color": style.KERNEL_COLOURS[kind], "marker": "o", "linestyle": "solid",
+            "markerfacecolor": "white", "markersize": 4, "markeredgewidth": 1.0}  # fmt: skip

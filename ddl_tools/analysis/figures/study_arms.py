@@ -17,7 +17,7 @@ KEY = [*(name for name in RunSpec.model_fields if name not in REPEATS), *PLACE, 
 """Runs of one arm agree in all of these; ``setting`` knows what else their records tell."""
 
 SIZE = "world_size"
-_NODES = ["nodes", "gpus_per_node"]  # one field to a reader: how many workers, and where
+_NODES = ["nodes", "gpus_per_node"]  # one field to a reader: how many ranks, and where
 _COMMON = ["strategy", "loader", SIZE, "model", "image_size", "local_batch_size", "precision"]
 
 
@@ -54,14 +54,14 @@ def names(firsts: pd.DataFrame, without: Collection[str] = ()) -> list[str]:
     if SIZE in without or SIZE not in varied(firsts):
         return told
     several = firsts["nodes"].nunique() > 1
-    sizes = [_workers(row, several) for row in specs(firsts)]
+    sizes = [_ranks(row, several) for row in specs(firsts)]
     return [", ".join(filter(None, parts)) for parts in zip(told, sizes, strict=True)]
 
 
-def _workers(spec: dict[str, Any], on_nodes: bool) -> str:
-    nodes, workers = spec["nodes"], spec["nodes"] * spec["gpus_per_node"]
+def _ranks(spec: dict[str, Any], on_nodes: bool) -> str:
+    nodes, ranks = spec["nodes"], spec["nodes"] * spec["gpus_per_node"]
     where = f" on {nodes} node{'s' if nodes > 1 else ''}" if on_nodes else ""
-    return f"{workers} worker{'s' if workers > 1 else ''}{where}"
+    return f"{ranks} rank{'s' if ranks > 1 else ''}{where}"
 
 
 def told_apart(firsts: pd.DataFrame, told: Sequence[str]) -> list[str]:
@@ -100,7 +100,7 @@ def common(firsts: pd.DataFrame, fields: Sequence[str] = _COMMON) -> str:
     """Return what all arms have in common, of these fields."""
     differ, first = varied(firsts), specs(firsts)[0]
     return ", ".join(
-        _workers(first, first["nodes"] > 1) if field == SIZE else phrase(field, first[field])
+        _ranks(first, first["nodes"] > 1) if field == SIZE else phrase(field, first[field])
         for field in fields
         if field not in differ
     )
@@ -124,7 +124,7 @@ def is_number(field: str) -> bool:
 def axis_label(field: str) -> str:
     """Return what stands at the axis of a number, e.g. ``"bucket (MiB)"``."""
     if field == SIZE:
-        return "workers"
+        return "ranks"
     word, _, unit = phrase(field, 0).partition(" 0")
     return f"{word} ({unit.strip()})" if unit else word
 

@@ -13,12 +13,12 @@ from ddl_tools.analysis.configurations import CONFIGURATION
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import handles
 
+WHO = "framework_strategy"  # column of colours and markers
 _APART = 0.02  # of the axis, between marks at one place
 _FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
 _MOST_TICKS = 12
-_UNNAMED = {"framework_strategy": style.UNNAMED, "model": style.UNNAMED_MODEL}
-_UNNAMED_LOOK = {"color": style.UNNAMED_COLOUR, "marker": style.UNNAMED_MARKER}
 _PALE = 0.4  # of a statement that contradicts another
+_LINE_OF_TEXT = 0.05  # of an axis from 0 to 1
 
 
 def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
@@ -30,7 +30,7 @@ def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
     ax.set_xlim(2 ** (low - margin), 2 ** (high + margin))
     step = 2 if high - low > 6 else 1
     ax.xaxis.set_major_locator(FixedLocator(list(2 ** np.arange(low, high + 1, step))))
-    _plain(ax.xaxis)
+    plain_ticks(ax.xaxis)
     ax.set_xlabel(label)
 
 
@@ -44,13 +44,13 @@ def value_axis(ax: Axes, values: Iterable[float], label: str) -> None:
         else:
             ax.set_xscale("symlog", base=2, linthresh=positive[0])
     ax.xaxis.set_major_locator(FixedLocator(places, nbins=_MOST_TICKS))
-    _plain(ax.xaxis)
+    plain_ticks(ax.xaxis)
     ax.margins(x=0.08)
     ax.set_xlabel(label)
 
 
 def rate_axis(ax: Axes, values: pd.Series, label: str = "throughput (images/s)") -> None:
-    """Scale y logarithmically with ticks at 1, 2 and 5, some room above and below `values`."""
+    """Scale y logarithmically with round ticks, some room above and below `values`."""
     known = values[values > 0]
     low, high = (known.min(), known.max()) if len(known) else (1.0, 10.0)
     ax.set_yscale("log", base=10)
@@ -64,10 +64,11 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
     steps = {2.5: range(1, 10), 5: (1, 2, 3, 5, 7), 500: (1, 2, 5)}
     subs = next((subs for span, subs in steps.items() if high < span * low), (1,))
     axis.set_major_locator(LogLocator(base=10, subs=subs))
-    _plain(axis, style.compact)
+    plain_ticks(axis, style.compact)
 
 
-def _plain(axis: Any, text: Any = None) -> None:
+def plain_ticks(axis: Any, text: Any = None) -> None:
+    """Write the ticks of an axis as plain numbers, or as `text` tells, without minor ones."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(text or (lambda value, _: f"{value:g}")))
 
@@ -106,102 +107,103 @@ def apart(ax: Axes, places: pd.Series, number: int, of: int) -> pd.Series:
     return pd.Series(scale.inverted().transform(moved), places.index)
 
 
-def looks_by(points: pd.DataFrame, by: str) -> style.Looks:
-    """Return how the frameworks or the models of a whole figure look: `by` is the column."""
-    return {"framework_strategy": style.strategy_looks, "model": style.model_looks}[by](points[by])
-
-
-def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
-    """Draw each configuration in the looks that it has in the `whole` figure.
-
-    `by` is what colour and marker tell, "framework_strategy" or "model".
-    """
-    looks, loaders = looks_by(whole, by), set(whole["loader"])
+def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
+    """Draw a line per configuration, in the looks that it has in the `whole` figure."""
+    looks, loaders = style.strategy_looks(whole[WHO]), set(whole["loader"])
     series = table[table["n"] > 0].groupby(CONFIGURATION, sort=True)
     for number, (_, part) in enumerate(series):
         first, part = part.iloc[0], part.sort_values("world_size")
-        look = looks[first[by]] | style.loader_look(first["loader"], first["data_format"], loaders)
+        look = style.loader_look(first["loader"], first["data_format"], loaders)
+        look |= looks[first[WHO]]
         line(ax, apart(ax, part["world_size"], number, series.ngroups), part, look)
 
 
-def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame, by: str) -> None:
-    """Draw every statement of a panel at its own place: open marks, crosses, arrows for bounds.
+def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
+    """Draw each statement of the paper with its name: open marks, crosses, arrows for bounds.
 
-    A bound on several frameworks or networks is one mark, in no one's colour. `whole` and `by`: see
-    `draw_measured`.
+    A statement about several frameworks is a mark for each, one around the other; a bound on
+    several is one arrow, in no one's colour.
     """
-    looks = looks_by(whole, by)
-    for _, rows in table.groupby(["statement", "world_size", "value"], sort=False):
-        for row in rows.to_dict("records") if rows["bound"].iloc[0] == "value" else [None]:
-            row = row or rows.iloc[0].to_dict()
-            named = rows[by].nunique(dropna=False) == 1 or row["bound"] == "value"
-            look = looks[row[by]] if named and not pd.isna(row[by]) else _UNNAMED_LOOK
-            alpha = 1.0 if pd.isna(row["contradiction"]) else _PALE
-            _mark(ax, row, {**look, "alpha": alpha, "zorder": 3})
+    looks = style.strategy_looks(whole[WHO])
+    statements = table.sort_values("value").groupby(["world_size", "statement"], sort=False)
+    taken: dict[tuple[int, bool], float] = {}  # where the next name has room, left and right
+    for (ranks, name), rows in statements:
+        row, x = rows.iloc[0], float(ranks)
+        named = [looks[one] for one in rows[WHO].dropna().unique()] or [style.UNNAMED_LOOK]
+        alpha = 1.0 if pd.isna(row["contradiction"]) else _PALE
+        if row["bound"] == "value":
+            for number, look in enumerate(named):
+                shape = {"marker": "x"} if row["source"] == "derived" else {}
+                ax.plot(x, row["value"], **look | shape, alpha=alpha, linestyle="none",
+                        markerfacecolor="none", markersize=5 + 3.5 * number)  # fmt: skip
+        else:
+            _bound(ax, row, (named[0] if len(named) == 1 else style.UNNAMED_LOOK)["color"], alpha)
+        about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6, "color": "#444444"}
+        if row["world_size_min"] < x:
+            middle = (row["world_size_min"] * x) ** 0.5
+            ax.annotate(name, (middle, row["value"]), (0, 2), ha="center", **about)
+            continue
+        right = row["bound"] == "value"
+        y = max(row["value"], taken.get((ranks, right), 0.0))
+        taken[ranks, right] = y + _LINE_OF_TEXT
+        ax.annotate(name, (x, y), (9 if right else -6, 0), va="center",
+                    ha="left" if right else "right", **about)  # fmt: skip
 
 
-def _mark(ax: Axes, row: dict[str, Any], look: dict[str, Any]) -> None:
-    x, y = float(row["world_size"]), float(row["value"])
-    about: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.2, "markersize": 6}
-    if row["bound"] == "value":
-        about |= {"marker": "x"} if row["source"] == "derived" else {}
-        ax.plot(x, y, **look | about)
-        return
-    ends = [float(row["world_size_min"]), x] if row["world_size_min"] < x else [x]
-    ax.plot(ends, [y] * len(ends), **look | {"marker": "_", "markersize": 7, "linewidth": 1.0})
-    lower = row["bound"] == "lower"
+def _bound(ax: Axes, row: pd.Series, colour: str, alpha: float) -> None:
+    ends = sorted({float(row["world_size_min"]), float(row["world_size"])})
+    look: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 1.0}
+    ax.plot(ends, [row["value"]] * len(ends), marker="_", markersize=7, **look)
+    up = 9 if row["bound"] == "lower" else -9
     for end in ends:
-        ax.annotate(
-            "",
-            (end, y),
-            xytext=(0, 11 if lower else -11),
-            textcoords="offset points",
-            arrowprops={"arrowstyle": "<|-", "color": look["color"], "alpha": look["alpha"],
-                        "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
-        )  # fmt: skip
+        ax.annotate("", (end, row["value"]), (0, up), textcoords="offset points",
+                    arrowprops={"arrowstyle": "<|-", "shrinkA": 0, "shrinkB": 0, **look}
+                    )  # fmt: skip
 
 
-def ideals(table: pd.DataFrame) -> pd.DataFrame:
-    """Return where proportional scaling would end: rows of `table` at their base, plus `end`.
+def draw_ideals(ax: Axes, table: pd.DataFrame) -> list[float]:
+    """Draw where proportional scaling from the base of each configuration leads; return its ends.
 
-    Only configurations with a second world size, unless the panel has none.
+    Only of configurations with a second number of ranks.
     """
-    table = table[table["value"].notna() & (table["bound"] == "value")]
-    keys = ["source", *CONFIGURATION]
-    sizes = table.groupby(keys, dropna=False)["world_size"].transform("nunique")
-    base = table[table["world_size"] == table["base_world_size"]]
-    scaling = base[sizes[base.index] > 1]
-    base = scaling if len(scaling) else base
-    most = table["world_size"].max()
-    return base.assign(most=most, end=base["value"] * most / base["world_size"])
+    ends: list[float] = []
+    for _, part in table[table["value"].notna()].groupby(CONFIGURATION):
+        most = float(table["world_size"].max())
+        base = part[part["world_size"] == part["base_world_size"]]
+        if len(part) > 1 and len(base):
+            ranks, value = float(base["world_size"].iloc[0]), base["value"].iloc[0]
+            ends.append(value * most / ranks)
+            ax.plot([ranks, most], [value, ends[-1]], **style.IDEAL)
+    return ends
 
 
-def draw_ideals(ax: Axes, table: pd.DataFrame) -> None:
-    """Draw the lines of `ideals`."""
-    x, y = (table[ends].to_numpy(float).T for ends in (["world_size", "most"], ["value", "end"]))
-    ax.plot(x, y, **style.IDEAL)
-
-
-def legend(points: pd.DataFrame, ideal: str, by: str) -> list[Line2D]:
-    """Return the handles of a points table: only what occurs in it. `by`: see `draw_measured`."""
+def legend(points: pd.DataFrame, ideal: str) -> list[Line2D]:
+    """Return the handles of a points table: only what occurs in it."""
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     theirs = points[points["source"] != "measured"]
-    looks = looks_by(points, by)
-    call = {"framework_strategy": style.strategy_name, "model": style.model_name}[by]
-    end = ", measured" if len(theirs) else ""
-    made = handles({call(name): look for name, look in looks.items() if name in set(ours[by])}, end)
-    loaders, formats = set(points["loader"]), style.formats_differ(ours)
+    looks = style.strategies_named(style.strategy_looks(points[WHO]))
+    made = []
+    if len(ours):
+        used = {style.strategy_name(name) for name in ours[WHO].unique()}
+        made += handles({name: look for name, look in looks.items() if name in used})
+        made += _loaders(ours, set(points["loader"]))
+    if len(theirs):
+        used = {style.strategy_name(name) for name in theirs[WHO].dropna().unique()}
+        stated = {name: look for name, look in looks.items() if name in used}
+        if theirs[WHO].isna().any():
+            stated[style.UNNAMED] = style.UNNAMED_LOOK
+        made += handles(stated, ", paper" if len(ours) else "", markerfacecolor="none")
+        if (theirs["source"] == "derived").any():
+            cross = {"marker": "x", "color": style.UNNAMED_LOOK["color"]}
+            made += handles({"derived from the paper": cross})
+    return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
+
+
+def _loaders(ours: pd.DataFrame, among: set[str]) -> list[Line2D]:
+    formats, made = style.formats_differ(ours), []
     for loader in style.loaders(ours["loader"]):
         for read in style.formats(ours.loc[ours["loader"] == loader, "data_format"]):
-            look = style.loader_look(loader, read, loaders) | {"color": "#555555", "marker": "o"}
+            look = style.loader_look(loader, read, among) | {"color": "#555555", "marker": "o"}
             name = style.loader_name(loader, read, formats) + ("" if formats else " loader")
             made.append(Line2D([], [], label=name, **look))
-    grey: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.2}
-    stated = {call(name): look for name, look in looks.items() if name in set(theirs[by])}
-    if theirs[by].isna().any():
-        stated[_UNNAMED[by]] = _UNNAMED_LOOK
-    made += handles(stated, ", paper", **grey)
-    if (points["source"] == "derived").any():
-        derived = {"derived from the paper": {"marker": "x", "color": style.UNNAMED_COLOUR}}
-        made += handles(derived, markeredgewidth=1.3)
-    return [*made, Line2D([], [], **style.IDEAL, label=ideal)]
+    return made

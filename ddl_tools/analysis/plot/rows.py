@@ -1,6 +1,6 @@
 """Figures with a row per configuration: names on the left, numbers on the right."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,10 @@ from ddl_tools.analysis.plot.style import three_digits
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
 
-_ROW_INCHES, _LINE_INCHES = 0.19, 0.1  # of a row, and of each line more
+_ROW_INCHES = 0.19
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
-
-Look = tuple[str, str]
-"""Name and colour of a share."""
 
 Cells = Callable[[pd.DataFrame], list[str]]
 """From the rows of one configuration to the texts beside it, a column each."""
@@ -66,15 +63,12 @@ def row_figure(
     lost -= sum(table["row"].nunique() for table in tables)
     names = [list(table["label"].unique()) for table in tables]
     texts = [[list(heads), *(cells(one) for _, one in table.groupby("row"))] for table in tables]
-    lines = max([1, *(text.count("\n") + 1 for panel in texts for row in panel for text in row)])
-    row = _ROW_INCHES + (lines - 1) * _LINE_INCHES
-    heights = [(max(len(panel), 2) + 1) * row for panel in names]
+    heights = [(max(len(panel), 2) + 1) * _ROW_INCHES for panel in names]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
     figure, axes = frame(title, panels, heights, legend, caption)
     for ax, panel, beside in zip(axes, names, texts, strict=True):
-        top = -1.5 if any(heads) else -0.5
         ax.set_yticks(range(len(panel)), panel)
-        ax.set_ylim(max(len(panel), 2) - 0.5, top)
+        ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MaxNLocator(5))
@@ -88,8 +82,6 @@ def row_figure(
 
 def _aligned(table: list[list[str]]) -> list[str]:
     """Return the rows of a table of texts, each column as wide as its longest text."""
-    if len(table[0]) == 1:
-        return [row[0] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -138,46 +130,30 @@ def named(points: pd.DataFrame) -> pd.DataFrame:
 def stacked(
     points: pd.DataFrame,
     title: str,
-    looks: dict[str, Look],
-    texts: Cells,
-    label: str,
+    looks: Mapping[str, str],
     caption: Sequence[str],
+    heads: Sequence[str],
+    cells: Cells,
+    label: str,
 ) -> Figure:
-    """Return a figure with a bar per configuration.
+    """Return a figure with a bar per configuration, divided by ``cause``.
 
     Parameters
     ----------
     points
-        A row per configuration and cause: ``panel``, what a configuration is, ``n``, ``cause``,
-        ``value`` (0 to 1), ``hardware``, ``on_cpu`` and ``commit``. The values of a configuration
-        sum to 1.
-    title
-        The finding.
+        A row per configuration and cause: ``panel``, what a configuration is, ``cause`` and
+        ``value`` (0 to 1). The values of a configuration sum to 1.
     looks
-        Each cause, in the order of the legend.
-    texts
-        The lines beside a bar.
-    label
-        Of the axis.
-    caption
-        Sentences on what is shown; those on runs, hardware and commit are added.
+        Colour of each cause, in the order of the legend.
+    title, caption, heads, cells, label
+        As `row_figure` takes them.
     """
     causes = set(points.loc[points["value"] > 0, "cause"])
-    legend = [Patch(label=name, color=hue) for key, (name, hue) in looks.items() if key in causes]
-    table = named(points)
-    told = captions.provenance(table.assign(failed=0), "") if len(table) else ["No data yet."]
-    figure, panels = row_figure(
-        title,
-        table,
-        legend,
-        [*caption, *told],
-        [""],
-        lambda one: ["\n".join(texts(one))],
-        label,
-    )
+    legend = [Patch(label=name, color=hue) for name, hue in looks.items() if name in causes]
+    figure, panels = row_figure(title, named(points), legend, caption, heads, cells, label)
     for ax, part in panels:
         left = np.zeros(int(part["row"].max()) + 1)
-        for cause, (_, hue) in looks.items():
+        for cause, hue in looks.items():
             own = part[part["cause"] == cause].set_index("row")["value"]
             shares = own.reindex(range(len(left)), fill_value=0.0).to_numpy()
             bars = ax.barh(range(len(left)), shares, BAR, left=left, color=hue, linewidth=0)

@@ -16,103 +16,97 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 
-from ddl_core.registry import FRAMEWORKS, LOADERS, MODELS, STRATEGIES, title
-from ddl_tools.analysis import looks
+from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, title
 from ddl_tools.labels import NAMES, called, phrase
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
-STRATEGY_COLOURS, STRATEGY_MARKERS = looks.STRATEGY_COLOURS, looks.STRATEGY_MARKERS
-LOADER_LINES, LOADER_FILLS = looks.LOADER_LINES, looks.LOADER_FILLS
-MODEL_COLOURS, MODEL_MARKERS = looks.MODEL_COLOURS, looks.MODEL_MARKERS
+STRATEGY_COLOURS = {
+    "single": "#000000",
+    "ddp": "#0072B2",
+    "horovod": "#E69F00",
+    "deepspeed": "#009E73",
+    "fsdp": "#7B3294",
+    "multiworker": "#CC79A7",
+    "spmd": "#56B4E9",
+    "kvstore": "#D55E00",
+}
+STRATEGY_MARKERS = dict(zip(STRATEGY_COLOURS, "Dos^*vPX", strict=True))
 _OWN_COLOURS = {
-    entry.frameworks[0]: looks.STRATEGY_COLOURS[name]
+    entry.frameworks[0]: STRATEGY_COLOURS[name]
     for name, entry in STRATEGIES.items()
     if len(entry.frameworks) == 1 and entry.frameworks != ("torch",) and name in STRATEGY_COLOURS
 }
+# Where a statement of the paper names no strategy.
+UNNAMED = "framework not named"
+UNNAMED_LOOK: dict[str, Any] = {"color": "#666666", "marker": "h"}
+
+# The paper does not always say whether its DALI decoded on the CPU or on the GPU: "dali".
+LOADER_LINES: dict[str, Any] = {
+    "native": "solid",
+    "turbo": (0, (2.5, 1)),
+    "memory": (0, (8, 1.5)),
+    "dali_cpu": (0, (5, 2)),
+    "dali_gpu": (0, (5, 2, 1, 2)),
+    "dali_reader_cpu": (0, (9, 2, 3, 2)),
+    "dali_reader_gpu": (0, (9, 2, 3, 2, 1, 2)),
+    "synthetic": (0, (1, 1.5)),
+    "dali": (0, (5, 2)),
+}
+# How a measured marker is filled; the rest is white.
+LOADER_FILLS = {
+    "native": "full",
+    "turbo": "top",
+    "memory": "none",
+    "dali_cpu": "left",
+    "dali_gpu": "right",
+    "synthetic": "bottom",
+    "dali": "left",
+}
 _PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
-
-FORMAT_NAMES = NAMES["data_format"]
 # Many small files, few large ones: sizes of marker and line in points.
-FORMAT_MARKER_SIZES = {"folder": 6.0, "tfrecord": 8.0}
-FORMAT_LINE_WIDTHS = {"folder": 1.4, "tfrecord": 2.0}
+FORMAT_SIZES = {"folder": (6.0, 1.4), "tfrecord": (8.0, 2.0)}
+_SPARE_SIZES = (7.0, 1.7)
 
-SCHEDULE_NAMES = NAMES["schedule"]
 SCHEDULE_COLOURS = {
     "step": "#0072B2",
     "cosine": "#E69F00",
     "exponential": "#009E73",
     "constant": "#000000",
 }
-SCHEDULE_MARKERS = {"step": "o", "cosine": "s", "exponential": "^", "constant": "D"}
-OPTIMIZER_NAMES = NAMES["optimizer"]
+_SCHEDULE_MARKERS = dict(zip(SCHEDULE_COLOURS, "os^D", strict=True))
 # An adaptive optimiser has a colour of its own, whatever its schedule.
-OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
-OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
+_OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
+_OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
 
 # What a CUDA kernel does.
-KERNEL_COLOURS = {
-    "allreduce": "#D55E00",
-    "io": "#56B4E9",
-    "cudnn": "#000000",
-    "rest": "#999999",
+KERNEL_COLOURS = {"allreduce": "#D55E00", "io": "#56B4E9", "cudnn": "#000000", "rest": "#999999"}
+# What time is spent on, in the order of a step. What trains is grey.
+TIME_COLOURS = {
+    "data": "#56B4E9",
+    "compute": "#444444",
+    "transfer": "#D55E00",
+    "waiting for slower ranks": "#E69F00",
+    "copies": "#CC79A7",
+    "other": "#999999",
+    "idle": "#e5e5e5",
 }
-
-# What an epoch's time is spent on, in the order of a step: name and colour. What trains is grey.
-SPENT_LOOKS = {
-    "start": ("loader starts", "#0072B2"),
-    "data": ("waiting for data", "#56B4E9"),
-    "compute": ("forward, backward", "#444444"),
-    "transfer": ("transfer", "#D55E00"),
-    "waiting": ("waiting for slower workers", "#E69F00"),
-    "update": ("update", "#999999"),
-    "end": ("end of epoch", "#009E73"),
-    "evaluation": ("evaluation", "#CC79A7"),
-}
-# The same of the steps that a profiler watched.
-SHARE_LOOKS = {
-    "compute": ("compute", "#444444"),
-    "transfer": SPENT_LOOKS["transfer"],
-    "waiting": SPENT_LOOKS["waiting"],
-    "copies": ("copies", "#CC79A7"),
-    "data": SPENT_LOOKS["data"],
-    "other": ("other calls", "#999999"),
-    "idle": ("idle", "#e5e5e5"),
-}
-
-# Sources of data/published/accuracy.csv with several batch sizes.
-PUBLISHED_NAMES = {
-    "Goyal et al. 2017, arXiv:1706.02677": "Goyal et al., ResNet101",
-    "NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch": "LARS (NUS-HPC-AI-Lab)",
-    "google-deepmind/dm-haiku": "haiku",
-}
-PUBLISHED_MARKERS = {
-    "Goyal et al., ResNet101": "v",
-    "LARS (NUS-HPC-AI-Lab)": "P",
-    "haiku": "X",
+# Sources of data/published/accuracy.csv with several batch sizes: name and marker.
+PUBLISHED = {
+    "Goyal et al. 2017, arXiv:1706.02677": ("Goyal et al., ResNet101", "v"),
+    "NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch": ("LARS (NUS-HPC-AI-Lab)", "P"),
+    "google-deepmind/dm-haiku": ("haiku", "X"),
 }
 
 # For what has no look of its own; no strategy and no schedule above has one of these.
 SPARE_COLOURS = ["#ca9161", "#949494", "#fbafe4", "#ece133"]  # of seaborn's "colorblind"
 SPARE_MARKERS = ["<", ">", "p"]
 SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
-_SPARE_SIZES = (7.0, 1.7)  # of a format: marker and line
 
-# Where a statement of the paper names no strategy, or no model.
-UNNAMED = "framework not named"
-UNNAMED_MODEL = "network not named"
-UNNAMED_COLOUR = "#666666"
-UNNAMED_MARKER = "h"
-
-# Loader alone and training alone.
-HALF_NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
-HALF_COLOUR = "#333333"
 BOUND_COLOUR = "#ececec"
-
+IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 # Frame and words of a figure that holds nothing but what others state.
 PALE, PALE_INK = "#999999", "#666666"
-
-IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}
 
 # Sizes in inches and points: two figures side by side fill the width of a page, and a figure
 # scaled to a text column keeps legible letters.
@@ -160,23 +154,6 @@ def strategies(names: Iterable[str]) -> list[str]:
     return listed(names, [*STRATEGIES, *pairs])
 
 
-def with_framework_strategy(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of arms with ``framework_strategy``: ``"ddp"``, or ``"torch ddp"`` by others.
-
-    A row without a strategy, as some that the paper states, has no framework.
-    """
-    libraries = table["framework"].fillna("torch")
-    if (libraries == "torch").all():
-        return table.assign(framework_strategy=table["strategy"])
-    return table.assign(framework_strategy=libraries + " " + table["strategy"])
-
-
-def _parts(framework: str) -> tuple[str, str]:
-    """Return library, empty where it is not told, and strategy."""
-    library, _, strategy = framework.rpartition(" ")
-    return library, strategy
-
-
 def loaders(names: Iterable[str]) -> list[str]:
     """Return loaders in the order of legends and rows."""
     return listed(names, {**LOADERS, **_PAPERS})
@@ -184,10 +161,21 @@ def loaders(names: Iterable[str]) -> list[str]:
 
 def formats(names: Iterable[str]) -> list[str]:
     """Return data formats in the order of legends and rows."""
-    return listed(names, FORMAT_NAMES)
+    return listed(names, NAMES["data_format"])
 
 
-def own_or_spare(
+def with_framework_strategy(table: pd.DataFrame) -> pd.DataFrame:
+    """Return configurations with ``framework_strategy``: ``"ddp"``, ``"torch ddp"`` by others.
+
+    A row without a strategy, as some that the paper states, has none.
+    """
+    libraries = table["framework"].fillna("torch")
+    if (libraries == "torch").all():
+        return table.assign(framework_strategy=table["strategy"])
+    return table.assign(framework_strategy=libraries + " " + table["strategy"])
+
+
+def _own_or_spare(
     name: str, looks: Mapping[str, Look], spare: Sequence[Look], among: Iterable[str]
 ) -> Look:
     """Return a name's look, else a spare one: names without a look take turns, sorted."""
@@ -196,45 +184,17 @@ def own_or_spare(
     return spare[sorted({*among, name} - looks.keys()).index(name) % len(spare)]
 
 
-def colour(framework: str | None, among: Iterable[str] = ()) -> str:
-    """Return the colour of a strategy or a framework of `among`; None is "not named"."""
-    if framework is None:
-        return UNNAMED_COLOUR
-    library, strategy = _parts(framework)
-    if library in _OWN_COLOURS:
-        return _OWN_COLOURS[library]
-    return own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, _and_strategies(among))
-
-
-def marker(framework: str | None, among: Iterable[str] = ()) -> str:
-    """Return the marker of a strategy or a framework of `among`; None is "not named"."""
-    if framework is None:
-        return UNNAMED_MARKER
-    strategy = _parts(framework)[1]
-    return own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, _and_strategies(among))
-
-
-def _and_strategies(among: Iterable[str]) -> set[str]:
-    return {*STRATEGIES, *(_parts(name)[1] for name in among)}
-
-
 def strategy_looks(column: pd.Series) -> Looks:
     """Return colour and marker of each strategy or framework of a column, as legends list them."""
     names = strategies(column.dropna())
-    return {name: {"color": colour(name, names), "marker": marker(name, names)} for name in names}
-
-
-def model_looks(column: pd.Series) -> Looks:
-    """Return colour and marker of each network of a table, in the order of legends."""
-    names = listed(column.dropna(), MODELS)
-    among = {*MODELS, *names}
-    return {
-        name: {
-            "color": own_or_spare(name, MODEL_COLOURS, SPARE_COLOURS, among),
-            "marker": own_or_spare(name, MODEL_MARKERS, SPARE_MARKERS, among),
-        }
-        for name in names
-    }
+    among = {*STRATEGIES, *(name.rpartition(" ")[2] for name in names)}
+    looks: Looks = {}
+    for name in names:
+        library, _, strategy = name.rpartition(" ")
+        colour = _own_or_spare(strategy, STRATEGY_COLOURS, SPARE_COLOURS, among)
+        marker = _own_or_spare(strategy, STRATEGY_MARKERS, SPARE_MARKERS, among)
+        looks[name] = {"color": _OWN_COLOURS.get(library, colour), "marker": marker}
+    return looks
 
 
 def strategies_named(looks: Looks) -> Looks:
@@ -242,28 +202,21 @@ def strategies_named(looks: Looks) -> Looks:
     return {strategy_name(strategy): look for strategy, look in looks.items()}
 
 
-def strategy_name(framework: str | None) -> str:
-    """Return what people call a strategy, or a framework; None is "not named"."""
-    if not framework:
-        return UNNAMED
-    library, strategy = _parts(framework)
+def strategy_name(framework: str) -> str:
+    """Return what people call a strategy, or a framework."""
+    library, _, strategy = framework.rpartition(" ")
     return called(library, strategy) if library else title("strategy", strategy)
-
-
-def loader_line(loader: str, among: Iterable[str] = ()) -> Any:
-    """Return the line style of a loader of `among`."""
-    return own_or_spare(loader, LOADER_LINES, SPARE_LINES, {*LOADERS, *among})
 
 
 def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dict[str, Any]:
     """Return line and filling of a loader of `among`, and their sizes for what it reads."""
-    size, width = _SPARE_SIZES
+    size, width = FORMAT_SIZES.get(data_format, _SPARE_SIZES)
     return {
-        "linestyle": loader_line(loader, among),
+        "linestyle": _own_or_spare(loader, LOADER_LINES, SPARE_LINES, {*LOADERS, *among}),
         "fillstyle": LOADER_FILLS.get(loader, "full"),
         "markerfacecoloralt": "white",
-        "markersize": FORMAT_MARKER_SIZES.get(data_format, size),
-        "linewidth": FORMAT_LINE_WIDTHS.get(data_format, width),
+        "markersize": size,
+        "linewidth": width,
     }
 
 
@@ -271,11 +224,11 @@ def loader_name(loader: str, data_format: str = "", formats: bool = False) -> st
     """Return what people call a loader, with the format it reads if `formats`."""
     told = formats and loader != "synthetic"  # synthetic data have none
     name = _PAPERS[loader].title if loader in _PAPERS else title("loader", loader)
-    return f"{name}, {FORMAT_NAMES.get(data_format, data_format)}" if told else name
+    return f"{name}, {NAMES['data_format'].get(data_format, data_format)}" if told else name
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
-    """Say whether a table of arms must tell what each loader reads: not if all is folders."""
+    """Say whether configurations must tell what each loader reads: not if all is folders."""
     return bool((table["data_format"].dropna() != "folder").any())
 
 
@@ -301,11 +254,11 @@ def way_name(optimizer: str, schedule: str) -> str:
 
 def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:
     """Return colour, marker and line of a way to learn, its schedule one of `among`."""
-    hue = own_or_spare(schedule, SCHEDULE_COLOURS, SPARE_COLOURS, among)
+    hue = _own_or_spare(schedule, SCHEDULE_COLOURS, SPARE_COLOURS, among)
     return {
-        "color": OPTIMIZER_COLOURS.get(optimizer, hue),
-        "marker": own_or_spare(schedule, SCHEDULE_MARKERS, SPARE_MARKERS, among),
-        "linestyle": OPTIMIZER_LINES.get(optimizer, SPARE_LINES[0]),
+        "color": _OPTIMIZER_COLOURS.get(optimizer, hue),
+        "marker": _own_or_spare(schedule, _SCHEDULE_MARKERS, SPARE_MARKERS, among),
+        "linestyle": _OPTIMIZER_LINES.get(optimizer, SPARE_LINES[0]),
     }
 
 

@@ -1,6 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from ddl_tools.analysis.figures import advice
+from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.advise import Request, advise
 from ddl_tools.scaling.options import Limits
@@ -14,17 +17,23 @@ def test_there_is_a_panel_of_accuracy_only_where_accuracy_is_known(tmp_path: Pat
     assert not any("accuracy" in text.get_text() for text in figure.texts)
 
 
-def test_limits_the_pareto_front_and_the_advised_option_are_drawn() -> None:
+def test_options_limits_and_the_advised_one_are_drawn() -> None:
     points = advice.points()
-    cost, accuracy = advice.draw(points).axes
+    figure = advice.draw(points)
+    time, accuracy = figure.axes
     advised = points[points["advised"]].iloc[0]
-    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in cost.lines]
-    front = points[points["pareto"]].sort_values("hours")
-    assert (front["node_hours"].tolist(), front["hours"].tolist()) in drawn
-    place = ([advised["node_hours"]], [advised["hours"]])
-    alike = (points["hours"] == advised["hours"]) & (points["node_hours"] == advised["node_hours"])
-    assert drawn.count(place) == alike.sum() + 1, "and a ring around it"
-    assert any(set(y) == {1.0} for _, y in drawn)
+    hours = [value for line in time.lines for value in line.get_ydata()]
+    assert set(points["hours"]) <= set(hours)
+    rings = [line for line in time.lines if line.get_markersize() == 13 and len(line.get_ydata())]
+    assert [list(ring.get_ydata()) for ring in rings] == [[advised["hours"]]]
+    assert any(set(line.get_ydata()) == {1.0} for line in time.lines)
     assert any(set(line.get_ydata()) == {75.0} for line in accuracy.lines)
-    written = {text.get_text() for text in cost.texts}
-    assert {str(size) for size in front["world_size"]} <= written
+    assert f"on {advised['world_size']} GPUs" in title_of(figure)
+
+
+def test_a_limit_of_node_hours_falls_with_the_number_of_nodes(tmp_path: Path) -> None:
+    request = Request(advice.JUWELS, "resnet50", Limits(node_hours=20.0))
+    points = advice.points_of(advise(request, Tree(tmp_path)))
+    limit = advice.draw(points).axes[0].lines[-1]
+    nodes = [size / 4 for size in limit.get_xdata()]
+    assert [20.0 / one for one in nodes] == pytest.approx(list(limit.get_ydata()), rel=1e-3)

@@ -8,7 +8,7 @@ from ddl_tools.analysis.figures.all_reduce import MOST_LINES, draw, points
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.redraw import redraw_probes
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.probe import size_text, write_probe
+from ddl_tools.records.probe import write_probe
 from tests.doctor.made import answer, record, size
 
 
@@ -57,14 +57,6 @@ def test_files_are_the_same_each_time_and_absent_without_probes(tmp_path: Path) 
     first = {path: path.read_bytes() for path in _drawn(tmp_path)}
     assert {path.suffix for path in first} == {".svg", ".pdf", ".png", ".csv"}
     assert {path: path.read_bytes() for path in _drawn(tmp_path)} == first
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [(512, "512 B"), (1024, "1 KiB"), (65_536, "64 KiB"), (2**20, "1 MiB"), (2**28, "256 MiB")],
-)
-def test_sizes_in_text(number: int, shown: str) -> None:
-    assert size_text(number) == shown
 
 
 def _drawn(root: Path) -> list[Path]:

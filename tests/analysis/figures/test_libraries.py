@@ -23,7 +23,7 @@ ARMS = [
     ("keras", "spmd"),
     ("mxnet", "kvstore"),
 ]
-OF_SEVERAL = ["speedup_vs_workers", "time_to_accuracy", "accuracy_by_library"]
+OF_SEVERAL = ["time_to_accuracy", "accuracy_by_library"]
 SEEDS = [*OF_SEVERAL, "throughput_vs_batch_size"]
 PAPER = read_paper()
 
@@ -119,18 +119,6 @@ def test_rows_of_a_comparison_name_the_library(tree: Tree, every_arm: None) -> N
     labels = points("comparison", tree)["label"]
     assert labels.is_unique
     assert labels.str.startswith("TensorFlow, Horovod, ").sum() == 4
-
-
-def test_a_speedup_is_of_one_library(tree: Tree, every_arm: None) -> None:
-    table = points("speedup_vs_workers", tree)
-    ours = table[table["source"] == "measured"]
-    assert (ours[ours["world_size"] == 2]["value"].round(6) == 1.8).all()
-    stated = table[table["source"] == "stated"]
-    assert stated["value"].unique().tolist() == [10.11]
-    assert stated["world_size"].unique().tolist() == [12]
-    said = words(QUESTIONS["speedup_vs_workers"].draw(table))
-    assert "Discontinued" in said
-    assert "Mahon et al. 2020" in said
 
 
 def test_a_line_over_batches_is_of_one_library_and_size(tree: Tree, every_arm: None) -> None:

@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
@@ -19,7 +18,7 @@ from ddl_core.registry import LOADERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, caption_of, title_of
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
@@ -37,23 +36,13 @@ def nothing(make_run: MakeRun) -> None:
     """Leave the tree empty."""
 
 
-def one(make_run: MakeRun) -> None:
-    make_run()
-
-
-def only_failed(make_run: MakeRun) -> None:
+def lost_and_cold(make_run: MakeRun) -> None:
     for repeat in range(2):
         make_run(status="failed", rows=[], system=None, repeat=repeat)
-
-
-def only_diverged(make_run: MakeRun) -> None:
     for size in (1, 2):
         rows = [epoch_row(0, loss=math.nan), epoch_row(1, loss=math.nan)]
         make_run(strategy="ddp", gpus_per_node=size, rows=rows)
-
-
-def without_warm_epoch(make_run: MakeRun) -> None:
-    make_run(rows=[epoch_row(0)])
+    make_run(strategy="horovod", rows=[epoch_row(0)])
 
 
 def every_model_on_two_machines(make_run: MakeRun) -> None:
@@ -74,18 +63,7 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
             make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
 
 
-OF_THE_PAPER = ["throughput_vs_workers", "efficiency_native", "efficiency_dali",
-                "efficiency_by_model"]  # fmt: skip
-
-FILLINGS = [
-    both_formats_and_halves,
-    every_model_on_two_machines,
-    nothing,
-    one,
-    only_failed,
-    only_diverged,
-    without_warm_epoch,
-]
+FILLINGS = [both_formats_and_halves, every_model_on_two_machines, nothing, lost_and_cold]
 WITH_TEXT_INSIDE = FILLINGS[:3]
 
 
@@ -123,7 +101,7 @@ def test_draws_and_leaves_all_as_it_was(
         assert not leaves_the_page(figure)
 
 
-@pytest.mark.parametrize("name", ["throughput_vs_workers", "comparison", "efficiency_native"])
+@pytest.mark.parametrize("name", ["throughput_vs_workers", "comparison", "efficiency"])
 def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
     caption = caption_of(QUESTIONS[name].draw(points(name, runs_table(tree.runs))))
@@ -134,16 +112,19 @@ def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: 
 
 
 def test_efficiency_names_base_and_finding(tree: Tree, laptop: MakeRun) -> None:
-    figure = QUESTIONS["efficiency_native"].draw(points("efficiency_native", runs_table(tree.runs)))
-    assert "E relative to G0 = 1; batch per rank fixed." in caption_of(figure)
+    figure = QUESTIONS["efficiency"].draw(points("efficiency", runs_table(tree.runs)))
+    assert "E relative to G0 = 1 to 4; batch per rank fixed." in caption_of(figure)
     assert "Open marks: stated for JUWELS Booster" in caption_of(figure)
-    assert title_of(figure).startswith("ResNet50, native loader: E is 0.")
+    assert title_of(figure).startswith("Efficiency is 0.")
 
 
-def test_caption_without_runs_speaks_of_none() -> None:
-    figure = QUESTIONS["efficiency_dali"].draw(points("efficiency_dali", empty_table()))
-    assert "n = " not in caption_of(figure)
-    assert "G0 = 4" in caption_of(figure)
+def test_a_figure_of_statements_alone_says_so_and_is_small() -> None:
+    for name in ("efficiency", "kernel_shares", "accuracy_vs_batch_size"):
+        figure = QUESTIONS[name].draw(points(name, empty_table()))
+        assert "No run measured here: only" in title_of(figure)
+        assert "n = " not in caption_of(figure)
+        assert figure.get_figwidth() == style.STATED_WIDTH < style.WIDTH
+        assert all(to_hex(ax.spines["left"].get_edgecolor()) == style.PALE for ax in figure.axes)
 
 
 def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeRun) -> None:
@@ -161,9 +142,9 @@ def test_ideal_is_always_drawn(name: str) -> None:
 
 
 def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun) -> None:
-    table = points("efficiency_native", runs_table(tree.runs))
+    table = points("efficiency", runs_table(tree.runs))
     row = table[table["loader"].eq("native") & table["world_size"].eq(2)].iloc[0]
-    ax, _ = QUESTIONS["efficiency_native"].draw(table).axes
+    ax = QUESTIONS["efficiency"].draw(table).axes[0]
     (bars,) = [container for container in ax.containers if container.has_yerr]
     line, _, (segments,) = bars.lines
     (bottom, top) = segments.get_segments()[1][:, 1]
@@ -171,98 +152,37 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
     assert line.get_ydata()[1] == pytest.approx(row["value"])
 
 
-def seen(ax: Axes, workers: int | None = None) -> set[tuple[str, str]]:
-    """Return colour and marker of all that is drawn, or of all at a number of workers."""
-    drawn = [line for line in ax.lines if line.get_marker() not in ("None", "")]
-    if workers:
-        drawn = [line for line in drawn if round(line.get_xdata()[0]) == workers]
-    return {(to_hex(line.get_color()), line.get_marker()) for line in drawn}
-
-
-def test_networks_differ_in_colour_and_marker_and_are_in_the_legend(
-    tree: Tree, make_run: MakeRun
-) -> None:
-    every_model_on_two_machines(make_run)
-    table = points("efficiency_by_model", runs_table(tree.runs))
-    figure = QUESTIONS["efficiency_by_model"].draw(table)
-    looks = style.model_looks(table["model"])
-    expected = {(look["color"].lower(), look["marker"]) for look in looks.values()}
-    assert len(expected) == 3
-    ours = [ax for ax in figure.axes if "laptop" in ax.get_title(loc="left")]
-    assert ours
-    caps = {(hue, "_") for hue, _ in expected}
-    assert all(seen(ax) - caps == expected for ax in ours)
-    entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
-    for name in ("ResNet50", "ResNet101", "ResNet152"):
-        assert {f"{name}, measured", f"{name}, paper"} <= {*entries}
-    assert not any("PyTorch-DDP" in entry for entry in entries)
-
-
-def test_networks_of_the_paper_have_the_looks_of_ours() -> None:
-    figure = QUESTIONS["efficiency_by_model"].draw(points("efficiency_by_model", empty_table()))
-    dali, native = figure.axes
-    looks = {name: style.MODEL_COLOURS[name].lower() for name in style.MODEL_COLOURS}
-    hues = {hue for hue, _ in seen(dali)}
-    assert hues == {looks[name] for name in ("resnet50", "resnet101", "resnet152")}
-    assert seen(native, 512) == {
-        (looks["resnet50"], "_"),
-        (style.UNNAMED_COLOUR, style.UNNAMED_MARKER),
-    }
-    assert "Grey: no framework or network named." in caption_of(figure)
+def test_statements_have_the_looks_of_frameworks_and_their_names() -> None:
+    figure = QUESTIONS["efficiency"].draw(points("efficiency", empty_table()))
+    dali, native = figure.axes[:2]
+    drawn = {(to_hex(line.get_color()), line.get_marker()) for line in native.lines}
+    horovod, grey = style.STRATEGY_COLOURS["horovod"].lower(), style.UNNAMED_LOOK
+    assert {(horovod, "s"), (grey["color"], grey["marker"]), (grey["color"], "_")} <= drawn
+    names = [{text.get_text() for text in ax.texts} - {""} for ax in (dali, native)]
+    assert names[0] == {"E01", "E02", "E03", "E09", "E10", "D04", "D07"}
+    assert names[1] == {"E04", "E05", "E06", "E07", "E13"}
     assert "contradicts another statement (C2, C3, C4, C5, C9)" in caption_of(figure)
 
 
-@pytest.mark.parametrize(
-    "name", [*OF_THE_PAPER, "efficiency_by_loader", "kernel_shares", "accuracy_vs_batch_size"]
-)
-def test_a_figure_without_a_run_says_so_and_is_small(name: str) -> None:
-    figure = QUESTIONS[name].draw(points(name, empty_table()))
-    assert "No run measured here: only" in title_of(figure)
-    assert figure.get_figwidth() == style.STATED_WIDTH < style.WIDTH
-    assert all(to_hex(ax.spines["left"].get_edgecolor()) == style.PALE for ax in figure.axes)
-
-
-@pytest.mark.parametrize("name", OF_THE_PAPER)
-def test_a_figure_with_a_run_is_large_and_claims_no_lack(
-    name: str, tree: Tree, make_run: MakeRun
-) -> None:
-    every_model_on_two_machines(make_run)
-    for nodes in (1, 2):
-        make_run(30 / nodes, strategy="ddp", loader="dali_cpu", nodes=nodes, study="dali")
-    figure = QUESTIONS[name].draw(points(name, runs_table(tree.runs)))
-    assert STATED_ONLY not in title_of(figure)
-    assert figure.get_figwidth() == style.WIDTH
-
-
-def test_both_kinds_of_dali_share_a_panel_that_names_them(tree: Tree, make_run: MakeRun) -> None:
-    for loader, nodes in itertools.product(("dali_cpu", "dali_reader_cpu"), (1, 2)):
-        make_run(30 / nodes, strategy="ddp", loader=loader, nodes=nodes, model="resnet50")
-    table = points("efficiency_dali", runs_table(tree.runs))
-    (panel,) = table.loc[table["source"] == "measured", "panel"].unique()
-    assert panel.startswith("DALI (CPU), DALI reader (CPU) \N{MIDDLE DOT} ")
-    assert not table["panel"].str.startswith("DALI (GPU), ").any()
+def test_what_is_stated_stands_at_its_value_and_number_of_ranks() -> None:
+    table = points("efficiency", empty_table())
+    figure = QUESTIONS["efficiency"].draw(table)
+    lines = [line for ax in figure.axes for line in ax.lines]
+    marked = [line for line in lines if len(np.atleast_1d(line.get_xdata())) == 1]
+    drawn = {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in marked}
+    values = table[table["bound"] == "value"]
+    assert drawn >= set(zip(values["world_size"].astype(float), values["value"], strict=True))
 
 
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
     both_formats_and_halves(make_run)
-    figure = QUESTIONS["efficiency_by_loader"].draw(
-        points("efficiency_by_loader", runs_table(tree.runs))
+    figure = QUESTIONS["throughput_vs_workers"].draw(
+        points("throughput_vs_workers", runs_table(tree.runs))
     )
     entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
     assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= {
         *entries
     }
-    (ax,) = [ax for ax in figure.axes if "loaders" in ax.get_title(loc="left")]
-    marked = [line for line in ax.lines if line.get_marker() == style.marker("ddp")]
+    (ax,) = [ax for ax in figure.axes if "native" in ax.get_title(loc="left")]
+    marked = [line for line in ax.lines if line.get_marker() == style.STRATEGY_MARKERS["ddp"]]
     assert {line.get_markersize() for line in marked} == {6.0, 8.0}
-
-
-@pytest.mark.parametrize("name", ["throughput_vs_workers", "efficiency_dali"])
-def test_what_is_stated_stands_at_its_number_of_workers(name: str) -> None:
-    table = points(name, empty_table())
-    figure = QUESTIONS[name].draw(table)
-    known = set(table["world_size"].dropna()) | set(table["world_size_min"].dropna())
-    lines = [line for ax in figure.axes for line in ax.lines]
-    marked = [line for line in lines if len(np.atleast_1d(line.get_xdata())) == 1]
-    assert marked
-    assert {float(np.atleast_1d(line.get_xdata())[0]) for line in marked} <= known

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 
 from ddl_core.timing import Spent
 from ddl_tools.analysis.configurations import configuration_table
@@ -15,6 +14,7 @@ from ddl_tools.analysis.figures.shares import (
     draw_epochs,
     epoch_points,
 )
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
@@ -110,7 +110,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
     assert set(points["failed"]) == {1}
 
 
-def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
+def test_an_arm_that_does_not_tell_is_counted_beside_one_that_does(
     tree: Tree, make_run: MakeRun
 ) -> None:
     measure(make_run, BASE)
@@ -118,9 +118,7 @@ def test_an_arm_that_does_not_tell_is_named_beside_one_that_does(
     points = budget(tree)
     silent = points[points["cause"].isna()]
     assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
-    figure = draw_epochs(points)
-    said = [text.get_text().replace("\n", " ") for text in figure.findobj(Text)]
-    assert any("There is no such account of: Horovod, native, 1 rank." in text for text in said)
+    assert "Without this account, not drawn (CSV): 1." in caption_of(draw_epochs(points))
 
 
 @pytest.mark.parametrize(
@@ -140,30 +138,38 @@ def test_older_records_whose_backward_pass_waits_are_named_and_not_drawn(
     assert points.groupby("panel")["cause"].count().sort_values().tolist() == [0, len(CAUSES)]
 
 
-def test_the_figure_says_that_zero_gathers_weights_in_the_update(
+def test_the_figure_shows_grown_configurations_and_their_largest_costs(
     tree: Tree, make_run: MakeRun
 ) -> None:
-    def captions() -> str:
-        found = draw_epochs(budget(tree)).findobj(Text)
-        return " ".join(text.get_text().replace("\n", " ") for text in found)
-
-    measure(make_run, BASE)
-    assert "ZeRO" not in captions()
-    measure(make_run, BASE, strategy="deepspeed", deepspeed_zero_stage=1, gpus_per_node=2)
-    assert "ZeRO the update gathers" in captions()
-
-
-def test_the_figure_tells_the_largest_losses_first(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
-    figure = draw_epochs(budget(tree))
+    points = budget(tree)
+    figure = draw_epochs(points)
     (ax,) = figure.axes
-    told = [text for text in beside(figure) if "n =" in text]
-    minus = "\N{MINUS SIGN}"
-    assert told == [
-        "base, n = 1",
-        f"E = 0.67, n = 1\ntransfer {minus}13 %, waiting for slower workers {minus}10 %\n"
-        f"forward, backward {minus}7 %",
+    (told,) = beside(figure)[1:]
+    assert told.split() == [
+        "1",
+        "0.67",
+        "transfer",
+        "13",
+        "%,",
+        "waiting",
+        "10",
+        "%,",
+        "compute",
+        "7",
+        "%",
     ]
+    assert title_of(figure) == "Efficiency is 0.67; transfer costs most"
     widths = [bar.get_width() for bar in ax.patches]
-    assert sum(widths) == pytest.approx(2)
+    assert sum(widths) == pytest.approx(1)
+    shares = by_cause(points, 2, "value")
+    assert max(widths) == pytest.approx(shares["compute"])
+    assert any(width == pytest.approx(shares["start"] + shares["data"]) for width in widths)
+
+
+def test_bases_alone_are_drawn_all_the_same(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE)
+    figure = draw_epochs(budget(tree))
+    assert [text.split() for text in beside(figure)[1:]] == [["1"]]
+    assert title_of(figure).startswith("Compute takes ")

@@ -57,10 +57,11 @@ def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:
     names = ["manual", "another", "ddp"]
     looks = style.strategy_looks(pd.Series(names))
     assert list(looks) == ["ddp", "another", "manual"]
-    assert looks["ddp"]["color"] == style.colour("ddp")
+    assert looks["ddp"]["color"] == style.STRATEGY_COLOURS["ddp"]
     for key in ("color", "marker"):
         assert len({look[key] for look in looks.values()}) == len(looks)
     assert style.strategy_looks(pd.Series(names[::-1])) == looks
     taken = {*style.STRATEGY_COLOURS.values(), *style.SCHEDULE_COLOURS.values()}
     assert not taken & set(style.SPARE_COLOURS)
-    assert not {*style.STRATEGY_MARKERS.values(), style.UNNAMED_MARKER} & set(style.SPARE_MARKERS)
+    marks = {*style.STRATEGY_MARKERS.values(), style.UNNAMED_LOOK["marker"]}
+    assert not marks & set(style.SPARE_MARKERS)

@@ -34,9 +34,8 @@ def test_formats_are_told_only_where_something_else_than_folders_is_read() -> No
 
 def test_every_format_has_a_look_of_its_own() -> None:
     known = set(get_args(RunSpec.model_fields["data_format"].annotation))
-    for look in (style.FORMAT_NAMES, style.FORMAT_MARKER_SIZES, style.FORMAT_LINE_WIDTHS):
-        assert look.keys() == known
-        assert len(set(look.values())) == len(known)
+    assert style.FORMAT_SIZES.keys() == known
+    assert len(set(style.FORMAT_SIZES.values())) == len(known)
 
 
 def test_looks_differ() -> None:
@@ -47,23 +46,9 @@ def test_looks_differ() -> None:
     assert len({str(line) for line in lines}) == len(lines)
     fills = [fill for name, fill in style.LOADER_FILLS.items() if name not in paper_only]
     assert len(set(fills)) == len(fills)
-    assert style.UNNAMED_MARKER not in style.STRATEGY_MARKERS.values()
+    assert style.UNNAMED_LOOK["marker"] not in style.STRATEGY_MARKERS.values()
     for marker in style.STRATEGY_MARKERS.values():
         Line2D([], [], marker=marker)
-
-
-def test_a_network_has_a_look_that_nothing_else_has() -> None:
-    assert style.MODEL_COLOURS.keys() == style.MODEL_MARKERS.keys() <= MODELS.keys()
-    colours = [hue.lower() for hue in style.MODEL_COLOURS.values()]
-    assert len(set(colours)) == len(colours)
-    taken = {*style.STRATEGY_COLOURS.values(), *style.SPARE_COLOURS, style.UNNAMED_COLOUR}
-    assert not {hue.lower() for hue in taken} & set(colours)
-    markers = list(style.MODEL_MARKERS.values())
-    assert len(set(markers)) == len(markers)
-    assert not {*style.SPARE_MARKERS, style.UNNAMED_MARKER} & set(markers)
-    looks = style.model_looks(pd.Series(["resnet50", None, "othernet"], dtype="string"))
-    assert list(looks) == ["resnet50", "othernet"]
-    assert looks["othernet"]["color"] in style.SPARE_COLOURS
 
 
 def test_colours_differ_in_grey() -> None:
@@ -113,11 +98,6 @@ def test_spare_looks_are_nobodys() -> None:
     assert not set(style.STRATEGY_MARKERS.values()) & set(style.SPARE_MARKERS)
 
 
-def test_tint_goes_to_white() -> None:
-    assert style.tint("#0072B2", 1) == "#0072b2"
-    assert style.tint("#0072B2", 0) == "#ffffff"
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -131,10 +111,3 @@ def test_tint_goes_to_white() -> None:
 )
 def test_compact_numbers(value: float, shown: str) -> None:
     assert style.compact(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(7.0, "7.00"), (11.04, "11.0"), (126.4, "126"), (2463.8, "2.46k")]
-)
-def test_numbers_in_text(value: float, shown: str) -> None:
-    assert style.three_digits(value) == shown
