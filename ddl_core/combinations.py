@@ -1,23 +1,22 @@
-"""Settings that a run cannot combine: each condition with the reason and what to use instead.
+"""Settings that a run cannot combine: a condition, the reason, and what to use instead.
 
 Checked when a run is planned, and by a rank once it knows its device; not when a record is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import MODELS, REGISTRIES, known, owner
+from ddl_core.registry import LOADERS, MODELS, REGISTRIES, known, owner
 
 if TYPE_CHECKING:
     from ddl_core.config import RunSpec
 
-# What the loop of the other libraries does not have.
+# What the loop of the other frameworks does not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
     *("profile_steps", "nsys"),
 )
-PREFIX = "emu_"  # of fields that are of emulated runs alone
 # Emulated: compute sleeps and data are free; nothing is learnt, and no device can be profiled.
 EMULATED: dict[str, Any] = {
     "framework": "torch",
@@ -31,6 +30,116 @@ EMULATED: dict[str, Any] = {
     "profile_steps": 0,
     "eval_every": 0,
 }
+ON = range(1, 2**63)
+MANY = range(2, 2**63)
+YES, NO = (True,), (False,)
+SHARDED = (1, 2, 3)
+
+PREFIX = "emu_"  # of fields of emulated runs
+# Fields, or beginnings of fields, that have an effect only where another has one of these values.
+DEPENDENT: tuple[tuple[str, str, Collection[Any]], ...] = (
+    (PREFIX, "emulated", YES),
+    ("ddp_powersgd_", "ddp_compression", ("powersgd",)),
+    ("deepspeed_bucket_elements", "deepspeed_zero_stage", SHARDED),
+    ("deepspeed_overlap_comm", "deepspeed_zero_stage", SHARDED),
+)
+
+_UNCHECKED = "what it sends on emulated links was never checked"
+
+# What is refused: values that fields may not have together, why, and what to use instead.
+REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
+    (
+        {"strategy": ["single"], "world_size": MANY},
+        "it is one process",
+        "use 'ddp', or accumulation for virtual workers",
+    ),
+    ({"loader": ["synthetic"], "data_format": ["tfrecord"]}, "it reads no files", "leave it out"),
+    ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
+    ({"loader": ["dali_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_cpu'"),
+    ({"loader": ["dali_reader_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_reader_cpu'"),
+    (
+        {"loader": [name for name in LOADERS if name.startswith("dali")], "loader_workers": [0]},
+        "DALI needs at least one thread",
+        "use 1 or more",
+    ),
+    ({"profile_steps": ON, "nsys": YES}, "a GPU has one profiler at a time", "leave one out"),
+    ({"profile_steps": ON, "work": ["load"]}, "nothing is trained", "leave one out"),
+    (
+        {"profile_steps": ON, "epochs": [1]},
+        "the last epoch is profiled, and does not count",
+        "use 2 epochs at least, or 3 for a throughput as well",
+    ),
+    (
+        {"min_steps_per_epoch": ON, "eval_every": ON},
+        "an epoch may take the images several times, and accuracy is given by pass",
+        "set one of them to 0",
+    ),
+    ({"nesterov": YES, "optimizer": ["lamb"]}, "it has no momentum", "use 'sgd' or 'lars'"),
+    ({"nesterov": YES, "momentum": [0]}, "it needs momentum", "use momentum > 0"),
+    ({"emulated": YES, "deepspeed_zero_stage": [2, 3]}, _UNCHECKED, "use stage 0 or 1"),
+    ({"emulated": YES, "strategy": ["fsdp"]}, _UNCHECKED, "use another strategy"),
+    ({"emulated": YES, "ddp_compression": ["powersgd"]}, _UNCHECKED, "use 'fp16' or 'none'"),
+    (
+        {"ddp_static_graph": YES, "accumulation": MANY},
+        "torch's reducer fails in the first step, or stops averaging",
+        "use accumulation = 1, or ddp_static_graph = false",
+    ),
+    (
+        {"ddp_compression": ["powersgd"], "precision": ["fp16"]},
+        "gradients that overflow once would stay in what it has not sent yet",
+        "use precision 'bf16' or 'fp32', or ddp_compression 'fp16'",
+    ),
+    (
+        {"ddp_compression": ["powersgd"], "checkpoint_every": ON},
+        "no checkpoint holds what a rank has not sent yet",
+        "set checkpoint_every to 0",
+    ),
+    (
+        {"strategy": ["fsdp"], "precision": ["fp16"]},
+        "skipped updates were never compared with other strategies",
+        "use 'bf16' or 'fp32'",
+    ),
+    (
+        {"strategy": ["fsdp"], "channels_last": YES},
+        "it shards NCHW only",
+        "use channels_last = false",
+    ),
+    (
+        {"strategy": ["fsdp"], "compile": YES},
+        "it was never compared with other strategies",
+        "use compile = false",
+    ),
+    (
+        {"strategy": ["fsdp"], "optimizer": ["lars", "lamb"]},
+        "it needs the norms of whole layers",
+        "use optimizer = 'sgd'",
+    ),
+    (
+        {"deepspeed_zero_stage": SHARDED, "optimizer": ["lars", "lamb"]},
+        "it needs the norms of whole layers",
+        "use stage 0, or optimizer = 'sgd'",
+    ),
+    (
+        {"deepspeed_zero_stage": [3], "compile": YES},
+        "its hooks make the compiler begin anew at each layer",
+        "use compile = false, or a lower stage",
+    ),
+    (
+        {"deepspeed_zero_stage": SHARDED, "decay_norm_bias": NO},
+        "checkpoints of a sharded optimiser hold one group of parameters",
+        "use stage 0, or decay_norm_bias = true",
+    ),
+    (
+        {"deepspeed_zero_stage": SHARDED, "precision": ["fp16"]},
+        "ZeRO scales the loss by a rule of its own",
+        "use 'bf16', or stage 0",
+    ),
+    (
+        {"deepspeed_zero_stage": SHARDED, "channels_last": YES},
+        "ZeRO lays weights out as NCHW",
+        "use stage 0, or channels_last = false",
+    ),
+)
 
 
 def check(run: "RunSpec", device: str) -> None:
@@ -47,216 +156,72 @@ def check(run: "RunSpec", device: str) -> None:
     SpecError
         With the first combination that is refused, why, and what to use instead.
     """
-    changed = run.model_dump(exclude_defaults=True)
-    for group in (_of_library, _of_loader, _of_epochs, _of_emulation, _of_optimizer, _of_strategy):
-        for refusal in group(run, changed):
-            raise SpecError(refusal)
+    for refusal in _refusals(run, run.model_dump(exclude_defaults=True)):
+        raise SpecError(refusal)
     if run.ddp_compression == "bf16" and device == "cpu":
         raise SpecError(
             "ddp_compression = 'bf16' needs NCCL on GPUs; on the CPU use 'fp16' or 'none'"
         )
 
 
-Changed = dict[str, Any]
-"""The fields of a run that are not at their defaults."""
-
-
-def _of_library(run: "RunSpec", changed: Changed) -> Iterator[str]:
-    for kind in ("strategy", "loader", "model"):
-        name = getattr(run, kind)
-        entry = known(kind, name)
-        if entry and run.framework not in entry.frameworks:
-            own = [
-                one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks
-            ]
-            yield (
-                f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
-                f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
-            )
-    if run.framework != "torch":
-        for name in (name for name in TORCH_ONLY if name in changed):
-            yield (
-                f"{name} = {changed[name]!r} is of framework 'torch' alone, but framework = "
-                f"{run.framework!r}; leave it out"
-            )
-
-
-def _of_loader(run: "RunSpec", _changed: Changed) -> Iterator[str]:
-    if run.loader == "synthetic" and run.data_format != "folder":
-        yield "loader 'synthetic' reads no files; leave data_format out"
-    if run.loader == "synthetic" and run.work == "load":
-        yield "loader 'synthetic' is never waited for; work = 'load' needs another"
-    if run.loader in ("dali_gpu", "dali_reader_gpu") and run.device == "cpu":
-        other = run.loader.replace("gpu", "cpu")
-        yield f"loader {run.loader!r} decodes on a GPU, but device = 'cpu'; use loader {other!r}"
-    if run.loader.startswith("dali") and run.loader_workers == 0:
-        yield "loader_workers = 0: DALI needs at least one thread; use 1 or more"
-
-
-def _of_epochs(run: "RunSpec", _changed: Changed) -> Iterator[str]:
-    steps = f"profile_steps = {run.profile_steps}"
-    if run.profile_steps and run.nsys:
-        yield f"{steps}, but nsys = true: a GPU has one profiler at a time; leave one of them out"
-    if run.profile_steps and run.work == "load":
-        yield f"{steps}, but work = 'load' has no training to watch; leave one of them out"
-    if run.profile_steps and run.epochs < 2:
-        yield (
-            f"{steps} watches the last epoch, which then does not count, but epochs = "
-            f"{run.epochs}; use 2 at least, or 3 for a throughput as well"
-        )
-    if run.min_steps_per_epoch and run.eval_every:
-        yield (
-            f"min_steps_per_epoch = {run.min_steps_per_epoch} may make an epoch several passes "
-            f"over the images, "
-            f"and accuracy is told by pass, but eval_every = {run.eval_every}; set it to 0, or "
-            "leave min_steps_per_epoch out"
-        )
-
-
-def _of_emulation(run: "RunSpec", changed: Changed) -> Iterator[str]:
-    paced = [name for name, entry in MODELS.items() if entry.paced]
-    if run.emulated != (run.model in paced):
-        others = ", ".join(paced) if run.emulated else "another one"
-        yield (
-            f"model = {run.model!r}, but emulated = {str(run.emulated).lower()}: only compute of a "
-            f"paced model is emulated; choose model {others}, or change emulated"
-        )
-    if not run.emulated:
-        for name in (name for name in changed if name.startswith(PREFIX)):
-            yield (
-                f"{name} = {changed[name]} is of emulated runs alone; set emulated to true, or "
-                "leave it out"
-            )
-        return
-    for name, value in EMULATED.items():
-        if getattr(run, name) != value:
-            yield f"{name} = {getattr(run, name)!r}, but emulated = true, which needs {value!r}"
-    if run.emu_uplink_mbit and run.nodes < 2:
-        yield (
-            f"emu_uplink_mbit = {run.emu_uplink_mbit} lies between two halves of the nodes, but "
-            f"nodes = {run.nodes}; use 2 at least, or 0"
-        )
-    unchecked = "what it sends on these links was never checked"
-    if run.deepspeed_zero_stage > 1:
-        yield f"deepspeed_zero_stage = {run.deepspeed_zero_stage}: {unchecked}; use 0 or 1"
-    if run.strategy == "fsdp":
-        yield f"strategy = 'fsdp': {unchecked}; use another strategy"
-    if run.ddp_compression == "powersgd":
-        yield f"ddp_compression = 'powersgd': {unchecked}; use 'fp16' or 'none'"
-
-
-def _of_optimizer(run: "RunSpec", _changed: Changed) -> Iterator[str]:
-    if run.nesterov and (run.optimizer == "lamb" or run.momentum == 0):
-        yield (
-            f"nesterov = true needs momentum, but optimizer = {run.optimizer!r} and momentum = "
-            f"{run.momentum}; use 'sgd' or 'lars' with momentum, or leave nesterov out"
-        )
-
-
-def _of_strategy(run: "RunSpec", changed: Changed) -> Iterator[str]:
-    if run.strategy == "single" and run.world_size > 1:
-        yield (
-            f"strategy 'single' is one process, but nodes x gpus_per_node = {run.world_size}; "
-            "use 'ddp', or `accumulation` for virtual workers"
-        )
+def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
+    """Yield what is refused; `changed` are the fields that are not at their defaults."""
+    yield from _of_framework(run, changed)
+    yield from _of_emulation(run)
     for name in changed:
         if owner(name) not in (None, run.strategy):
             yield (
                 f"{name} is a setting of strategy {owner(name)!r}, but the run's strategy is "
                 f"{run.strategy!r}; leave it out"
             )
-    own = {"ddp": _of_ddp, "fsdp": _of_fsdp, "deepspeed": _of_deepspeed}.get(run.strategy)
-    if own:
-        yield from own(run, changed)
+        for start, field, values in DEPENDENT:
+            if name.startswith(start) and getattr(run, field) not in values:
+                needed = " or ".join(map(_shown, values))
+                yield (
+                    f"{name} = {_shown(changed[name])} is of {field} = {needed} alone"
+                    f", but {field} = {_shown(getattr(run, field))}; leave it out"
+                )
+    for fields, reason, remedy in REFUSED:
+        if all(getattr(run, name) in values for name, values in fields.items()):
+            found = (f"{name} = {_shown(getattr(run, name))}" for name in fields)
+            yield f"{' with '.join(found)}: {reason}; {remedy}"
 
 
-def _of_ddp(run: "RunSpec", changed: Changed) -> Iterator[str]:
-    if run.ddp_static_graph and run.accumulation > 1:
-        yield (
-            f"ddp_static_graph = true with accumulation = {run.accumulation}: torch's reducer then "
-            "fails in the first step, or stops averaging gradients; use accumulation = 1, or "
-            "ddp_static_graph = false"
-        )
-    if run.ddp_compression == "powersgd":
-        if run.precision == "fp16":
+def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
+    for kind in ("strategy", "loader", "model"):
+        name = getattr(run, kind)
+        entry = known(kind, name)
+        if entry and run.framework not in entry.frameworks:
+            own = [one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks]
             yield (
-                "ddp_compression = 'powersgd' with precision = 'fp16': gradients that overflow "
-                "once would stay in what it has not sent yet, and nothing be learnt from then on; "
-                "use precision 'bf16' or 'fp32', or ddp_compression 'fp16'"
+                f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
+                f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
             )
-        if run.checkpoint_every:
+    for name in TORCH_ONLY:
+        if run.framework != "torch" and name in changed:
             yield (
-                "ddp_compression = 'powersgd' keeps on each rank what it has not sent yet, which "
-                f"no checkpoint holds, but checkpoint_every = {run.checkpoint_every}; set it to 0"
+                f"{name} = {_shown(changed[name])} is of framework 'torch' alone, but framework = "
+                f"{run.framework!r}; leave it out"
             )
-        return
-    for name in (name for name in changed if name.startswith("ddp_powersgd")):
+
+
+def _of_emulation(run: "RunSpec") -> Iterator[str]:
+    paced = [name for name, entry in MODELS.items() if entry.paced]
+    if run.emulated != (run.model in paced):
+        others = ", ".join(paced) if run.emulated else "another one"
         yield (
-            f"{name} = {changed[name]} is of ddp_compression = 'powersgd' alone, but "
-            f"ddp_compression = {run.ddp_compression!r}; leave it out"
+            f"model = {run.model!r}, but emulated = {_shown(run.emulated)}: only compute of a "
+            f"paced model is emulated; choose model {others}, or change emulated"
+        )
+    for name, value in EMULATED.items():
+        if run.emulated and getattr(run, name) != value:
+            yield f"{name} = {getattr(run, name)!r}, but emulated = true, which needs {value!r}"
+    if run.emulated and run.emu_uplink_mbit and run.nodes < 2:
+        yield (
+            f"emu_uplink_mbit = {run.emu_uplink_mbit} lies between two halves of the nodes, but "
+            f"nodes = {run.nodes}; use 2 at least, or 0"
         )
 
 
-def _of_fsdp(run: "RunSpec", _changed: Changed) -> Iterator[str]:
-    if run.precision == "fp16":
-        yield (
-            "precision = 'fp16' with strategy 'fsdp': whether an update is skipped was never "
-            "compared with the other strategies; use 'bf16' or 'fp32'"
-        )
-    if run.channels_last:
-        yield (
-            "channels_last = true with strategy 'fsdp': it shards weights that lie in memory as "
-            "NCHW only; use channels_last = false"
-        )
-    if run.compile:
-        yield (
-            "compile = true with strategy 'fsdp' was never compared with the other strategies; "
-            "use compile = false"
-        )
-    if run.optimizer != "sgd":
-        yield (
-            f"optimizer = {run.optimizer!r} with strategy 'fsdp': it needs the norm of each layer, "
-            "of which a rank has a part; use optimizer = 'sgd'"
-        )
-
-
-def _of_deepspeed(run: "RunSpec", changed: Changed) -> Iterator[str]:
-    stage = f"deepspeed_zero_stage = {run.deepspeed_zero_stage}"
-    if run.deepspeed_zero_stage == 0:
-        if "deepspeed_bucket_elements" in changed:
-            yield (
-                f"deepspeed_bucket_elements = {run.deepspeed_bucket_elements} has no effect at "
-                f"{stage}, whose buckets have a size of their own; use stage 1, 2 or 3, or leave "
-                "it out"
-            )
-        if run.deepspeed_overlap_comm:
-            yield (
-                f"deepspeed_overlap_comm = true has no effect at {stage}, which reduces gradients "
-                "after backward; use stage 1, 2 or 3, or leave it out"
-            )
-        return
-    if run.optimizer != "sgd":
-        yield (
-            f"optimizer = {run.optimizer!r} with {stage}: it needs the norm of each layer, but "
-            "ZeRO keeps the weights in one flat buffer; use stage 0, or optimizer = 'sgd'"
-        )
-    if run.deepspeed_zero_stage == 3 and run.compile:
-        yield (
-            f"compile = true with {stage}: its hooks make the compiler begin anew at each layer; "
-            "use compile = false, or a lower stage"
-        )
-    if not run.decay_norm_bias:
-        yield (
-            f"decay_norm_bias = false with {stage}: the checkpoint of a sharded optimiser holds "
-            "one group of parameters only; use stage 0, or decay_norm_bias = true"
-        )
-    if run.precision == "fp16":
-        yield (
-            f"precision = 'fp16' with {stage}: ZeRO scales the loss by its own rule, so its steps "
-            "would not be those of the other strategies; use 'bf16', or stage 0"
-        )
-    if run.channels_last:
-        yield (
-            f"channels_last = true with {stage}: ZeRO keeps the weights in one flat buffer and "
-            "lays them out NCHW; use stage 0, or channels_last = false"
-        )
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

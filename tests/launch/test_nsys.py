@@ -69,7 +69,7 @@ def test_what_cannot_be_profiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(NotInstalledError, match="'nsys' is not on PATH; load the module"):
         nsys.words(RunSpec(nsys=True), Path("/logs"))
-    with pytest.raises(SpecError, match="profile_steps = 5, but nsys = true"):
+    with pytest.raises(SpecError, match="profile_steps = 5 with nsys = true"):
         RunSpec.parse({"nsys": True, "profile_steps": 5, "epochs": 3})
 
 

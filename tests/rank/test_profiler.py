@@ -285,8 +285,8 @@ def test_the_window_lies_in_the_middle_of_the_epoch(steps, watched, first):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"work": "load"}, "profile_steps = 5, but work = 'load' has no training"),
-        ({"epochs": 1}, "but epochs = 1; use 2 at least"),
+        ({"work": "load"}, "profile_steps = 5 with work = 'load'"),
+        ({"epochs": 1}, "with epochs = 1: .* use 2 epochs at least"),
         ({"profile_steps": -1}, "profile_steps = -1"),
         ({"profile_steps": 101}, "profile_steps = 101.* less than or equal to 100"),
     ],
