@@ -17,11 +17,12 @@ from benchmarks.loop_overhead import SHORT_STEPS
 from benchmarks.turns import in_turns, ratio, say, seconds, stored
 from ddl_core import device, step
 from ddl_core import loop as epoch_loop
+from ddl_core.device import make_clock
 from ddl_core.loaders.synthetic import Synthetic
 from ddl_core.optim import make_optimizer
 from ddl_core.registry import resolve
+from ddl_core.step import marking_backward
 from ddl_core.strategies.base import Single
-from ddl_core.timestamps import make_clock, marking_backward
 from ddl_core.timing import Clock, Phase
 
 WITH, WITHOUT = "with marks", "without"

@@ -1,20 +1,23 @@
-"""The device of a rank: torch's switches, facts for the record, peak memory, torch.compile."""
+"""The device of a rank: torch's switches, facts, timestamps, peak memory, torch.compile."""
 
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.profiler import record_function
 
 from ddl_core import gpus
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.system import compiled
-from ddl_core.timing import WINDOW
+from ddl_core.timing import MARK, WINDOW, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
 
 if TYPE_CHECKING:
     from ddl_core.strategies.base import Strategy
@@ -120,6 +123,52 @@ def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
             yield True
     else:
         yield False
+
+
+def make_clock(
+    strategy: "Strategy", annotate: bool = False, meter: EnergyMeter | None = None
+) -> Clock:
+    """Return a clock of the ranks of `strategy`; `annotate` shows its marks to a profiler."""
+    moments = timestamps(strategy.device)
+    moments.annotate = annotate
+    return Clock(strategy, moments, meter)
+
+
+def timestamps(device: torch.device) -> "TorchTimestamps":
+    """Return timestamps of the work of `device`."""
+    return CudaEvents(device) if device.type == "cuda" else TorchTimestamps(device)
+
+
+class TorchTimestamps(HostTimestamps):
+    """Timestamps on the CPU, which torch's profiler can see."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def show(self, phase: Phase) -> None:
+        """Show the end of a phase to the profiler."""
+        if self.annotate:
+            with record_function(MARK + phase):
+                pass
+
+
+class CudaEvents(TorchTimestamps):
+    """Timestamps on a GPU: events, which are read after the window."""
+
+    def now(self) -> Any:
+        """Return an event."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, moments: list[Any]) -> Seconds:
+        """Return the seconds between neighbours."""
+        ms = [before.elapsed_time(after) for before, after in pairwise(moments)]
+        return np.array(ms) / 1000
+
+    def wait(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self._device)
 
 
 class PeakMemory:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import epoch_order, steps_per_epoch
 from ddl_core.errors import DataError, broken
-from ddl_core.group import Group
+from ddl_core.strategies import Group
 
 # A run goes on with a few unreadable images, but not with a broken data set.
 MAX_CORRUPT_SHARE = 0.01

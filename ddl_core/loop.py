@@ -23,8 +23,8 @@ from ddl_core.fairness import (
     count_rescued,
     refuse_broken_data,
 )
-from ddl_core.group import Group
 from ddl_core.schedules import learning_rate
+from ddl_core.strategies import Group
 from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 
 OnStep = Callable[[int, int], None]

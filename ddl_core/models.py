@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import known, resolve
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_core.vision import models
 
 IMAGES = 2  # of what is tried: some normalisations need more than one

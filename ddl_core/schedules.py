@@ -1,9 +1,12 @@
-"""The learning rate, a pure function of the images seen.
+"""Pure functions of a run and a place in it: the learning rate, and seeds of random numbers.
 
-Without torch, so that figures can draw what training uses.
+Without torch, so that figures draw what training uses.
 """
 
 import math
+from zlib import crc32
+
+import numpy as np
 
 from ddl_core.config import RunSpec
 
@@ -52,3 +55,19 @@ def _decay(spec: RunSpec, epoch: int) -> float:
         # A shorter training keeps the curve's shape, as with the other two.
         return EXPONENTIAL_GAMMA ** (PAPER_EPOCHS * epoch / spec.epochs)
     return 1.0
+
+
+def derive_seed(purpose: str, *place: int) -> int:
+    """Return a 63-bit seed that depends on `purpose` and on every number of `place`.
+
+    Parameters
+    ----------
+    purpose : str
+        What the numbers are for, e.g. ``"order"``; different purposes never share a stream.
+    place : int
+        Non-negative: seed, repeat, epoch, rank, image, ...
+    """
+    # The length, because SeedSequence does not tell missing numbers from trailing zeros.
+    entropy = [crc32(purpose.encode()), len(place), *place]
+    state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))

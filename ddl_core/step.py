@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from ddl_core.batch_norm import VirtualWorkers, average_batch_statistics
 from ddl_core.config import RunSpec
+from ddl_core.device import timestamps
 from ddl_core.monitor import FairnessMonitor
 from ddl_core.optim import set_learning_rate
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_core.strategies.base import Strategy
-from ddl_core.timestamps import marking_backward, timestamps
 from ddl_core.timing import Clock, EpochTiming
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -136,6 +136,25 @@ class TrainState:
         if self.spec.channels_last:
             return images.contiguous(memory_format=torch.channels_last)
         return images
+
+
+@contextmanager
+def marking_backward(clock: Clock, strategy: Strategy, network: nn.Module) -> Iterator[None]:
+    """Mark, inside, when the last gradient of each backward pass is there.
+
+    It is that of the first parameter: gradients come in the opposite order of the forward pass.
+    Not where backward waits for communication: no mark divides the two there, so the epoch has no
+    breakdown.
+    """
+    if strategy.waits_in_backward:
+        yield
+        return
+    first = next(one for one in network.parameters() if one.requires_grad)
+    hook = first.register_post_accumulate_grad_hook(lambda _: clock.backward_done())
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

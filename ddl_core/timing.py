@@ -14,7 +14,7 @@ import numpy.typing as npt
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddl_core.group import Group, Reduction
+from ddl_core.strategies import Group, Reduction
 
 Phase = Literal["data", "compute", "communication", "update"]
 """What a mark ends; an update also ends its step."""

@@ -10,7 +10,7 @@ from ddl_core import checkpoint, combinations, device
 from ddl_core.checkpoint import values, weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
-from ddl_core.device import PeakMemory, check_compiled, compile_network
+from ddl_core.device import PeakMemory, check_compiled, compile_network, make_clock
 from ddl_core.errors import SpecError
 from ddl_core.fairness import check_agreement, state_sha256
 from ddl_core.loaders.base import Loader
@@ -21,7 +21,6 @@ from ddl_core.optim import implementation, make_optimizer
 from ddl_core.registry import resolve
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Strategy
-from ddl_core.timestamps import make_clock
 from ddl_core.timing import EnergyMeter
 
 CHECKPOINT = "checkpoint.pt"

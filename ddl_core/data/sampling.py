@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ddl_core.config import IMAGENET_EVAL_IMAGES, IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 Indices = npt.NDArray[np.int64]
 Split = Literal["train", "eval"]

@@ -20,7 +20,7 @@ from ddl_core.data.sampling import Indices
 from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.dali import DECODED, LINEAR, Dali
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
 OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split, count_batches, made_up_images
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 # Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
 POOL = 4

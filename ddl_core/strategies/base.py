@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from ddl_core.config import RunSpec
 from ddl_core.device import choose_device
-from ddl_core.group import RankInfo, Reduction
+from ddl_core.strategies import RankInfo, Reduction
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.group import Reduction
+from ddl_core.strategies import Reduction
 from ddl_core.strategies import horovod_setup as horovod
 from ddl_core.strategies.base import Strategy
 

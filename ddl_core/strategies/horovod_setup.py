@@ -9,7 +9,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.group import Group
+from ddl_core.strategies import Group
 from ddl_core.system import TURNS
 
 MIB = 1024 * 1024

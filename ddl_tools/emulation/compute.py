@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ddl_core.config import RunSpec
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 MIN_FACTOR = 0.1  # of a step's compute: a normal draw has no end
 

@@ -17,7 +17,7 @@ from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import ImageSource, NamedOnce
 from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.sampling import Indices, Split, count_batches, made_up_images
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
 

@@ -11,7 +11,7 @@ os.environ["KERAS_HOME"] = os.devnull
 import keras
 
 from ddl_core.config import RunSpec
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.networks import Value, Window, network
 from ddl_tools.frameworks.weights import NEW_SHARE
 

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd, sym
 
 from ddl_core.config import RunSpec
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.mxnet_groups import GROUPS
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu

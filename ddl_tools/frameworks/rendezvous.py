@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.group import RankInfo, Reduction
+from ddl_core.strategies import RankInfo, Reduction
 from ddl_tools.processes import TOKEN
 
 LOCAL = "127.0.0.1"

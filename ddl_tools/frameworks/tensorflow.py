@@ -8,7 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from ddl_core.config import RunSpec
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.networks import Window, network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import ControlGroup

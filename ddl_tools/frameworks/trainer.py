@@ -18,9 +18,9 @@ from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.errors import broken
 from ddl_core.fairness import check_agreement, state_sha256
-from ddl_core.group import Group
 from ddl_core.loop import BatchLoader, EpochLoop, EpochResult, OnStep, mean_over_ranks
 from ddl_core.registry import resolve
+from ddl_core.strategies import Group
 from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 from ddl_tools.frameworks import weights
 from ddl_tools.frameworks.batches import Native, Synthetic

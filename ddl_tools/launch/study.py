@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddl_core.errors import DDLError
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
 from ddl_tools.labels import Names, named
 from ddl_tools.launch import fork_server, measuring, preflight

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from ddl_core.group import Group
+from ddl_core.strategies import Group
 from ddl_tools.rank.energy_counters import Counter, GpuCounter, GpuPower, Rapl, Unmeasured
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.fairness import check_agreement
-from ddl_core.group import Group, affinity
 from ddl_core.loop import BatchLoader, EpochResult, OnStep
+from ddl_core.strategies import Group, affinity
 from ddl_core.system import caches, die_with_parent
 from ddl_core.timing import EnergyMeter
 from ddl_tools.processes import allow_open_files

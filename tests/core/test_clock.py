@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.timestamps import Clock, make_clock, marking_backward
-from ddl_core.timing import MARK, Spent, by_step, cpu_seconds
+from ddl_core.device import make_clock
+from ddl_core.step import marking_backward
+from ddl_core.timing import MARK, Clock, Spent, by_step, cpu_seconds
 from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup
 

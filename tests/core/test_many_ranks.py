@@ -13,11 +13,11 @@ from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import BatchSampler, epoch_order
 from ddl_core.fairness import check_agreement, check_epoch
-from ddl_core.group import affinity
 from ddl_core.loaders.synthetic import Synthetic
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
 from ddl_core.step import TrainState
+from ddl_core.strategies import affinity
 from ddl_core.strategies import base as group
 from ddl_core.strategies.ddp import DDP
 

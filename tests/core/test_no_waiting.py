@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from ddl_core import step
 from ddl_core.config import RunSpec
+from ddl_core.device import make_clock
 from ddl_core.loaders import native
 from ddl_core.loop import EpochLoop, load_epoch
 from ddl_core.optim import make_optimizer
 from ddl_core.registry import resolve
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
-from ddl_core.timestamps import make_clock
 from ddl_core.timing import Clock
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ddl_core import group as rank_cores
-from ddl_core.group import affinity
+from ddl_core.strategies import affinity
 from tests.groups import ThreadGroup
 
 

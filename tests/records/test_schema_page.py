@@ -8,7 +8,7 @@ import pytest
 
 from ddl_core import device
 from ddl_core.config import RunSpec
-from ddl_core.group import affinity
+from ddl_core.strategies import affinity
 from ddl_core.strategies.base import Single
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import Category

@@ -13,7 +13,7 @@ from tests.fields import EMULATED, is_of_the_box
 BOX_FIELDS = [name for name in RunSpec.model_fields if is_of_the_box(name)]
 
 
-def test_fields_of_the_emu_leave_the_names_of_other_runs_alone() -> None:
+def test_fields_of_the_box_leave_the_names_of_other_runs_alone() -> None:
     tree: Tree = committed()
     folders = [folder for study in tree.studies() for folder in tree.run_folders(study)]
     assert len(folders) > 50
@@ -22,7 +22,7 @@ def test_fields_of_the_emu_leave_the_names_of_other_runs_alone() -> None:
 
 
 @pytest.mark.parametrize("field", BOX_FIELDS)
-def test_a_field_of_the_emu_is_refused_elsewhere(field: str) -> None:
+def test_a_field_of_the_box_is_refused_elsewhere(field: str) -> None:
     beyond = RunSpec.model_fields[field].default + 1
     value = 0.5 if field == "emu_jitter" else beyond
     with pytest.raises(SpecError, match=rf"{field} = {value}.* is of emulated = true alone"):

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 
 def test_every_place_and_purpose_has_its_own_seed():

@@ -16,7 +16,7 @@ import torch
 
 from ddl_core import device as accelerator
 from ddl_core.errors import DataError
-from ddl_core.group import RankInfo
+from ddl_core.strategies import RankInfo
 from ddl_core.strategies.base import ProcessGroup
 from ddl_core.system import die_with_parent
 from ddl_tools.doctor.probe import host

@@ -23,8 +23,8 @@ from ddl_core.data.folder import class_folders, scan
 from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.tfrecord import list_records, shards_folder
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.group import RankInfo
 from ddl_core.loaders.native import start_method
+from ddl_core.strategies import RankInfo
 from ddl_core.system import caches
 from ddl_tools.datasets.bench import forget
 from ddl_tools.records.paths import locate

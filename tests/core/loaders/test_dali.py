@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from ddl_core.config import RunSpec
+from ddl_core.device import make_clock
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loop import load_epoch
 from ddl_core.registry import resolve
-from ddl_core.timestamps import make_clock
 from tests.core.loaders.paths import FORMATS, TRAIN, images_of, open_loader, with_dali
 
 pytestmark = with_dali

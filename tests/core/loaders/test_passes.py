@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from ddl_core.config import RunSpec
+from ddl_core.device import make_clock
 from ddl_core.errors import SpecError
 from ddl_core.loop import load_epoch
 from ddl_core.registry import resolve
-from ddl_core.timestamps import make_clock
 from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader, with_dali
 
 ALL = [*LOADERS, pytest.param("dali_reader_cpu", marks=with_dali)]

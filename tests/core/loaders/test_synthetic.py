@@ -8,7 +8,7 @@ import torch
 from ddl_core.config import RunSpec
 from ddl_core.loaders import synthetic
 from ddl_core.loaders.synthetic import POOL, Synthetic
-from ddl_core.seeds import derive_seed
+from ddl_core.schedules import derive_seed
 
 CPU = torch.device("cpu")
 STEPS = POOL + 1

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from ddl_core.config import RunSpec
+from ddl_core.device import make_clock
 from ddl_core.loop import EpochLoop, load_epoch
 from ddl_core.optim import make_optimizer
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
-from ddl_core.timestamps import make_clock
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.energy_counters import Rapl
 from tests.core.test_loop import ListLoader, batches
