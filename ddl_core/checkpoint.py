@@ -26,14 +26,13 @@ def save(path: Path, state: TrainState, epochs_done: int) -> None:
     RecordError
         If it cannot be written.
     """
-    model, optimizer = state.network.state_dict(), state.optimizer.state_dict()
+    full = state.strategy.full_state(state.network, state.optimizer)
     if state.strategy.rank != 0:
         return
     saved = {
         "run_id": state.spec.run_id,
         "epochs_done": epochs_done,
-        "model": model,
-        "optimizer": optimizer,
+        **full,
         "scaler": state.scaler.state_dict(),
     }
     temporary = path.with_name(f".{path.name}.tmp")
@@ -75,8 +74,7 @@ def load(path: Path, state: TrainState) -> int:
             f"the checkpoint {path} belongs to run {saved['run_id']}; "
             f"delete it to start {state.spec.run_id} from its beginning"
         )
-    state.network.load_state_dict(saved["model"])
-    state.optimizer.load_state_dict(saved["optimizer"])
+    state.strategy.load_full_state(state.network, state.optimizer, saved)
     state.scaler.load_state_dict(saved["scaler"])
     return int(saved["epochs_done"])
 
@@ -87,8 +85,9 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
     With a `strategy` under which a rank keeps a part of the weights, a collective: all ranks get
     the hash of what rank 0 has gathered.
     """
+    weights = strategy.full_weights(network) if strategy else network.state_dict()
     digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
         flat = tensor.detach().contiguous().cpu().flatten()
         digest.update(flat.view(torch.uint8).numpy().tobytes())
@@ -98,10 +97,13 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
     return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()
 
 
-def values(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+def values(
+    network: nn.Module, strategy: Strategy | None = None
+) -> dict[str, npt.NDArray[np.float32]]:
     """Return parameters and running statistics by name, without the counters of batches."""
+    weights = strategy.full_weights(network) if strategy else network.state_dict()
     return {
         name: tensor.detach().float().cpu().contiguous().numpy()
-        for name, tensor in network.state_dict().items()
+        for name, tensor in weights.items()
         if tensor.is_floating_point()
     }

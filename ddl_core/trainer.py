@@ -119,7 +119,7 @@ class Trainer:
             )
         self._memory = PeakMemory(self.strategy)
         self._state = self._make_state(drawn(spec))
-        return state_sha256(values(self.state.network))
+        return state_sha256(values(self.state.network, self.strategy))
 
     def _make_state(self, network: nn.Module) -> TrainState:
         spec = self.spec

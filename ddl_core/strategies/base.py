@@ -36,8 +36,7 @@ class Strategy:
     Attributes
     ----------
     is_sharded : bool
-        Whether a rank keeps a part of the weights only. Then forward is a collective, and so are
-        `state_dict` of network and optimiser, of which rank 0 alone gets the whole.
+        Whether a rank keeps a part of the weights only. Then forward is a collective.
     """
 
     is_sharded = False
@@ -79,6 +78,24 @@ class Strategy:
     def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
         """Reduce `tensor` over ranks in place, and return it."""
         return tensor
+
+    def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return what `network.state_dict()` is on one process.
+
+        Of a sharded state rank 0 alone gets the whole, the others empty tensors. A collective.
+        """
+        return network.state_dict()
+
+    def full_state(self, network: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the weights and the optimiser's state, for a checkpoint. A collective."""
+        return {"model": self.full_weights(network), "optimizer": optimizer.state_dict()}
+
+    def load_full_state(
+        self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
+    ) -> None:
+        """Continue from what `full_state` of rank 0 was; all ranks have read it. A collective."""
+        network.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
 
     def reduce(self, values: npt.ArrayLike, op: Reduction = "sum") -> npt.NDArray[Any]:
         """Return numbers reduced over ranks, in their own type. A collective."""

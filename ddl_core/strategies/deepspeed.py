@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,7 +104,6 @@ class DeepSpeed(ProcessGroup):
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
         if self.is_sharded:
-            _keep_whole_states(model)
             _without_norm(self._engine.optimizer)
         self.optimizer = EngineOptimizer(self._engine)
         return self._engine, cast(Optimizer, self.optimizer)
@@ -124,6 +123,80 @@ class DeepSpeed(ProcessGroup):
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, which `loop.py` has divided by `accumulation` already."""
         self._engine.backward(loss, scale_wrt_gas=False)
+
+    def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
+        """Gather the weights one by one, where they are sharded."""
+        weights = network.state_dict()
+        if self.is_sharded:
+            for name, parameter in network.named_parameters(remove_duplicate=False):
+                with self._deepspeed.zero.GatheredParameters([parameter]):
+                    weights[name] = _kept(parameter.detach()).clone()
+        return weights
+
+    def full_state(self, network: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Gather weights and momenta one by one, where they are sharded.
+
+        The optimiser's is that of the unwrapped one: whole, in order of the model's parameters.
+        """
+        weights, zero = self.full_weights(network), self._engine.optimizer
+        if not self._engine.zero_optimization_stage():
+            return {"model": weights, "optimizer": zero.state_dict()}
+        whole = self._deepspeed.utils.safe_get_full_optimizer_state
+        first = zero.optimizer.state[self._shares()[0]]
+        names = sorted(name for name, value in first.items() if isinstance(value, Tensor))
+        state = {
+            index: {name: _kept(whole(parameter, name)) for name in names}
+            for index, parameter in enumerate(_trained(network))
+        }
+        groups = [{k: v for k, v in one.items() if k != "params"} for one in zero.param_groups]
+        saved = {"state": state if names else {}, "param_groups": groups}
+        return {"model": weights, "optimizer": saved}
+
+    def load_full_state(
+        self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
+    ) -> None:
+        """Give each rank its share."""
+        weights = dict(saved["model"])
+        if self.is_sharded:
+            for name, parameter in network.named_parameters(remove_duplicate=False):
+                # Rank 0 sends it to the others; what is left for torch to copy is the empty rest.
+                gathered = self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
+                with gathered, torch.no_grad():
+                    parameter.copy_(weights[name])
+                weights[name] = torch.empty_like(parameter)
+        network.load_state_dict(weights)
+        if self._engine.zero_optimization_stage():
+            self._load_momenta(network, saved["optimizer"])
+        else:
+            self._engine.optimizer.load_state_dict(saved["optimizer"])
+
+    def _load_momenta(self, network: nn.Module, saved: dict[str, Any]) -> None:
+        zero = self._engine.optimizer
+        for group, options in zip(zero.param_groups, saved["param_groups"], strict=True):
+            group.update(options)
+        zero.refresh_fp32_params()  # what is updated is a copy of this rank's share of the weights
+        if not saved["state"]:
+            return
+        for share in self._shares():
+            for name in saved["state"][0]:
+                zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
+        if self.is_sharded:
+            put = _put_part
+        else:
+            put = self._deepspeed.utils.safe_set_full_optimizer_state
+            zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
+        for parameter, values in zip(_trained(network), saved["state"].values(), strict=True):
+            for name, value in values.items():
+                put(parameter, value, name)
+
+    def _shares(self) -> list[Tensor]:
+        """Return this rank's share of the weights, which is what the update changes."""
+        zero = self._engine.optimizer
+        return list(
+            zero.fp32_partitioned_groups_flat
+            if self.is_sharded
+            else zero.single_partition_of_fp32_groups
+        )
 
     def describe(self) -> dict[str, Any]:
         """Add the buckets of the engine: of so many elements, not bytes.
@@ -157,14 +230,10 @@ class DeepSpeed(ProcessGroup):
 
 
 class EngineOptimizer:
-    """What a loop and a checkpoint need of an optimiser, for an engine that shards it or not.
-
-    `state_dict` is that of the unwrapped optimiser: whole, in order of the model's parameters.
-    """
+    """What a loop needs of an optimiser, for an engine that shards it or not."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._sharded = engine.zero_optimization_stage() > 0
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -179,69 +248,19 @@ class EngineOptimizer:
         """Make the update; under ZeRO collect the weights of the other ranks."""
         self._engine.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole state. Under ZeRO a collective, of which rank 0 keeps the result."""
-        if not self._sharded:
-            return self._engine.optimizer.state_dict()
-        from deepspeed.utils import safe_get_full_optimizer_state as whole
 
-        state = {
-            index: {key: _kept(whole(parameter, key)) for key in self._state_names()}
-            for index, parameter in enumerate(self._parameters())
-        }
-        options = [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in self.param_groups
-        ]
-        return {"state": state if self._state_names() else {}, "param_groups": options}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from `saved`, and from the weights that the model has been given."""
-        if not self._sharded:
-            self._engine.optimizer.load_state_dict(saved)
-            return
-        for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
-            group.update(options)
-        zero = self._engine.optimizer
-        zero.refresh_fp32_params()  # what is updated is a copy of this rank's share of the weights
-        if not saved["state"]:
-            return
-        for share in self._shares():
-            for name in saved["state"][0]:
-                zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
-        put: Callable[[nn.Parameter, Tensor, str], None] = _put_part
-        if self._engine.zero_optimization_stage() < 3:
-            from deepspeed.utils import safe_set_full_optimizer_state
-
-            put = safe_set_full_optimizer_state
-            zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
-        for parameter, values in zip(self._parameters(), saved["state"].values(), strict=True):
-            for name, value in values.items():
-                put(parameter, value, name)
-
-    def _parameters(self) -> list[nn.Parameter]:
-        return [one for one in self._engine.module.parameters() if one.requires_grad]
-
-    def _state_names(self) -> list[str]:
-        first = self._engine.optimizer.optimizer.state[self._shares()[0]]
-        return sorted(name for name, value in first.items() if isinstance(value, Tensor))
-
-    def _shares(self) -> list[Tensor]:
-        """Return this rank's share of the weights, which is what the update changes."""
-        zero = self._engine.optimizer
-        if self._engine.zero_optimization_stage() == 3:
-            return list(zero.fp32_partitioned_groups_flat)
-        return list(zero.single_partition_of_fp32_groups)
+def _trained(network: nn.Module) -> list[nn.Parameter]:
+    return [one for one in network.parameters() if one.requires_grad]
 
 
 def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
     """Set this rank's part of a state at stage 3; DeepSpeed's own fails where sizes are odd."""
-    from deepspeed.utils import safe_set_local_optimizer_state
+    from deepspeed.utils import safe_set_local_optimizer_state as put
 
     size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]  # DeepSpeed's, padded
     whole = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
     part = whole.narrow(0, size * dist.get_rank(), size)
-    safe_set_local_optimizer_state(parameter, part, name)
+    put(parameter, part, name)
 
 
 def _kept(value: Tensor) -> Tensor:
@@ -256,26 +275,6 @@ def _without_norm(zero: Any) -> None:
     would skip the update, where under the other strategies training goes on and has diverged.
     """
     zero._get_norm_groups = lambda: [0.0]
-
-
-def _keep_whole_states(model: nn.Module) -> None:
-    """Let rank 0 save what a single process would, weight by weight, and all ranks load it."""
-    from deepspeed import zero
-
-    def gather(module: nn.Module, state: dict[str, Any], prefix: str, _about: Any) -> None:
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            with zero.GatheredParameters([parameter]):
-                state[prefix + name] = _kept(parameter.detach()).clone()
-
-    def share_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            # Rank 0 sends it to the others; what is left for torch to copy is the empty rest.
-            with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
-                parameter.copy_(state[prefix + name])
-            state[prefix + name] = torch.empty_like(parameter)
-
-    model.register_state_dict_post_hook(gather)
-    model.register_load_state_dict_pre_hook(share_out)
 
 
 def _lay_out(model: Any, memory_format: torch.memory_format) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.utils import _sync_module_states
 from torch.optim import Optimizer
 
 from ddl_core.errors import SpecError
@@ -25,25 +24,20 @@ BF16 = MixedPrecisionPolicy(
 """Weights are gathered in the type that autocast computes in. Of weights gathered in single
 precision, autocast would make a copy that lives until backward."""
 
-_AT_ONCE = 250 * 2**20
 _MATRICES = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class FSDP(ProcessGroup):
-    """A torch.distributed group; the network's weights are gathered unit by unit when needed.
-
-    `state_dict` of network and optimiser is a collective: rank 0 gets that of a single process, in
-    main memory, the others empty tensors. All load the whole state.
-    """
+    """A torch.distributed group; the network's weights are gathered unit by unit when needed."""
 
     is_sharded = True
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Send rank 0's weights to all, then keep a part; `optimizer` updates that part."""
         _refuse_tied(model)
-        assert dist.group.WORLD is not None
-        _sync_module_states(model, dist.group.WORLD, _AT_ONCE, 0, ())  # as DDP does
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, src=0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         self._units = units(model)
@@ -58,10 +52,6 @@ class FSDP(ProcessGroup):
         own = dict(model.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [own[names[parameter]] for parameter in group["params"]]
-        model.register_state_dict_post_hook(_gather)
-        model.register_load_state_dict_pre_hook(_share_out)
-        optimizer.register_state_dict_post_hook(_gathered)
-        optimizer.register_load_state_dict_pre_hook(_shared_out)
         self.model, self.optimizer = model, optimizer
         return model, optimizer
 
@@ -75,6 +65,32 @@ class FSDP(ProcessGroup):
             yield
         finally:
             model.set_requires_gradient_sync(True)
+
+    def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
+        """Gather the weights one by one."""
+        return {name: _whole(value) for name, value in network.state_dict().items()}
+
+    def full_state(self, network: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Gather weights and momenta one by one."""
+        own = optimizer.state_dict()
+        state = {
+            index: {name: _whole(value) for name, value in values.items()}
+            for index, values in own["state"].items()
+        }
+        return {"model": self.full_weights(network), "optimizer": {**own, "state": state}}
+
+    def load_full_state(
+        self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
+    ) -> None:
+        """Keep this rank's part of weights and momenta."""
+        own = network.state_dict()
+        network.load_state_dict({k: _part(value, own[k]) for k, value in saved["model"].items()})
+        weights = [one for group in optimizer.param_groups for one in group["params"]]
+        state = {
+            index: {name: _part(value, weights[index]) for name, value in values.items()}
+            for index, values in saved["optimizer"]["state"].items()
+        }
+        optimizer.load_state_dict({**saved["optimizer"], "state": state})
 
     def describe(self) -> dict[str, Any]:
         """Add the units that are gathered together; Gloo's collectives are waited for."""
@@ -155,40 +171,9 @@ def _whole(value: Any) -> Any:
     return whole[:rows].cpu() if dist.get_rank() == 0 else whole.new_empty(0, device="cpu")
 
 
-def _part(value: Tensor, like: Tensor) -> Tensor:
+def _part(value: Any, like: Tensor) -> Any:
     """Return this rank's part of what all ranks have read from the same file."""
-    if not isinstance(like, DTensor) or value.shape != like.shape:
+    if not isinstance(value, Tensor) or not isinstance(like, DTensor) or value.shape != like.shape:
         return value
     on_device = value.to(like.device)
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _gather(_model: nn.Module, state: dict[str, Any], _prefix: str, _about: Any) -> None:
-    for name, value in state.items():
-        state[name] = _whole(value)
-
-
-def _share_out(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, parameter in model.named_parameters():
-        if prefix + name in state:
-            state[prefix + name] = _part(state[prefix + name], parameter)
-
-
-def _gathered(_optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    state = {
-        index: {name: _whole(value) for name, value in values.items()}
-        for index, values in saved["state"].items()
-    }
-    return {**saved, "state": state}
-
-
-def _shared_out(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    state = {
-        index: {
-            name: _part(value, parameters[index]) if isinstance(value, Tensor) else value
-            for name, value in values.items()
-        }
-        for index, values in saved["state"].items()
-    }
-    return {**saved, "state": state}

@@ -65,17 +65,18 @@ class Horovod(Strategy):
         # Horovod's own takes no arguments, and torch's default is the only value used.
         plain_zero_grad = self.optimizer.zero_grad
         self.optimizer.zero_grad = lambda set_to_none=True: plain_zero_grad()
-        self.optimizer.register_load_state_dict_post_hook(self._share_resumed_state)
         return model, self.optimizer
 
-    def _share_resumed_state(self, optimizer: Optimizer) -> None:
+    def load_full_state(
+        self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
+    ) -> None:
         """Let all ranks continue from what rank 0 has read, weights and optimiser.
 
-        Only here: on a new optimiser, Horovod's broadcast takes a step to fill the state, which
-        changes the weights.
+        On an empty state, Horovod's broadcast would take a step to fill it.
         """
+        super().load_full_state(network, optimizer, saved)
         if optimizer.state:
-            _broadcast(self.model.state_dict())
+            _broadcast(network.state_dict())
             _broadcast_state(optimizer)
 
     @contextmanager

@@ -83,11 +83,9 @@ def train(subject: TrainState, batches: Batches, epochs=(0, 1)) -> list[float]:
 
 
 def result(subject: TrainState, losses: list[float]) -> dict:
-    return {
-        "losses": losses,
-        "weights": {name: value.clone() for name, value in subject.network.state_dict().items()},
-        "optimizer": subject.optimizer.state_dict(),
-    }
+    full = subject.strategy.full_state(subject.network, subject.optimizer)
+    weights = {name: value.clone() for name, value in full["model"].items()}
+    return {"losses": losses, "weights": weights, "optimizer": full["optimizer"]}
 
 
 class Waits:

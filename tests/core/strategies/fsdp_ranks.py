@@ -84,8 +84,7 @@ def undisturbed(group: FSDP, fields: dict) -> dict:
         hook.remove()
     parts = [one for one in subject.network.parameters() if isinstance(one, DTensor)]
     with Collectives() as gathers:
-        subject.network.state_dict()
-        subject.optimizer.state_dict()
+        group.full_state(subject.network, subject.optimizer)
     return {
         **result(subject, losses),
         "computed": {kind: sorted(types) for kind, types in computed.items()},
