@@ -7,7 +7,8 @@ import copy
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,17 @@ IMAGES = 2  # of what is tried: some normalisations need more than one
 _INCEPTION = {"aux_logits": False, "init_weights": True}
 
 
-def _torchvision(name: str, **options: Any) -> Callable[[int], nn.Module]:
-    def make(classes: int) -> nn.Module:
-        return models.get_model(name, weights=None, num_classes=classes, **options)
-
-    return make
+def _torchvision(name: str, classes: int, **options: Any) -> nn.Module:
+    network: nn.Module = models.get_model(name, weights=None, num_classes=classes, **options)
+    return network
 
 
-resnet18 = _torchvision("resnet18")  # He et al. 2016; for 224-pixel images, as all of these
-resnet50 = _torchvision("resnet50")  # with the stride in the 3x3 convolution
-resnet101 = _torchvision("resnet101")
-resnet152 = _torchvision("resnet152")
-alexnet = _torchvision("alexnet")  # Krizhevsky 2014, the one-tower form
-googlenet = _torchvision("googlenet", **_INCEPTION)  # Szegedy et al. 2015
+resnet18 = partial(_torchvision, "resnet18")  # He et al. 2016; for 224-pixel images, as all these
+resnet50 = partial(_torchvision, "resnet50")  # with the stride in the 3x3 convolution
+resnet101 = partial(_torchvision, "resnet101")
+resnet152 = partial(_torchvision, "resnet152")
+alexnet = partial(_torchvision, "alexnet")  # Krizhevsky 2014, the one-tower form
+googlenet = partial(_torchvision, "googlenet", **_INCEPTION)  # Szegedy et al. 2015
 
 
 def resnet8(classes: int) -> nn.Module:
@@ -113,34 +112,16 @@ class _BasicBlock(nn.Module):
 
 
 def of_torchvision(spec: RunSpec) -> nn.Module:
-    """Return a classifier of torchvision.
-
-    Raises
-    ------
-    SpecError
-        If it has none of that name.
-    """
+    """Return a classifier of torchvision; `SpecError` if it has none of that name."""
     name = _checked(spec, models.list_models(module=models))
-    network: nn.Module = models.get_model(
-        name,
-        weights=None,
-        num_classes=spec.classes,
-        **(_INCEPTION if name in ("googlenet", "inception_v3") else {}),
-        **({"image_size": spec.image_size} if name.startswith("vit_") else {}),
-    )
-    return network
+    options: dict[str, Any] = _INCEPTION if name in ("googlenet", "inception_v3") else {}
+    if name.startswith("vit_"):
+        options = {"image_size": spec.image_size}
+    return _torchvision(name, spec.classes, **options)
 
 
 def of_timm(spec: RunSpec) -> nn.Module:
-    """Return a classifier of timm.
-
-    Raises
-    ------
-    SpecError
-        If it has none of that name.
-    ModuleNotFoundError
-        If timm is not installed.
-    """
+    """Return a classifier of timm; `SpecError` if it has none of that name."""
     import timm
 
     name = _checked(spec, timm.list_models())
@@ -182,52 +163,43 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
     SpecError
         If it has no parameters to train, fails on such images, or returns anything but logits.
     """
-    if any(map(is_lazy, network.parameters())):
-        raise SpecError(
-            f"model = {spec.model!r} has parameters whose sizes are open until it sees images, so "
-            "that no initial weights can be compared; give its layers their sizes"
-        )
-    parameters = sum(one.numel() for one in network.parameters())
+    parameters = list(network.parameters())
+    if any(map(is_lazy, parameters)):
+        raise _refused(spec, "has sizes that are open until it sees images; give them")
     if not parameters:
-        raise SpecError(f"model = {spec.model!r} has no parameters: there is nothing to train")
-    if not any(one.requires_grad for one in network.parameters()):
-        raise SpecError(
-            f"model = {spec.model!r} has no trainable parameters: all {parameters} are frozen. "
-            "Set requires_grad of those that the run is to train"
-        )
+        raise _refused(spec, "has no parameters to train")
+    if not any(one.requires_grad for one in parameters):
+        raise _refused(spec, "has no trainable parameters; set requires_grad of some")
     shape = (3, spec.image_size, spec.image_size)
-    facts = {"parameters": parameters, "input": list(shape), "source_sha256": _source(spec)}
+    facts = {
+        "parameters": sum(one.numel() for one in parameters),
+        "input": list(shape),
+        "source_sha256": _source(spec),
+    }
     if spec.emulated:
         return facts | {"forward_flop": 0}  # it sleeps
-    counter = FlopCounterMode(display=False)
+    counter, trial = FlopCounterMode(display=False), copy.deepcopy(network).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
-        _check_logits(_tried(copy.deepcopy(network).train(), shape, spec), spec)
+        try:
+            found = trial(torch.zeros(IMAGES, *shape))
+        except Exception as error:  # whatever a network of others raises
+            said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            text = f"fails on images of shape {shape} (image_size = {spec.image_size}): {said}"
+            raise _refused(spec, text) from error
+    if not isinstance(found, Tensor):
+        raise _refused(
+            spec, f"returns {type(found).__name__} in training, not a tensor; return the logits"
+        )
+    if found.shape != (IMAGES, spec.classes):
+        raise _refused(
+            spec,
+            f"returns shape {tuple(found.shape)} of {IMAGES} images, but classes = {spec.classes}",
+        )
     return facts | {"forward_flop": counter.get_total_flops() // IMAGES}
 
 
-def _tried(network: nn.Module, shape: tuple[int, ...], spec: RunSpec) -> Any:
-    try:
-        return network(torch.zeros(IMAGES, *shape))
-    except Exception as error:  # whatever a network of others raises
-        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        raise SpecError(
-            f"model = {spec.model!r} fails on images of shape {shape} (image_size = "
-            f"{spec.image_size}): {said}"
-        ) from error
-
-
-def _check_logits(found: Any, spec: RunSpec) -> None:
-    wanted = (IMAGES, spec.classes)
-    if not isinstance(found, Tensor):
-        raise SpecError(
-            f"model = {spec.model!r} returns {type(found).__name__} in training, not a tensor: the "
-            "loop has one loss, on logits; write a function that leaves the other outputs out"
-        )
-    if found.shape != wanted:
-        raise SpecError(
-            f"model = {spec.model!r} returns shape {tuple(found.shape)} of {IMAGES} images, but "
-            f"classes = {spec.classes} asks for logits of shape {wanted}"
-        )
+def _refused(spec: RunSpec, why: str) -> SpecError:
+    return SpecError(f"model = {spec.model!r} {why}")
 
 
 def _source(spec: RunSpec) -> str | None:

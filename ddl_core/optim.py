@@ -4,12 +4,11 @@ No framework steps a schedule: the rate is that of `schedules.py`, so it cannot 
 strategies.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 
 from torch import nn
 from torch.optim import SGD, Optimizer
-from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
@@ -25,27 +24,25 @@ def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
         For LARS and LAMB without timm.
     """
     settings = group_settings(spec)
-    groups = [
-        {"params": members, **own}
-        for members, own in zip(_groups(spec, model), settings, strict=True)
-    ]
-    rate = peak_learning_rate(spec)
-    if spec.optimizer == "sgd":
-        return SGD(groups, lr=rate)
-    return _timm_optimizer(spec.optimizer)(groups, lr=rate)
+    members = [list(model.parameters())]
+    if not spec.decay_norm_bias:  # scales, shifts and biases are vectors, and decay not
+        members = [
+            [one for one in members[0] if (one.ndim > 1) == decays] for decays in (True, False)
+        ]
+    groups = [{"params": own, **of} for own, of in zip(members, settings, strict=True)]
+    make = SGD if spec.optimizer == "sgd" else _timm_optimizer(spec.optimizer)
+    return make(groups, lr=peak_learning_rate(spec))
 
 
 def implementation(optimizer: Optimizer) -> dict[str, bool]:
     """Return which of torch's implementations makes the update: ``foreach``, ``fused``, or neither.
 
-    Neither is asked for, so torch decides by the parameters, as it does in the step itself. timm's
-    optimisers have but one, a loop over the parameters.
+    By torch's documented default, SGD uses ``foreach`` where all parameters are on a GPU; timm's
+    optimisers loop over the parameters.
     """
-    if not isinstance(optimizer, SGD):
-        return {"foreach": False, "fused": False}
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    fused, foreach = _default_to_fused_or_foreach(parameters, differentiable=False)
-    return {"foreach": foreach, "fused": fused}
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    foreach = isinstance(optimizer, SGD) and all(one.is_cuda for one in parameters)
+    return {"foreach": foreach, "fused": False}
 
 
 def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
@@ -60,15 +57,6 @@ def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
     if spec.decay_norm_bias:
         return [settings]
     return [settings, settings | {"weight_decay": 0.0}]
-
-
-def _groups(spec: RunSpec, model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    if spec.decay_norm_bias:
-        yield list(model.parameters())
-        return
-    # Scales, shifts and biases are vectors; weights of layers have two dimensions or four.
-    yield [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    yield [parameter for parameter in model.parameters() if parameter.ndim <= 1]
 
 
 def _timm_optimizer(name: str) -> Callable[..., Optimizer]:

@@ -1,13 +1,11 @@
 """PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
 
 from contextlib import AbstractContextManager
-from inspect import signature
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -22,12 +20,7 @@ COMPRESSION = {
 
 DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
 
-# Renamed in torch 2.13.
-BUFFER_SYNC = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    else "broadcast_buffers"
-)
+FIRST_BUCKET_BYTES = 2**20  # torch's own, with its default of bucket_cap_mb
 
 
 def _one_bucket_at_a_time(
@@ -59,7 +52,6 @@ class DDP(ProcessGroup):
         spec = self.spec
         self.optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None
-        options: dict[str, Any] = {BUFFER_SYNC: False}
         self.model = DistributedDataParallel(
             model,
             device_ids=devices,
@@ -67,13 +59,8 @@ class DDP(ProcessGroup):
             bucket_cap_mb=None if spec.ddp_bucket_mb == DEFAULT_BUCKET_MB else spec.ddp_bucket_mb,
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
-            **options,
+            forward_sync_buffers=False,
         )
-        self._compress()
-        return self.model, optimizer
-
-    def _compress(self) -> None:
-        spec = self.spec
         if spec.ddp_compression == "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 None, spec.ddp_powersgd_rank, start_powerSGD_iter=spec.ddp_powersgd_start
@@ -83,6 +70,7 @@ class DDP(ProcessGroup):
             self.model.register_comm_hook(state, hook)
         elif spec.ddp_compression != "none":
             self.model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
+        return self.model, optimizer
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return DDP's own context."""
@@ -95,7 +83,7 @@ class DDP(ProcessGroup):
         bucket: on the CPU as above, on a GPU in torch's own hook.
         """
         size = self.model.bucket_bytes_cap
-        first = _DEFAULT_FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
+        first = FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
         overlap = not self.waits_in_backward
         buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": overlap}
         return {**super().describe(), **buckets}
