@@ -47,12 +47,8 @@ class VirtualWorkers:
 
 
 def _running(network: nn.Module) -> list[Tensor]:
-    found = [
-        statistic
-        for module in network.modules()
-        if isinstance(module, _BatchNorm)
-        for statistic in (module.running_mean, module.running_var)
-    ]
+    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    found = [one for layer in layers for one in (layer.running_mean, layer.running_var)]
     return [one for one in found if one is not None]
 
 

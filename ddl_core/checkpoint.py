@@ -17,15 +17,7 @@ from ddl_core.strategies.base import Strategy
 
 
 def save(path: Path, state: TrainState, epochs_done: int) -> None:
-    """Replace the checkpoint at `path`; a crash leaves the old one.
-
-    All ranks call it: to collect a state that they share is a collective. Rank 0 writes.
-
-    Raises
-    ------
-    RecordError
-        If it cannot be written.
-    """
+    """Replace the checkpoint at `path`; a crash leaves the old one. A collective; rank 0 writes."""
     full = state.strategy.full_state(state.network, state.optimizer)
     if state.strategy.rank != 0:
         return
@@ -53,13 +45,7 @@ def save(path: Path, state: TrainState, epochs_done: int) -> None:
 
 
 def load(path: Path, state: TrainState) -> int:
-    """Continue from `path` if it is there; return the number of epochs already done.
-
-    Raises
-    ------
-    RecordError
-        If the file is damaged or belongs to another run.
-    """
+    """Continue from `path` if it is there; return the number of epochs already done."""
     if not path.exists():
         return 0
     try:
@@ -71,8 +57,8 @@ def load(path: Path, state: TrainState) -> int:
         ) from error
     if saved["run_id"] != state.spec.run_id:
         raise RecordError(
-            f"the checkpoint {path} belongs to run {saved['run_id']}; "
-            f"delete it to start {state.spec.run_id} from its beginning"
+            f"the checkpoint {path} belongs to run {saved['run_id']}",
+            remedy=f"delete it to start {state.spec.run_id} from its beginning",
         )
     state.strategy.load_full_state(state.network, state.optimizer, saved)
     state.scaler.load_state_dict(saved["scaler"])

@@ -52,12 +52,11 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
         # What a newer driver or another torch would train on a GPU is not trained on the CPU.
         cuda = torch.version.cuda
         if why := gpus.unseen(cuda):
-            raise LaunchError(f"{why}; {gpus.remedy(cuda)}; or choose device 'cpu'")
+            raise LaunchError(why, remedy=f"{gpus.remedy(cuda)}; or choose device 'cpu'")
         if wanted == "auto":
             return torch.device("cpu")
         raise LaunchError(
-            "device 'cuda' was asked for, but torch sees no CUDA device; "
-            "use device 'cpu' or 'auto', or a CUDA build of torch on a machine with a GPU"
+            "device = 'cuda', but torch sees no CUDA device", remedy="use device 'cpu' or 'auto'"
         )
     # Some sites show every rank all GPUs of the node, some only its own.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -117,12 +116,11 @@ def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
 
     It is if wanted and on a GPU.
     """
-    shown = wanted and device.type == "cuda"
-    if shown:
-        with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
-            yield True
-    else:
+    if not (wanted and device.type == "cuda"):
         yield False
+        return
+    with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
+        yield True
 
 
 def make_clock(
@@ -243,18 +241,11 @@ def compile_network(network: nn.Module) -> None:
 
 
 def check_compiled() -> None:
-    """Check, after a first epoch, that this process has compiled something.
-
-    Raises
-    ------
-    LaunchError
-        If it has not: torch leaves some networks, and all of them if told by the environment, as
-        they are without a word.
-    """
+    """Check, after a first epoch, that torch has compiled something: it may decline silently."""
     from torch._dynamo.utils import counters
 
     if not counters["stats"]["unique_graphs"]:
         raise LaunchError(
-            "compile = true, but torch.compile has compiled nothing; unset TORCHDYNAMO_DISABLE and "
-            "TORCH_COMPILE_DISABLE if the shell has them, or set compile to false"
+            "compile = true, but torch.compile has compiled nothing",
+            remedy="unset TORCHDYNAMO_DISABLE and TORCH_COMPILE_DISABLE, or set compile to false",
         )

@@ -25,17 +25,7 @@ Category = Literal[
 
 
 class DDLError(Exception):
-    """Base class. The text names the wrong value, what is allowed and what to do next.
-
-    Parameters
-    ----------
-    detail
-        The text, without what to do if `remedy` is given.
-    remedy
-        What to do next.
-    category
-        Class of the failure; by default that of the error's class.
-    """
+    """Base class: what failed (`detail`), what to do next (`remedy`), and the class of failure."""
 
     category: Category | None = None
 

@@ -50,13 +50,7 @@ class Source(Protocol):
 
 
 def check_agreement(group: Group, digest: str, rule: str) -> None:
-    """Check that all ranks hold the same `digest`, a hexadecimal hash. A collective.
-
-    Raises
-    ------
-    FairnessError
-        Naming `rule`.
-    """
+    """Check that all ranks hold the same `digest`, hexadecimal, by `rule`. A collective."""
     own = int(digest[:12], 16)
     high, minus_low = group.reduce(np.array([own, -own], np.int64), "max").tolist()
     if high != -minus_low:
@@ -66,11 +60,8 @@ def check_agreement(group: Group, digest: str, rule: str) -> None:
 def check_epoch(spec: RunSpec, group: Group, source: Source, epoch: int) -> str | None:
     """Return the SHA-256 of the numbers of an epoch's images; None if made up. A collective.
 
-    Raises
-    ------
-    FairnessError
-        If they are not those of the epoch's order, each once, without its incomplete last step; of
-        a loader with an order of its own, if they are not as many, each once.
+    They must be those of the epoch's order, each once, without its incomplete last step; of a
+    loader with an order of its own, as many, each once.
     """
     if source.seen is None:
         return None
@@ -126,29 +117,20 @@ def count_corrupt(group: Group, source: Source) -> int:
 
 
 def refuse_broken_data(corrupt: int, samples: int) -> None:
-    """Check that few enough of an epoch's images were unreadable.
-
-    Raises
-    ------
-    DataError
-        If more than 1 % were, and more than one.
-    """
+    """Raise `DataError` if over 1 % of an epoch's images, and more than one, were unreadable."""
     allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
     if corrupt > allowed:
         raise DataError(
-            f"{corrupt} of {samples} images of this epoch are unreadable, more than the {allowed} "
-            "that a run tolerates; stderr.log of each rank, in logs/ of the run's folder, names "
-            "them; check the data with `ddl data verify DIR`"
+            f"{corrupt} of {samples} images of this epoch are unreadable, more than {allowed}; the "
+            "ranks' stderr.log names them",
+            remedy="check the data with `ddl data verify DIR`",
         )
 
 
 def count_rescued(group: Group, source: Source, samples: int) -> int | None:
     """Return how many of `samples` images Pillow decoded for DALI; None without. A collective.
 
-    Raises
-    ------
-    DataError
-        If more than 1 % were: what was measured is then Pillow.
+    `DataError` if more than 1 % were: what was measured is then Pillow.
     """
     if source.rescued_images is None:
         return None
@@ -157,8 +139,8 @@ def count_rescued(group: Group, source: Source, samples: int) -> int | None:
     if rescued > allowed:
         raise DataError(
             f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than the {allowed} that a run tolerates; DALI's error is in stderr.log of "
-            "the rank, in logs/ of the run's folder; use another loader, or another version of DALI"
+            f"than {allowed}; the rank's stderr.log has DALI's error",
+            remedy="use another loader, or another version of DALI",
         )
     return rescued
 

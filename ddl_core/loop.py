@@ -127,14 +127,7 @@ class Trainable(Protocol):
 
 
 class EpochLoop:
-    """Trains and evaluates a `Trainable` epoch by epoch.
-
-    Parameters
-    ----------
-    model : Trainable
-    meter : EnergyMeter or None
-        Measures energy.
-    """
+    """Trains and evaluates a `Trainable` epoch by epoch; `meter` measures the energy."""
 
     def __init__(self, model: Trainable, meter: EnergyMeter | None = None) -> None:
         self.model, self.spec, self.group = model, model.spec, model.group
@@ -145,12 +138,8 @@ class EpochLoop:
     ) -> EpochResult:
         """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
 
-        Raises
-        ------
-        DataError
-            If more than 1 % of the epoch's images are unreadable.
-        FairnessError
-            If the epoch was not done as every strategy must do it.
+        `DataError` if more than 1 % of the images are unreadable; `FairnessError` if the epoch was
+        not done as every strategy must do it.
         """
         spec, model = self.spec, self.model
         steps = len(loader) // spec.accumulation
@@ -227,13 +216,7 @@ class EpochLoop:
 def load_epoch(
     spec: RunSpec, loader: BatchLoader, epoch: int, clock: Clock, on_step: OnStep = ignore
 ) -> EpochResult:
-    """Fetch every batch of `loader` once and do nothing with it: how fast data could come.
-
-    Raises
-    ------
-    DataError, FairnessError
-        As in training.
-    """
+    """Fetch every batch of `loader` once and do nothing with it: how fast data could come."""
     steps = len(loader) // spec.accumulation
     loader.set_epoch(epoch)
     clock.start()

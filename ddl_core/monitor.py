@@ -30,13 +30,7 @@ CLOSELY_WATCHED_STEPS = 3
 
 
 def check_setup(before: str, after: str) -> None:
-    """Check that a strategy's `setup` left the weights as they were (two hashes).
-
-    Raises
-    ------
-    FairnessError
-        If it did not: all ranks of all strategies start from the weights of the run's seed.
-    """
+    """Check by hashes that a strategy's `setup` left the weights of the run's seed as they were."""
     if before != after:
         raise broken("same initial weights", "setup() of the strategy changed weights or buffers")
 
@@ -51,17 +45,7 @@ def statistics(network: nn.Module) -> Tensor:
 
 
 class FairnessMonitor:
-    """Watches how one rank trains.
-
-    Parameters
-    ----------
-    spec : RunSpec
-        What the run should do.
-    strategy : Strategy
-        The rank's group, for comparisons after the timed window.
-    network, optimizer
-        What is trained, and what `loop.py` calls `zero_grad` of.
-    """
+    """Watches how one rank trains `network`; `optimizer` is what the step calls."""
 
     def __init__(
         self, spec: RunSpec, strategy: Strategy, network: nn.Module, optimizer: Optimizer
@@ -84,11 +68,10 @@ class FairnessMonitor:
         Inside, `FairnessError` is raised by the call that breaks a rule.
         """
         batch = self._spec.global_batch_size
-        full_batches = images // batch
-        if steps != full_batches:
+        if steps != images // batch:
             raise broken(
                 "only an incomplete last batch is dropped",
-                f"{steps} steps are planned, but {images} images give {full_batches}",
+                f"{steps} steps are planned, but {images} images give {images // batch}",
             )
         self._images_per_epoch = steps * batch
         self._images_seen = epoch * self._images_per_epoch
@@ -145,20 +128,15 @@ class FairnessMonitor:
         self._depth -= 1
 
     def _check_settings(self, optimizer: Optimizer) -> None:
+        rule = "same learning rate and update rule"
         rate = learning_rate(self._spec, self._images_seen, self._images_per_epoch)
-        expected = group_settings(self._spec)
-        if len(optimizer.param_groups) != len(expected):
-            raise broken(
-                "same learning rate and update rule",
-                f"the optimiser has {len(optimizer.param_groups)} groups, not {len(expected)}",
-            )
-        for group, settings in zip(optimizer.param_groups, expected, strict=True):
+        groups, expected = optimizer.param_groups, group_settings(self._spec)
+        if len(groups) != len(expected):
+            raise broken(rule, f"the optimiser has {len(groups)} groups, not {len(expected)}")
+        for group, settings in zip(groups, expected, strict=True):
             for name, value in {"lr": rate, **settings}.items():
                 if float(group[name]) != value:
-                    raise broken(
-                        "same learning rate and update rule",
-                        f"the optimiser stepped with {name} = {group[name]}, not {value}",
-                    )
+                    raise broken(rule, f"it stepped with {name} = {group[name]}, not {value}")
 
     def _gradients_may_go(self) -> None:
         if self._waiting:

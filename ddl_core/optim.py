@@ -16,13 +16,7 @@ from ddl_core.schedules import peak_learning_rate
 
 
 def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
-    """Return the optimiser of `spec` over all parameters of `model`.
-
-    Raises
-    ------
-    NotInstalledError
-        For LARS and LAMB without timm.
-    """
+    """Return the optimiser of `spec` over all parameters of `model`; LARS and LAMB are timm's."""
     settings = group_settings(spec)
     members = [list(model.parameters())]
     if not spec.decay_norm_bias:  # scales, shifts and biases are vectors, and decay not

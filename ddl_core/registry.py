@@ -176,21 +176,8 @@ class PlugIn(NamedTuple):
 def plug_ins(kind: str, taken: Collection[str]) -> tuple[dict[str, PlugIn], list[str]]:
     """Return what installed packages announce as entry points of the group ``ddl_core.<kind>``.
 
-    None of the packages is imported; ``docs/plug_ins.md`` has a whole example.
-
-    Parameters
-    ----------
-    kind
-        ``"strategy"``, ``"loader"``, ``"model"`` or ``"site"``.
-    taken
-        Names that the project has: no package replaces one.
-
-    Returns
-    -------
-    plug_ins
-        By name.
-    left_out
-        A sentence on each that cannot be had.
+    By name, and a sentence on each that cannot be had; no package replaces a name that is `taken`,
+    and none is imported. ``docs/plug_ins.md`` has a whole example.
     """
     found: dict[str, set[PlugIn]] = {}  # a package may be on the path twice
     for point in _entry_points(f"ddl_core.{kind}"):
@@ -267,13 +254,7 @@ _OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name` if `kind` (``"strategy"``, ``"loader"``, ``"model"``) knows it.
-
-    Raises
-    ------
-    SpecError
-        With the names that exist.
-    """
+    """Return `name` if `kind` knows it; else `SpecError` with the names that exist."""
     if known(kind, name) is None:
         left_out = [f" ({why})" for why in LEFT_OUT if why.startswith(f"{kind} {name!r} ")]
         raise SpecError(
@@ -286,12 +267,7 @@ def check_name(kind: str, name: str) -> str:
 def resolve(kind: str, name: str) -> Any:
     """Import and return the object registered as `name`.
 
-    Raises
-    ------
-    SpecError
-        If the name is unknown, or its package has not what it announces.
-    NotInstalledError
-        If a package that this name needs is not installed.
+    `NotInstalledError` if a package that it needs is missing; `SpecError` for a wrong name.
     """
     entry = known(kind, check_name(kind, name))
     assert entry is not None
@@ -309,13 +285,7 @@ def resolve(kind: str, name: str) -> Any:
 
 
 def require(kind: str, name: str) -> None:
-    """Refuse a name of whose packages none is installed, before anything starts.
-
-    Raises
-    ------
-    NotInstalledError
-        With what installs them.
-    """
+    """Refuse a name of whose packages none is installed, before anything starts."""
     entry = known(kind, name)
     needed = entry.packages if entry else ()
     if needed and not any(map(_is_installed, needed)):

@@ -26,16 +26,9 @@ def peak_learning_rate(spec: RunSpec) -> float:
 
 
 def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:
-    """Return the rate of the update that comes after `images_seen` images.
+    """Return the rate of the update that comes after all workers have seen `images_seen` images.
 
-    Parameters
-    ----------
-    spec : RunSpec
-        Gives schedule, peak, epochs and warm-up.
-    images_seen : int
-        Images consumed by all workers before this update.
-    images_per_epoch : int
-        Images that one epoch really consumes.
+    `images_per_epoch` are those that one epoch really consumes.
     """
     peak = peak_learning_rate(spec)
     warmup_images = spec.warmup_epochs * images_per_epoch
@@ -58,14 +51,9 @@ def _decay(spec: RunSpec, epoch: int) -> float:
 
 
 def derive_seed(purpose: str, *place: int) -> int:
-    """Return a 63-bit seed that depends on `purpose` and on every number of `place`.
+    """Return a 63-bit seed of a `purpose`, e.g. ``"order"``, and of every number of `place`.
 
-    Parameters
-    ----------
-    purpose : str
-        What the numbers are for, e.g. ``"order"``; different purposes never share a stream.
-    place : int
-        Non-negative: seed, repeat, epoch, rank, image, ...
+    Purposes never share a stream. `place` is seed, repeat, epoch, rank, image, ...
     """
     # The length, because SeedSequence does not tell missing numbers from trailing zeros.
     entropy = [crc32(purpose.encode()), len(place), *place]

@@ -24,20 +24,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class TrainState:
     """Model, optimiser and loss of a rank; a `Trainable` of `ddl_core/loop.py`.
 
-    Parameters
-    ----------
-    spec : RunSpec
-    strategy : Strategy
-        Sets up the model and the optimiser.
-    network : nn.Module
-        On the device already.
-    optimizer : Optimizer
-        Of its parameters.
-
-    Attributes
-    ----------
-    network, wrapped
-        The model itself, and what the strategy made of it.
+    `network` is on the device already; `wrapped` is what the strategy makes of it.
     """
 
     def __init__(

@@ -42,19 +42,23 @@ def require(folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise LaunchError(
-            f"cannot make the folder {folder}: {error.strerror}; free some space or make "
-            f"{folder.parent} writable, or choose another temporary directory with TMPDIR"
-        ) from None
+        raise _cannot_make(folder, error) from None
     own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not own or found.st_mode & 0o077:
         raise LaunchError(
             f"{folder} ({stat.filemode(found.st_mode)} of user {found.st_uid}) is not a folder of "
-            f"user {os.geteuid()} alone (mode 0700), and programs load code from it. Remove it; "
-            f"or, if all in it is yours, run: chmod 700 {folder}; or choose another place (TMPDIR, "
-            "caches of the site's file)"
+            f"user {os.geteuid()} alone (mode 0700), and programs load code from it",
+            remedy=f"remove it, or run: chmod 700 {folder}",
         )
     return folder
+
+
+def _cannot_make(folder: Path, error: OSError) -> LaunchError:
+    return LaunchError(
+        f"cannot make the folder {folder}: {error.strerror}",
+        remedy=f"free some space or make {folder.parent} writable, or choose another temporary "
+        "directory with TMPDIR",
+    )
 
 
 def kept(name: str) -> Path:
@@ -108,10 +112,7 @@ class Passing:
         try:
             self.name = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         except OSError as error:
-            raise LaunchError(
-                f"cannot make a folder in {base}: {error.strerror}; free some space, or choose "
-                "another temporary directory with TMPDIR"
-            ) from None
+            raise _cannot_make(base / PREFIX, error) from None
         self._end = weakref.finalize(self, _remove, self.name, os.getpid())
 
     def cleanup(self) -> None:

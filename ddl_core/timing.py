@@ -21,13 +21,10 @@ Phase = Literal["data", "compute", "communication", "update"]
 
 PHASES: tuple[Phase, ...] = ("data", "compute", "communication", "update")
 
+# Names in a profile: the beginning of all, of a mark (before its phase), and of the epoch's range.
 OURS = "ddl_core."
-"""Before all names that this project gives in a profile."""
-
 MARK = OURS + "mark."
-"""Before the name of a phase: what a mark is called in a profile."""
 WINDOW = OURS + "window"
-"""What the range of the epoch that is looked at is called in a profile."""
 
 Item = TypeVar("Item")
 Seconds = npt.NDArray[np.float64]
@@ -65,19 +62,9 @@ class EnergyMeter(Protocol):
 
 
 def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the seconds of each phase in each step.
+    """Return the seconds of each of `PHASES` in each step, (steps, 4).
 
-    Parameters
-    ----------
-    phases
-        What each interval was, in order of time; ``"update"`` closes a step.
-    seconds : (n,)
-        How long each interval took.
-
-    Returns
-    -------
-    (steps, 4)
-        In the order of `PHASES`.
+    `phases` says what each interval of so many `seconds` was; ``"update"`` closes a step.
     """
     kinds = np.array([PHASES.index(phase) for phase in phases], dtype=np.int64)
     closed = kinds == PHASES.index("update")
@@ -112,18 +99,9 @@ class EpochTiming:
 
 
 class HostTimestamps:
-    """Timestamps of the host, for a device whose work is done when a call returns.
+    """Timestamps of the host, for a device whose work is done when a call returns."""
 
-    A device that runs behind the host overrides what it does differently.
-
-    Attributes
-    ----------
-    has_step_times : bool
-        Whether the time between two timestamps is that of the device's work. Otherwise steps are
-        not timed one by one.
-    """
-
-    has_step_times = True
+    has_step_times = True  # whether the time between two timestamps is that of the device's work
     annotate = False  # whether to show phases to a profiler
 
     def now(self) -> Any:
@@ -146,15 +124,7 @@ class Clock:
 
     Every rank creates it, calls `start`, iterates its loader through `batches`, calls `step_done`
     after each optimiser step, and calls `stop`. Marks in between say where the time of a step went.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks that share the window.
-    timestamps : HostTimestamps
-        Of the rank's device.
-    meter : EnergyMeter or None
-        Measures energy; it is read outside the timed part.
+    The energy `meter` is read outside the timed part.
     """
 
     def __init__(
@@ -228,19 +198,19 @@ class Clock:
         steps = table.sum(axis=1) if self._timestamps.has_step_times else np.empty(0)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
         data_s = float(seconds[np.array(self._phases) == "data"].sum())
-        high = self._reduced([wall_s, own_s, data_s, median, p95], "max")
-        low = self._reduced([own_s], "min")
-        total = self._reduced([cpu_s], "sum")
+        wall_s, own_s_max, data_s, median, p95 = self._reduced(
+            [wall_s, own_s, data_s, median, p95], "max"
+        )
         return EpochTiming(
-            wall_s=high[0],
-            cpu_s=total[0],
-            data_s=high[2],
-            rank_wall_s_min=low[0],
-            rank_wall_s_max=high[1],
-            step_s_median=high[3] if len(steps) else None,
-            step_s_p95=high[4] if len(steps) else None,
+            wall_s=wall_s,
+            cpu_s=self._reduced([cpu_s], "sum")[0],
+            data_s=data_s,
+            rank_wall_s_min=self._reduced([own_s], "min")[0],
+            rank_wall_s_max=own_s_max,
+            step_s_median=median if len(steps) else None,
+            step_s_p95=p95 if len(steps) else None,
             energy_j=energy_j,
-            spent=self._spent(seconds, table, high[0]) if "communication" in self._phases else None,
+            spent=self._spent(seconds, table, wall_s) if "communication" in self._phases else None,
         )
 
     def _spent(self, seconds: Seconds, table: Seconds, wall_s: float) -> Spent:

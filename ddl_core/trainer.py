@@ -114,8 +114,8 @@ class Trainer:
         if spec.ddp_compression == "powersgd" and spec.ddp_powersgd_start >= spec.epochs * steps:
             raise SpecError(
                 f"ddp_powersgd_start = {spec.ddp_powersgd_start}, but the run has "
-                f"{spec.epochs * steps} steps, so that nothing would be compressed; use less, or "
-                "ddp_compression = 'none'"
+                f"{spec.epochs * steps} steps: nothing would be compressed",
+                remedy="use less, or ddp_compression = 'none'",
             )
         self._memory = PeakMemory(self.strategy)
         self._state = self._make_state(drawn(spec))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.strategies import Reduction
 from ddl_core.strategies import horovod_setup as horovod
@@ -105,8 +105,7 @@ class Horovod(Strategy):
         """Reduce `tensor` over ranks in place."""
         # Horovod matches tensors by name; one that returns is found in its cache.
         name = f"ddl.{op}.{tensor.dtype}.{tuple(tensor.shape)}"
-        hvd.allreduce_(tensor, op=OPERATIONS[op], name=name)
-        return tensor
+        return hvd.allreduce_(tensor, op=OPERATIONS[op], name=name)
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -157,11 +156,9 @@ class InMemoryOrder:
 
 def _memory_order(tensor: Tensor) -> list[int]:
     """Return the dimensions from that of the largest stride to that of the smallest."""
-    dimensions = list(range(tensor.dim()))
     if tensor.is_contiguous():
-        return dimensions  # whatever the strides of dimensions of size 1
-    strides = tensor.stride()
-    return sorted(dimensions, key=lambda one: -strides[one])
+        return list(range(tensor.dim()))  # whatever the strides of dimensions of size 1
+    return sorted(range(tensor.dim()), key=lambda one: -tensor.stride(one))
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:
@@ -191,19 +188,11 @@ def _broadcast_state(optimizer: Optimizer) -> None:
 
 
 def _check_gpu_build() -> None:
-    """Refuse what would end this process inside Horovod's own thread, without a message.
-
-    Raises
-    ------
-    LaunchError
-        If it was built without NCCL, or does not find the driver's library under the only name
-        that it asks for.
-    """
+    """Refuse a build or driver that would end this process in Horovod's own thread, silently."""
     if not hvd.nccl_built():
         raise LaunchError(
-            "this Horovod was built without NCCL and can send no tensor of a GPU; build it with "
-            "`make horovod HOROVOD_GPU_OPERATIONS=NCCL` (docs/installing_horovod.md), or use "
-            "device 'cpu'"
+            "this Horovod was built without NCCL, which GPUs need",
+            remedy="run `make horovod HOROVOD_GPU_OPERATIONS=NCCL`, or use device 'cpu'",
         )
     if torch.version.cuda is None:  # ROCm
         return
@@ -211,30 +200,21 @@ def _check_gpu_build() -> None:
         ctypes.CDLL("libcuda.so")
     except OSError as error:
         raise LaunchError(
-            f"Horovod loads the driver as libcuda.so, and here that fails ({error}); torch needs "
-            "libcuda.so.1 only. Make a link of that name to libcuda.so.1 (`ldconfig -p | grep "
-            "libcuda` says where it is), beside it or in a folder of LD_LIBRARY_PATH"
+            f"Horovod cannot load the driver as libcuda.so ({error})",
+            remedy="make a link of that name to libcuda.so.1 in a folder of LD_LIBRARY_PATH",
         ) from None
 
 
 def _check_controller(nodes: int) -> None:
-    """Check by what Horovod's ranks find each other.
-
-    Raises
-    ------
-    LaunchError
-        If that is MPI and Horovod has none, or Gloo and there are too many nodes for it.
-    """
-    remedy = "`make horovod HOROVOD_WITH_MPI=1` builds it with MPI (docs/installing_horovod.md)"
-    if os.environ.get("HOROVOD_CONTROLLER") == "mpi":
-        if not hvd.mpi_built():
-            raise LaunchError(
-                f"HOROVOD_CONTROLLER=mpi, but this Horovod was built without MPI; {remedy}, or "
-                f"leave the variable out on up to {MOST_NODES_OVER_GLOO} nodes"
-            )
-    else:
+    """Refuse MPI where Horovod has none, and Gloo on too many nodes."""
+    remedy = "`make horovod HOROVOD_WITH_MPI=1` builds it with MPI"
+    if os.environ.get("HOROVOD_CONTROLLER") != "mpi":
         use = 'use HOROVOD_CONTROLLER=mpi (horovod_controller = "mpi" of a site)'
         horovod.check_nodes(nodes, f"{use}; {remedy}")
+    elif not hvd.mpi_built():
+        raise LaunchError(
+            "HOROVOD_CONTROLLER=mpi, but this Horovod was built without MPI", remedy=remedy
+        )
 
 
 def _version(code: int) -> str:

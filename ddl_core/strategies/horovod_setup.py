@@ -34,21 +34,10 @@ class Rendezvous(Group, Protocol):
 
 
 def join(hvd: Any, spec: RunSpec, group: Rendezvous, device: str) -> dict[str, Any]:
-    """Set and start Horovod for ranks that have met already; return what `describe` tells.
+    """Start `hvd`, Horovod's module for a framework, for ranks that have met already.
 
-    Rank 0 opens Horovod's own meeting place and tells the others its port.
-
-    Parameters
-    ----------
-    hvd
-        Horovod's module for the framework.
-    device
-        ``"cpu"`` or ``"cuda"``.
-
-    Raises
-    ------
-    LaunchError
-        If there are more nodes than Horovod can connect over Gloo.
+    Rank 0 opens Horovod's own meeting place and tells the others its port. Returns what `describe`
+    tells.
     """
     check_nodes(spec.nodes, "use fewer nodes, or another strategy")
     configure(spec)
@@ -66,17 +55,11 @@ def join(hvd: Any, spec: RunSpec, group: Rendezvous, device: str) -> dict[str, A
 
 
 def check_nodes(nodes: int, remedy: str) -> None:
-    """Check that Horovod's ranks can meet over Gloo.
-
-    Raises
-    ------
-    LaunchError
-        If there are too many nodes, with the `remedy`.
-    """
+    """Check that Horovod's ranks can meet over Gloo; if not, `LaunchError` with the `remedy`."""
     if nodes > MOST_NODES_OVER_GLOO:
         raise LaunchError(
-            f"nodes = {nodes}: Horovod's ranks meet over Gloo on up to {MOST_NODES_OVER_GLOO} "
-            f"nodes, since each of them connects to every other; {remedy}"
+            f"nodes = {nodes}: Horovod meets over Gloo on up to {MOST_NODES_OVER_GLOO} nodes",
+            remedy=remedy,
         )
 
 
@@ -132,7 +115,7 @@ def meet_at(host: str, port: str) -> None:
 
 
 def close(server: RendezvousHTTPServer | None) -> None:
-    """End the meeting info."""
+    """Close the meeting place."""
     if server:
         server.shutdown()
         server.server_close()

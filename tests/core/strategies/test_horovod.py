@@ -242,7 +242,7 @@ def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
     with pytest.raises(AcceptedError):
         join(strategy, monkeypatch, device="cpu", nodes=17)
     monkeypatch.setattr(strategy.hvd, "mpi_built", lambda: False)
-    with pytest.raises(LaunchError, match=r"built without MPI; `make horovod HOROVOD_WITH_MPI=1`"):
+    with pytest.raises(LaunchError, match=r"built without MPI; .*HOROVOD_WITH_MPI=1"):
         join(strategy, monkeypatch, device="cpu", nodes=2)
 
 
