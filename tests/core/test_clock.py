@@ -12,7 +12,7 @@ from torch import nn
 
 from ddl_core.device import make_clock
 from ddl_core.step import marking_backward
-from ddl_core.timing import MARK, Clock, Spent, by_step, cpu_seconds
+from ddl_core.timing import MARK, Clock, by_step, cpu_seconds
 from tests.fake_gpu import GPU, Timeline
 from tests.groups import ThreadGroup
 
@@ -255,14 +255,6 @@ def test_time_is_summed_within_a_step_and_an_unfinished_one_is_left_out():
     assert table.tolist() == [[1 + 3, 2 + 4, 5, 6]]
 
 
-def test_parts_that_are_not_there_are_zero():
-    assert by_step(["update", "update"], np.array([1.0, 2.0])).tolist() == [
-        [0, 0, 0, 1],
-        [0, 0, 0, 2],
-    ]
-    assert by_step([], np.array([])).shape == (0, 4)
-
-
 def test_a_profiler_sees_the_marks_only_if_it_should():
     def names(annotate: bool) -> set[str]:
         def timed(rank):
@@ -277,8 +269,3 @@ def test_a_profiler_sees_the_marks_only_if_it_should():
 
     assert names(True) == {MARK + part for part in ("data", "compute", "communication", "update")}
     assert names(False) == set()
-
-
-def test_the_record_takes_no_unknown_part():
-    with pytest.raises(ValueError, match="lunch_s"):
-        Spent(**dict.fromkeys(Spent.model_fields, 0.0), lunch_s=1.0)

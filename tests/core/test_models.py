@@ -1,9 +1,9 @@
-"""Networks: the published number of parameters, and an output of the right shape."""
+"""Networks have the published number of parameters."""
 
 import pytest
 import torch
 
-from ddl_core.registry import MODELS, resolve
+from ddl_core.registry import resolve
 
 # torchvision's documentation; He et al. 2016, table 6, gives 0.66 million for ResNet44 on CIFAR.
 PARAMETERS = {
@@ -28,11 +28,3 @@ def test_resnet44_is_the_one_of_the_paper():
     assert sum(p.numel() for p in network.parameters()) == pytest.approx(0.66e6, rel=0.01)
     convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d)]
     assert len(convolutions) + 1 == 44
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet44", "alexnet", "googlenet"])
-def test_forward_gives_one_logit_per_class(name):
-    assert name in MODELS
-    size = 32 if name.startswith("resnet") else 96
-    logits = resolve("model", name)(7).eval()(torch.zeros(2, 3, size, size))
-    assert logits.shape == (2, 7)

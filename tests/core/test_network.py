@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from ddl_core.checkpoint import values
 from ddl_core.combinations import check
@@ -162,9 +161,3 @@ def test_other_libraries_have_none_of_them() -> None:
         SpecError, match="model 'timm/convnext_tiny' is not one of framework 'mxnet'"
     ):
         check(spec("timm/convnext_tiny", framework="mxnet"), "cpu")
-
-
-def test_a_normed_network_is_a_module() -> None:
-    network = drawn(spec("ours:normed"))
-    assert isinstance(network, nn.Module)
-    assert isinstance(network(torch.zeros(2, 3, 32, 32)), Tensor)

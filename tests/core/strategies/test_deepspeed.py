@@ -1,14 +1,12 @@
 """DeepSpeed: its configuration, equal results under every ZeRO stage, life after faults."""
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from ddl_core.config import RunSpec
-from ddl_core.strategies.deepspeed import _import_deepspeed, configuration
+from ddl_core.strategies.deepspeed import configuration
 from tests.closeness import assert_far, assert_near, falls
 from tests.core.strategies.deepspeed_ranks import BASE_LR, SLEPT_S, STEPS
 from tests.core.strategies.two_ranks import held, left, numbers, single, start, tolerances
@@ -63,28 +61,6 @@ def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
         assert few["param_persistence_threshold"] == 0  # all weights are shared out
     else:
         assert few["allgather_bucket_size"] == 1000
-
-
-class Operations:
-    """Of a DeepSpeed that counts how often it was asked to try them all out."""
-
-    def __init__(self) -> None:
-        self.probed, self.compatible = 0, {"deepspeed_shm_comm": True}
-
-    @property
-    def __compatible_ops__(self) -> dict[str, bool]:
-        self.probed += 1
-        return self.compatible
-
-
-@pytest.mark.parametrize(("device", "probed"), [("cuda", 0), ("cpu", 1)])
-def test_operations_are_tried_out_only_where_one_is_switched_off(monkeypatch, device, probed):
-    """On a GPU that starts a compiler for each of them, on every rank."""
-    operations = Operations()
-    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=operations))
-    _import_deepspeed(torch.device(device))
-    assert operations.probed == probed
-    assert operations.compatible == {"deepspeed_shm_comm": device != "cpu"}
 
 
 CASES = [

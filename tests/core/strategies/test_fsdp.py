@@ -35,13 +35,6 @@ def test_every_weight_is_in_one_unit_and_all_but_the_last_are_large() -> None:
     assert max(own) < 5 * fsdp.UNIT  # a block of 512 channels is 4.7 million
 
 
-def test_lists_of_modules_are_no_units_since_nobody_calls_them(monkeypatch) -> None:
-    monkeypatch.setattr(fsdp, "UNIT", 5)
-    inner = nn.ModuleList([nn.Linear(1, 2), nn.Linear(1, 2)])
-    assert units(nn.Sequential(inner, nn.Linear(2, 2)))[0] is not inner
-    assert all(not isinstance(one, nn.ModuleList) for one in units(nn.Sequential(inner)))
-
-
 class ReadsWeights(nn.Module):
     """Reads the weights of two parts that it never calls, as networks of timm do."""
 

@@ -247,14 +247,6 @@ def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
 
 
 @with_horovod
-@pytest.mark.parametrize(("code", "text"), [(22105, "2.21.5"), (21903, "2.19.3"), (2804, "2.8.4")])
-def test_the_version_of_its_own_nccl(code, text):
-    from ddl_core.strategies.horovod import _version
-
-    assert _version(code) == text
-
-
-@with_horovod
 def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_path):
     """As under srun, where rank 0 itself keeps what the others read."""
     run = plan(tmp_path / "run")
