@@ -18,13 +18,6 @@ class VirtualWorkers:
     Each of them begins a step with what the step before has left and adds its own micro-batch; the
     step leaves their mean: with momentum m, (1 - m) r + m mean(s). The momentum itself stays as it
     is, since a compiled network would be compiled anew for each value of it.
-
-    Parameters
-    ----------
-    network : nn.Module
-        As it is when an epoch begins.
-    workers : int
-        Micro-batches in a step; for a single one nothing is done.
     """
 
     def __init__(self, network: nn.Module, workers: int) -> None:

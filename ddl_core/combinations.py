@@ -143,18 +143,9 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
 
 
 def check(run: "RunSpec", device: str) -> None:
-    """Check the settings of a run against each other.
+    """Raise `SpecError` for the first combination of settings that is refused.
 
-    Parameters
-    ----------
-    run : RunSpec
-    device : str
-        ``"cpu"`` or ``"cuda"``; ``"auto"`` where it is not known yet.
-
-    Raises
-    ------
-    SpecError
-        With the first combination that is refused, why, and what to use instead.
+    `device` is ``"cpu"``, ``"cuda"``, or ``"auto"`` where it is not known yet.
     """
     for refusal in _refusals(run, run.model_dump(exclude_defaults=True)):
         raise SpecError(refusal)

@@ -309,13 +309,7 @@ class RunSpec(BaseModel):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "RunSpec":
-        """Validate `fields`.
-
-        Raises
-        ------
-        SpecError
-            Naming each wrong field, its value and what is allowed.
-        """
+        """Validate `fields`; `SpecError` names each wrong one, its value and what is allowed."""
         try:
             run = cls.model_validate(fields)
         except ValidationError as error:

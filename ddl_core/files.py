@@ -37,32 +37,16 @@ def some(names: Sequence[str]) -> str:
 
 
 def require_file(path: Path | str) -> None:
-    """Check that a path is a plain file: a program would wait for a fifo, and a device has no end.
-
-    Raises
-    ------
-    OSError
-        If it is another thing, or not there.
-    """
+    """Raise `OSError` unless a path is a plain file: a fifo would wait, a device has no end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(None, "it is not a plain file", os.fspath(path))
 
 
 @contextmanager
 def reading(path: Path, model: type[BaseModel]) -> Iterator[None]:
-    """Turn any exception while a block reads a user's file into one error that names the file.
+    """Turn any exception while a block reads a user's file into a `SpecError` that names the file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    model
-        Its content.
-
-    Raises
-    ------
-    SpecError
-        If the file is missing, not UTF-8, not in its format, or has a wrong field.
+    `model` is what the file holds.
     """
     kind = model.__name__.lower()
     try:

@@ -64,13 +64,7 @@ def _visible(uuids: list[str]) -> list[int]:
 
 
 def unseen(cuda: str | None) -> str | None:
-    """Say why a torch that sees no GPU should; None if the driver lists none either.
-
-    Parameters
-    ----------
-    cuda
-        ``torch.version.cuda``; None of a build for the CPU.
-    """
+    """Say why a torch of version `cuda` (None: CPU) that sees no GPU should; None without a GPU."""
     found = listed()
     if found is None:
         return None

@@ -141,27 +141,11 @@ def _checked(spec: RunSpec, known: Sequence[str]) -> str:
 
 
 def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
-    """Try a network on two images; return parameters, FLOP of forward for one image, its input.
+    """Try a copy of a new network on two images, without drawing a random number of the run's.
 
-    A copy of it is tried, and no random number of the run's is drawn.
-
-    Parameters
-    ----------
-    network
-        On the CPU, with its initial weights.
-    spec
-        Its run.
-
-    Returns
-    -------
-    dict
-        ``parameters`` (numbers), ``forward_flop`` (a multiply-add is two), ``input`` (channels,
-        height, width), ``source_sha256`` of the file of a network of one's own, else None.
-
-    Raises
-    ------
-    SpecError
-        If it has no parameters to train, fails on such images, or returns anything but logits.
+    Returns ``parameters`` (numbers), ``forward_flop`` of one image (a multiply-add is two),
+    ``input`` (channels, height, width), ``source_sha256`` of the file of a network of one's own,
+    else None. `SpecError` if it has nothing to train, fails, or returns anything but logits.
     """
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):

@@ -32,10 +32,7 @@ MAX_LENGTH = 40
 def require(folder: Path) -> Path:
     """Make `folder` unless it is there; return it if it is this user's alone.
 
-    Raises
-    ------
-    LaunchError
-        If it cannot be made; or if it is a link, another user's, or open to others.
+    `LaunchError` if it is a link, another user's, or open to others.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -67,13 +64,7 @@ def kept(name: str) -> Path:
 
 
 def caches() -> Path:
-    """Return the folder of what libraries compile here and load again: the site's, if it has one.
-
-    Raises
-    ------
-    LaunchError
-        If it is not this user's alone.
-    """
+    """Return the folder of what libraries compile and load again: the site's, if it has one."""
     given = os.environ.get(CACHES)
     return require(Path(given)) if given else kept("caches")
 
@@ -98,13 +89,7 @@ def _own() -> str:
 
 
 class Passing:
-    """A private folder with a short name, until `cleanup` or the end of a ``with`` block.
-
-    Raises
-    ------
-    LaunchError
-        If there can be none.
-    """
+    """A private folder with a short name, until `cleanup` or the end of a ``with`` block."""
 
     def __init__(self) -> None:
         place = _temporary()
@@ -140,14 +125,9 @@ def temporary_in(folder: str) -> dict[str, str]:
 
 
 def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
-    """Ask Linux to end this process as soon as its parent is gone.
+    """Ask Linux to end this process by signal `number` as soon as its parent is gone.
 
-    Parameters
-    ----------
-    parent
-        Its process id where that is known: Linux says nothing of a parent that was gone before.
-    number
-        The signal that ends it.
+    Of a parent that was gone before, Linux says nothing; `parent` is its process id, where known.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

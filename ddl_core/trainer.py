@@ -40,21 +40,8 @@ class StepProfiler(Protocol):
 class Trainer:
     """Trains, evaluates and loads on this rank; one process alone needs nothing else.
 
-    Loaders and network are made when they are first needed.
-
-    Parameters
-    ----------
-    spec : RunSpec
-        The run; its strategy joins the group of ranks.
-    data_dir : Path or None
-        Folder of the images; None for the loader ``"synthetic"``.
-
-    Attributes
-    ----------
-    meter : EnergyMeter or None
-        Measures the energy of each epoch.
-    profile : StepProfiler or None
-        Watches the last epoch.
+    Loaders and network are made when they are first needed. `data_dir` is the folder of the images,
+    `meter` measures the energy of each epoch, and `profile` watches the last one.
     """
 
     def __init__(

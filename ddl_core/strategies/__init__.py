@@ -24,13 +24,7 @@ class RankInfo:
 
     @classmethod
     def from_environment(cls, spec: RunSpec) -> Self:
-        """Read the variables that torchrun sets, as all do who start ranks here.
-
-        Raises
-        ------
-        LaunchError
-            If the number of processes is not the one that `spec` asks for.
-        """
+        """Read the variables that torchrun sets, as all do who start ranks here."""
         info = cls(
             rank=int(os.environ.get("RANK", 0)),
             local_rank=int(os.environ.get("LOCAL_RANK", 0)),

@@ -32,9 +32,8 @@ AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 def configuration(spec: RunSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
 
-    Loss, learning rate, clipping and timing belong to `loop.py` and `timing.py`, for all
-    strategies. Two defaults would wait for the device in every step and are switched off: the
-    throughput timer and the norm of the gradients (stage 3: `_without_norm`).
+    Two defaults would wait for the device in every step and are switched off: the throughput timer
+    and the norm of the gradients (stage 3: in `setup`).
     """
     stage = spec.deepspeed_zero_stage
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
@@ -104,7 +103,9 @@ class DeepSpeed(ProcessGroup):
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
         if self.is_sharded:
-            _without_norm(self._engine.optimizer)
+            # Nobody clips, and no setting switches off the norm of the gradients. Reading it would
+            # wait for the device, and one that is not finite would skip the update.
+            self._engine.optimizer._get_norm_groups = lambda: [0.0]
         self.optimizer = EngineOptimizer(self._engine)
         return self._engine, cast(Optimizer, self.optimizer)
 
@@ -268,25 +269,12 @@ def _kept(value: Tensor) -> Tensor:
     return value.cpu() if dist.get_rank() == 0 else value.new_empty(0, device="cpu")
 
 
-def _without_norm(zero: Any) -> None:
-    """Say that the norm of the gradients is 0; at stage 3 no setting switches it off.
-
-    Nobody clips. Reading it would wait for the device in every step, and one that is not finite
-    would skip the update, where under the other strategies training goes on and has diverged.
-    """
-    zero._get_norm_groups = lambda: [0.0]
-
-
 def _lay_out(model: Any, memory_format: torch.memory_format) -> None:
     model.to(memory_format=memory_format)  # missing in torch's own type hints
 
 
 def _import_deepspeed(device: torch.device) -> ModuleType:
-    """Import the package for `device`, quiet, and without compiling anything.
-
-    On CPUs it would spend a minute at start-up to build its own all-reduce through shared memory,
-    for which the other strategies have no counterpart: all of them use plain Gloo.
-    """
+    """Import the package for `device`, quiet, and without compiling its own all-reduce on CPUs."""
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ.setdefault(
         "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "cache", "torch_extensions"))
