@@ -10,13 +10,11 @@ import re
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddl_core.errors import DDLError
 from ddl_core.fairness import Source
 from ddl_core.loop import EpochResult
-from ddl_tools.emulation import validity
-from ddl_tools.emulation.counters import RankCounters
 from ddl_tools.rank.turns import Turns
 from ddl_tools.records.environment import told
 from ddl_tools.records.paths import BoxFiles, RunFiles
@@ -32,6 +30,9 @@ from ddl_tools.records.run import (
     write_record,
 )
 from ddl_tools.records.storage import free_room, keep_room, now
+
+if TYPE_CHECKING:
+    from ddl_tools.emulation.counters import RankCounters
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,11 @@ class RunRecorder:
         self.turns = Turns(directory, rank)
         self._turn: Turn | None = None
         self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
-        self._counters = RankCounters(self.spec, self._box) if self.spec.emulated else None
+        self._counters: RankCounters | None = None
+        if self.spec.emulated:
+            from ddl_tools.emulation import counters
+
+            self._counters = counters.RankCounters(self.spec, self._box)
 
     def take_turn(self, epoch: int, cold: bool) -> None:
         """Wait until the other arms of the study stand still; cold epochs belong to the start."""
@@ -134,6 +139,8 @@ class RunRecorder:
         if not self.first:
             return
         if self.record.system and self._counters:  # all ranks have noted their last epoch by now
+            from ddl_tools.emulation import validity
+
             facts = validity.read(self._box, self.spec)
             self.record.system[EMULATION] = facts and facts.model_dump()
         self.record.weights_sha256 = digest
