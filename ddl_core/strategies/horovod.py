@@ -158,7 +158,8 @@ def _memory_order(tensor: Tensor) -> list[int]:
     """Return the dimensions from that of the largest stride to that of the smallest."""
     if tensor.is_contiguous():
         return list(range(tensor.dim()))  # whatever the strides of dimensions of size 1
-    return sorted(range(tensor.dim()), key=lambda one: -tensor.stride(one))
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda one: -strides[one])
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:
