@@ -183,7 +183,9 @@ def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
         name = getattr(run, kind)
         entry = known(kind, name)
         if entry and run.framework not in entry.frameworks:
-            own = [one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks]
+            own = [
+                one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks
+            ]
             yield (
                 f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
                 f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
