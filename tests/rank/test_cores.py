@@ -1,10 +1,10 @@
 """What a record tells of the cores that ranks may use."""
 
+import os
 import threading
 
 import pytest
 
-from ddl_core import group as rank_cores
 from ddl_core.strategies import affinity
 from tests.groups import ThreadGroup
 
@@ -22,7 +22,7 @@ from tests.groups import ThreadGroup
 )
 def test_whether_ranks_of_a_node_share_cores(monkeypatch, cores, per_node, told) -> None:
     own = threading.local()
-    monkeypatch.setattr(rank_cores.os, "sched_getaffinity", lambda _: own.cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: own.cores)
 
     def work(rank):
         own.cores = cores[rank.rank]
