@@ -121,8 +121,8 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
     allowed = max(1, int(MAX_CORRUPT_SHARE * samples))
     if corrupt > allowed:
         raise DataError(
-            f"{corrupt} of {samples} images of this epoch are unreadable, more than {allowed}; the "
-            "ranks' stderr.log names them",
+            f"{corrupt} of {samples} images of this epoch are unreadable, more than the "
+            f"{allowed} allowed; the ranks' stderr.log names them",
             remedy="check the data with `ddl data verify DIR`",
         )
 
@@ -139,7 +139,7 @@ def count_rescued(group: Group, source: Source, samples: int) -> int | None:
     if rescued > allowed:
         raise DataError(
             f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than {allowed}; the rank's stderr.log has DALI's error",
+            f"than the {allowed} allowed; the rank's stderr.log has DALI's error",
             remedy="use another loader, or another version of DALI",
         )
     return rescued
