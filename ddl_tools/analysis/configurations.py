@@ -22,13 +22,6 @@ from ddl_tools.analysis.turns import Turns, Windows
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
 
 CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
-# Columns of many figures' points: what ran, and where it comes from.
-CONFIGURATION_TYPES = dict.fromkeys(["study", *CONFIGURATION], "string")
-VALUE_TYPES = {
-    **dict.fromkeys(["n", "windows", "failed"], "Int64"),
-    **dict.fromkeys(["value", "low", "high"], "float64"),
-}
-ORIGIN_TYPES = {"hardware": "string", "on_cpu": "boolean", "commit": "string"}
 
 
 def with_model(table: pd.DataFrame) -> pd.Series:
@@ -37,12 +30,10 @@ def with_model(table: pd.DataFrame) -> pd.Series:
     return table["setting"].astype("string") + ", " + pd.array(models, dtype="string")
 
 
-def stack(
-    parts: Sequence[pd.DataFrame], types: dict[str, str], panels: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Return the parts as one table of these columns, panel by panel: as given, or as they come."""
+def stack(parts: Sequence[pd.DataFrame], types: dict[str, str]) -> pd.DataFrame:
+    """Return the parts as one table of these columns, panel by panel as they come."""
     table = pd.concat([part.reindex(columns=list(types)).astype(types) for part in parts])
-    order = {name: number for number, name in enumerate(panels or table["panel"].unique())}
+    order = {name: number for number, name in enumerate(table["panel"].unique())}
     return table.sort_values(
         "panel", key=lambda panel: panel.map(order), kind="stable", ignore_index=True
     )
