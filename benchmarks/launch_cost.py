@@ -20,9 +20,9 @@ import nbformat
 from benchmarks.report import TRAINING, besides_training
 from benchmarks.turns import shown, stored
 from ddl_core.config import RunSpec
-from ddl_tools.launch import fork_server
-from ddl_tools.launch.local import Local
-from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch import local_ranks
+from ddl_tools.launch.notebook import submit
+from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.progress import read_progress
 
@@ -46,7 +46,7 @@ def measure() -> dict[str, Any]:
     import papermill  # noqa: F401
 
     once = time.perf_counter() - started
-    with tempfile.TemporaryDirectory() as folder, fork_server.shared():
+    with tempfile.TemporaryDirectory() as folder, local_ranks.shared():
         divided(Tree(Path(folder)), 1, repeats)  # not counted: torch is imported once for all runs
         runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
         for repeat in range(repeats):
@@ -86,7 +86,7 @@ def divided(tree: Tree, ranks: int, repeat: int) -> dict[str, float]:
     run_dir = plan_run(spec, "launch_cost", tree)
     files = RunFiles(run_dir)
     begun = time.time()
-    job = Local().submit(run_dir)
+    job = submit(run_dir)
     marks: dict[str, float] = {}
     while not job.ended:
         if next(files.logs.glob("attempt_0/*/attempt_0/0"), None):

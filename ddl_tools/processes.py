@@ -39,7 +39,12 @@ except OSError as error:
 
 
 def start(
-    command: Sequence[str], *, token: str, log: Path, environment: Mapping[str, str]
+    command: Sequence[str],
+    *,
+    token: str,
+    log: Path,
+    environment: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own, its output in `log`, to die with its parent.
 
@@ -50,7 +55,7 @@ def start(
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command],
             env={**environment, TOKEN: token},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -113,7 +113,7 @@ def _directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server(request: pytest.FixtureRequest, _directory: None) -> Iterator[None]:
     """Let all ranks, those of fixtures too, come from one process that has imported torch."""
-    from ddl_tools.launch.fork_server import shared
+    from ddl_tools.launch.local_ranks import shared
 
     starts_ranks = any(item.get_closest_marker("multiprocess") for item in request.session.items)
     with shared() if starts_ranks else nullcontext():

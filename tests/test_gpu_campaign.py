@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu import __main__ as campaign
 from benchmarks.gpu import checks, overhead, report
 from ddl_core.timing import Clock
-from ddl_tools.launch.plan import find_study
+from ddl_tools.launch.study import find_study
 from ddl_tools.records.ledger import plan
 from ddl_tools.records.paths import Tree
 

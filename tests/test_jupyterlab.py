@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_tools.launch.plan import find_study
+from ddl_tools.launch.study import find_study
 from ddl_tools.processes import import_path
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import NOTEBOOKS, Tree

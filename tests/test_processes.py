@@ -1,11 +1,9 @@
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -85,11 +83,6 @@ def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
     assert processes.carrying(token) == []
 
 
-def test_output_of_a_command_lands_in_its_log(begin: Begin, token: str, tmp_path: Path) -> None:
-    begin(["/bin/sh", "-c", "echo out; echo err >&2"], token).wait()
-    assert (tmp_path / "logs" / "0").read_text() == "out\nerr\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_signal_becomes_an_interrupt(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -145,19 +138,6 @@ def test_only_victims_of_our_own_group_are_counted(tmp_path: Path) -> None:
     assert processes.oom_kills(proc, groups) == 2
 
 
-def test_handlers_are_left_alone_outside_the_main_thread() -> None:
-    seen: list[object] = []
-
-    def work() -> None:
-        with processes.stoppable():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGTERM)]
-
-
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
 RAISE = "from ddl_tools.processes import allow_open_files; allow_open_files(); " + ASK
 RANK = (
@@ -178,20 +158,3 @@ def test_a_rank_may_open_as_many_files_as_the_system_lets_it(limits, after, code
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(after)
-
-
-@pytest.mark.parametrize(
-    ("before", "wanted"),
-    [
-        ((1024, 2**20), (65_536, 2**20)),  # some programs close every number below their limit
-        ((1024, resource.RLIM_INFINITY), (65_536, resource.RLIM_INFINITY)),
-        ((2**20, 2**20), None),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
-    ],
-)
-def test_a_limit_is_never_lowered_and_never_endless(monkeypatch, before, wanted) -> None:
-    asked = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
-    processes.allow_open_files()
-    assert asked == ([wanted] if wanted else [])

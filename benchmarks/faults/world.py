@@ -420,7 +420,7 @@ def _role(one: psutil.Process, found: dict[str, psutil.Process]) -> str:
         return "kernel"
     if rank := one.environ().get("RANK"):
         return "loader" if known.get(parent, "").startswith("rank") else f"rank {int(rank)}"
-    if "ddl_tools.launch.forked_ranks" in words:
+    if "ddl_tools.launch.local_ranks" in words:
         return "server" if known.get(parent) == "study" else "leader"
     return "other"
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.gpu import report
 from ddl_core.errors import DDLError
 from ddl_tools.launch import ranks
-from ddl_tools.launch.plan import check_data, pending, write_plans
 from ddl_tools.launch.screen import follow
+from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import Tree, results
 

@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 
 from ddl_core.config import RunSpec
-from ddl_tools.launch.plan import find_study
+from ddl_tools.launch.study import find_study
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import Entry, counts, ledger
 from ddl_tools.records.paths import STUDIES, Tree

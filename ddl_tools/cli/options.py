@@ -39,7 +39,7 @@ FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
 
 
 def _study(context: click.Context, parameter: click.Parameter, name: str) -> Study:
-    from ddl_tools.launch.plan import find_study
+    from ddl_tools.launch.study import find_study
 
     return find_study(name)
 

@@ -54,7 +54,8 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
     from ddl_tools.analysis import metrics
-    from ddl_tools.launch import local, plan, preflight
+    from ddl_tools.launch import preflight
+    from ddl_tools.launch.study import check_data, plan_run, run_one, without_throughput
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
@@ -70,11 +71,11 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
         click.echo(command_of(spec, directory))
         return
     preflight.check_room(directory)
-    plan.check_data([entry(spec, directory)], tree, data_dir)
-    plan.plan_run(spec, study_name, tree, data_dir)
+    check_data([entry(spec, directory)], tree, data_dir)
+    plan_run(spec, study_name, tree, data_dir)
     click.echo(spec.run_id)
-    _say(plan.without_throughput([spec]))
-    record = local.run_one(directory)
+    _say(without_throughput([spec]))
+    record = run_one(directory)
     click.echo(f"completed: {metrics.describe(read_epochs(directory))}")
     _say(*validity.warnings([record]))
     click.echo(f"its lab book is {RunFiles(directory).notebook}")
@@ -108,7 +109,7 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     resolve, judged by how much earlier records of this machine varied.
     """
     from ddl_tools.analysis.design import resolves
-    from ddl_tools.launch.plan import check_images, short_windows, without_throughput
+    from ddl_tools.launch.study import check_images, short_windows, without_throughput
 
     check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
@@ -284,8 +285,7 @@ def publish_command(name: str, tree: Tree) -> None:
 
 
 def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool) -> None:
-    from ddl_tools.launch.plan import find_study, pending, without_throughput
-    from ddl_tools.launch.study import run_study, summary
+    from ddl_tools.launch.study import find_study, pending, run_study, summary, without_throughput
 
     definition = find_study(name)
     options = {"--data": data_dir, "--results": None if tree == results() else tree.root}

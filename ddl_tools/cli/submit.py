@@ -69,11 +69,11 @@ def submit(
     queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
     most.
     """
-    from ddl_tools.launch.plan import check_data
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import with_queue
     from ddl_tools.launch.slurm.script import Options
     from ddl_tools.launch.slurm.site import find_site
+    from ddl_tools.launch.study import check_data
 
     site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError
+from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.system import compiled
 from ddl_tools.emulation.nodes import Wiring
 from ddl_tools.launch import interpreters
@@ -23,6 +23,19 @@ TASK = """
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
+
+
+# Of Nsight Systems: writing the report goes on after the rank has ended. Less than the default
+# stall time-out.
+NSYS_EXIT_GRACE_S = 240.0
+# Every flag of it, and what it is for; docs/profiling.md prints the same.
+NSYS_FLAGS = {
+    "--trace=cuda,nvtx": "kernels and copies of the GPU, and the marks of the training loop",
+    "--sample=none": "no sampling of the CPU: it costs time and needs rights that sites deny",
+    "--cpuctxsw=none": "no switches of threads either, for the same reasons",
+    "--wait=primary": "end with the rank, whatever its loader processes do",
+    "--force-overwrite=true": "a second start of a run replaces what the first has left",
+}
 
 
 @dataclass(frozen=True)
@@ -97,13 +110,6 @@ def command(
         Folder for ``*/attempt_*/RANK/stderr.log`` of each rank.
     before
         Words before each rank's own command: a profiler that runs it.
-
-    Raises
-    ------
-    NotInstalledError
-        If the library or the framework is not there.
-    LaunchError
-        If `srun` is not there, inside a SLURM job.
     """
     interpreters.require(spec.framework, spec.strategy)
     python = str(interpreters.python_of(spec.framework))
@@ -116,13 +122,7 @@ def command(
 
 
 def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run; see `words_of_step`.
-
-    Raises
-    ------
-    LaunchError
-        If `srun` is not there.
-    """
+    """Return the job step of a run; see `words_of_step`."""
     program = shutil.which(allocation.srun[0])
     if program is None:
         raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
@@ -147,6 +147,38 @@ def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Alloca
     size.append(f"--ntasks-per-node={spec.gpus_per_node}")
     task = ["sh", "-c", TASK, str(logs / "srun" / "attempt_0"), *rank]
     return [allocation.srun[0], *size, *allocation.srun[1:], *task]
+
+
+def report_folder(logs: Path) -> Path:
+    """Return where the Nsight Systems reports of an attempt are, one per rank."""
+    return logs / "nsys"
+
+
+def make_report_folder(spec: RunSpec, logs: Path) -> None:
+    """Make that folder, if it is needed; else nsys writes into the node's own temporary folder."""
+    if spec.nsys:
+        report_folder(logs).mkdir(parents=True, exist_ok=True)
+
+
+def nsys(spec: RunSpec, logs: Path) -> list[str]:
+    """Return the words that run a rank's command under Nsight Systems, none unless asked for.
+
+    Each rank writes ``rank.RANK.nsys-rep``; its launcher sets ``RANK``.
+    """
+    if not spec.nsys:
+        return []
+    if shutil.which("nsys") is None:
+        raise NotInstalledError(
+            "nsys = true, but 'nsys' is not on PATH; load the module of Nsight Systems, or leave "
+            "nsys out"
+        )
+    return nsys_prefix(logs)
+
+
+def nsys_prefix(logs: Path) -> list[str]:
+    """Return the words before a rank's command: a pure function."""
+    place = str(report_folder(logs)).replace("%", "%%")
+    return ["nsys", "profile", *NSYS_FLAGS, f"--output={place}/rank.%q{{RANK}}"]
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ started for it. Imports ipyparallel: import it when needed.
 
 import logging
 import os
+import shutil
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import psutil
+from filelock import FileLock, Timeout
 from ipyparallel import Cluster
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher
 from ipyparallel.error import IPythonError
@@ -27,8 +29,9 @@ from traitlets import Any as AnyTrait
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.registry import known
+from ddl_core.system import kept
 from ddl_tools import processes
-from ddl_tools.launch import commands, diagnose, engine, preflight, ranks, supervise
+from ddl_tools.launch import commands, diagnose, engine, preflight, ranks
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.ranks import OnProgress
 from ddl_tools.records.paths import RunFiles, results
@@ -110,11 +113,6 @@ class Engines:
     ----------
     spec
         A run like those that are to come: its ranks and threads.
-
-    Raises
-    ------
-    SpecError, LaunchError, NotInstalledError
-        If the engines cannot be started here.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -176,13 +174,14 @@ class Engines:
             started = cluster.engine_set.processes if cluster.engines else []
             for process in started:
                 if Allocation.current():
-                    supervise.end_step(process)
+                    ranks.end_step(process)
             processes.end_all(self._token)
             for process in started:
                 with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
                     process.wait(processes.PATIENCE_S)
             if cluster.controller:
                 _stop_controller(cluster)
+            self._lock.release()
             self._folder.cleanup()
 
     def _start(self) -> None:
@@ -191,7 +190,7 @@ class Engines:
             return
         self.close()
         self._token, self._client = uuid.uuid4().hex, None
-        self._folder = _private_folder()
+        self._folder, self._lock = private_folder()
         allocation = Allocation.current()
         self._cluster = Cluster(
             controller=_Controller,
@@ -298,7 +297,7 @@ class Engines:
             answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
             ended = partial(self._look, answers, on_ranks)
             stalled = ranks.watch(spec, ended, files, on_progress, stall_timeout)
-            cause = supervise.ask_ranks(logs, self._token, stalled) if stalled else None
+            cause = diagnose.ask_ranks(logs, self._token, stalled) if stalled else None
             gone = self._ended()
             whole = not self._broken and all(answer.ready() for answer in answers)
         finally:
@@ -329,13 +328,23 @@ class Engines:
             return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
 
 
-def _private_folder() -> "TemporaryDirectory[str]":
-    """Return a folder of this user alone for logs and keys; in a job all nodes see it."""
-    if Allocation.current() is None:
-        return TemporaryDirectory(prefix="ddl-engines-", ignore_cleanup_errors=True)
-    root = results().root
-    root.mkdir(parents=True, exist_ok=True)
-    return TemporaryDirectory(prefix=".engines-", dir=root, ignore_cleanup_errors=True)
+def private_folder() -> tuple["TemporaryDirectory[str]", FileLock]:
+    """Return a private folder for logs and keys, with its lock; a job has it in its results.
+
+    A notebook that was killed leaves its folder, but not its lock: the next one removes it. Not in
+    a job, whose nodes may share the files, but not the locks.
+    """
+    job = Allocation.current()
+    base = results().root / ".engines" if job else kept("engines")
+    base.mkdir(parents=True, exist_ok=True)
+    with FileLock(base / ".lock"):
+        for old in () if job else base.glob("[!.]*"):
+            with suppress(Timeout, OSError), FileLock(old / "lock", blocking=False):
+                shutil.rmtree(old)
+        folder = TemporaryDirectory(dir=base, ignore_cleanup_errors=True)
+        lock = FileLock(Path(folder.name) / "lock")
+        lock.acquire()
+    return folder, lock
 
 
 def _stop_controller(cluster: Any) -> None:

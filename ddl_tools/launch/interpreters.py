@@ -25,13 +25,6 @@ def python_of(library: str) -> Path:
     """Return the interpreter of a library's ranks, without starting it.
 
     Links are not followed: what an environment's link points to has none of its packages.
-
-    Raises
-    ------
-    LaunchError
-        If the library's variable does not name an executable file.
-    NotInstalledError
-        If the library has no environment, with what makes it.
     """
     if library == "torch":
         return Path(sys.executable)
@@ -45,25 +38,13 @@ def python_of(library: str) -> Path:
 
 
 def version(library: str, package: str) -> str | None:
-    """Return the version of a package where a library's ranks run, None if it is not there.
-
-    Raises
-    ------
-    LaunchError, NotInstalledError
-        As `python_of`; also if the interpreter that a variable names does not start.
-    """
+    """Return the version of a package where a library's ranks run, None if it is not there."""
     found = metadata.distributions(name=package, path=_path(library))
     return next((one.version for one in found), None)
 
 
 def require(library: str, strategy: str) -> None:
-    """Refuse a library or its strategy if a package is not there, before anything starts.
-
-    Raises
-    ------
-    LaunchError, NotInstalledError
-        As `version`; also if a package is missing, with what installs it.
-    """
+    """Refuse a library or its strategy if a package is not there, before anything starts."""
     if library == "torch":
         return registry.require("strategy", strategy)
     needed = [

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_core.paths import jupyter_data_dir
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
-from ddl_core.system import Passing
 from ddl_tools.launch.slurm import script as sbatch
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.paths import PROJECT
@@ -30,21 +28,9 @@ OURS = "ddl_core"  # key in the metadata of a kernel that this module has made
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: its name, where it goes, and the site whose modules it loads.
+    """A kernel: its name, the site whose modules it loads, and where it goes.
 
-    Parameters
-    ----------
-    name : str
-        Of the folder: small letters, digits and ``. _ -``.
-    site : str or None
-        A site of ``slurm/``, or the path of a .toml file; None: no modules.
-    prefix : Path or None
-        Installed under ``PREFIX/share/jupyter``; None: for this user alone.
-
-    Raises
-    ------
-    SpecError
-        If the name is not allowed, or there is no such site.
+    With a `prefix` it goes under ``PREFIX/share/jupyter``, else it is this user's alone.
     """
 
     name: str = "ddl"
@@ -101,40 +87,21 @@ class Kernel:
         )
 
     def install(self) -> Path:
-        """Write the kernel, in the place of an older one of ours; return its folder.
-
-        Raises
-        ------
-        LaunchError
-            If a kernel of that name is not ours, or the folder cannot be written.
-        """
+        """Write the kernel, in the place of an older one of ours; return its folder."""
         self._refuse_foreign()
         try:
-            with Passing() as holder:
-                source = Path(holder)
-                text = json.dumps(self.description(), indent=1) + "\n"
-                (source / "kernel.json").write_text(text, encoding="utf-8")
-                (source / "kernel.sh").write_text(self.script(), encoding="utf-8")
-                (source / "kernel.sh").chmod(0o755)
-                manager = KernelSpecManager()
-                if self.prefix:
-                    manager.install_kernel_spec(
-                        holder, self.name, prefix=str(self.prefix.resolve())
-                    )
-                else:
-                    manager.install_kernel_spec(holder, self.name, user=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(self.description(), indent=1) + "\n"
+            (self.folder / "kernel.json").write_text(text, encoding="utf-8")
+            script = self.folder / "kernel.sh"
+            script.write_text(self.script(), encoding="utf-8")
+            script.chmod(0o755)
         except OSError as error:
             raise LaunchError(f"cannot write the kernel to {self.folder}: {error}") from None
         return self.folder
 
     def uninstall(self) -> Path:
-        """Remove the kernel; return the folder it was in.
-
-        Raises
-        ------
-        LaunchError
-            If there is none, if it is not ours, or it cannot be removed.
-        """
+        """Remove the kernel; return the folder it was in."""
         if not self.folder.exists():
             raise LaunchError(f"there is no kernel {self.name!r} at {self.folder}")
         self._refuse_foreign()

@@ -31,11 +31,6 @@ def alone(what: str) -> Iterator[None]:
     """Measure `what` in a ``with`` block while nobody else on this machine does; wait for that.
 
     Whoever waits says on standard error for whom.
-
-    Raises
-    ------
-    LaunchError
-        If the file to lock cannot be used.
     """
     if HELD in os.environ:
         yield

@@ -1,24 +1,34 @@
 """Execute notebooks by papermill, in a kernel that is certain to be this Python.
 
-The executed copy of a run's notebook is its lab book. jupyter is imported when needed.
+A run on this machine is a thread that drives papermill: the kernel of its notebook starts the
+ranks. The executed copy of the notebook is the run's lab book. jupyter is imported when needed.
 """
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from ddl_core.errors import Interrupted, LaunchError
+from ddl_core.errors import DDLError, Interrupted, LaunchError
 from ddl_core.files import cannot_write
 from ddl_core.system import Passing
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.processes import import_path
 from ddl_tools.records.failures import classify
+from ddl_tools.records.ledger import complete_text, finish_run, is_locked
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles
+from ddl_tools.records.run import Failure, RunRecord, Status, read_record
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
 KERNEL_LOG = "kernel.log"
+CANCEL_PATIENCE_S = 30.0
+ASK_EVERY_S = 1.0
 
 
 def execute(
@@ -39,21 +49,11 @@ def execute(
         Values of variables in the cell tagged ``parameters``.
     on_kernel
         Called with the kernel's manager before it starts; its `pid` is the kernel's process.
-
-    Raises
-    ------
-    Interrupted
-        If Ctrl-C, or what called, interrupted a cell.
-    LaunchError
-        If a parameter is unknown, the kernel cannot start or dies, or a cell raises.
-    RecordError
-        If the copy cannot be written.
     """
     import papermill
     from jupyter_core.utils import ensure_event_loop
     from papermill.exceptions import PapermillExecutionError
 
-    _check_parameters(papermill, notebook, parameters)
     # papermill writes the copy after every cell; until the end that is not yet the lab book.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     loop = ensure_event_loop()  # jupyter makes one for this thread, and would leave it open
@@ -84,14 +84,10 @@ def execute(
         if not loop.is_running():
             loop.close()
         if partial.exists():
-            _keep(partial, target)
-
-
-def _keep(partial: Path, target: Path) -> None:
-    try:
-        partial.replace(target)
-    except OSError as error:
-        raise cannot_write(target, error) from None
+            try:
+                partial.replace(target)
+            except OSError as error:
+                raise cannot_write(target, error) from None
 
 
 def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], None]) -> type[Any]:
@@ -143,17 +139,98 @@ def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], No
     return ThisPython
 
 
-def _check_parameters(papermill: Any, notebook: Path, parameters: dict[str, Any]) -> None:
-    """Refuse unknown names, about which papermill only warns."""
-    known = papermill.inspect_notebook(notebook)
-    if unknown := sorted(parameters.keys() - known.keys()):
-        raise LaunchError(
-            f"{notebook.name} has no parameter {', '.join(unknown)}; "
-            f"its parameters are: {', '.join(sorted(known)) or 'none'}"
-        )
+def submit(run_dir: Path) -> "LocalJob":
+    """Start the planned run in `run_dir`, in a notebook kernel of its own, and return at once."""
+    run_dir = Path(run_dir).resolve()
+    record = read_record(run_dir)
+    if record.status == "completed":
+        raise LaunchError(complete_text(record, run_dir))
+    if is_locked(run_dir):
+        raise LaunchError(f"run {record.run_id} is being run by another process")
+    return LocalJob(run_dir)
 
 
-def write_lab_book(run_dir: Path, on_kernel: Callable[[Any], None] = lambda manager: None) -> None:
-    """Execute the run in `run_dir` through its notebook; see `execute`."""
-    target = RunFiles(run_dir).notebook
-    execute(RUN_NOTEBOOK, target, {"run_dir": str(run_dir)}, on_kernel)
+class LocalJob:
+    """A run that a thread of this process drives."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._kernel: Any = None
+        self._error: DDLError | None = None
+        self._stopped = False
+        # A daemon: should this process end in spite of all, its kernel notices and ends the ranks.
+        self._thread = Thread(target=self._drive, name=f"run {run_dir.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the ranks' output."""
+        return RunFiles(self.run_dir).logs
+
+    @property
+    def state(self) -> Status:
+        """What the run's record says now."""
+        return read_record(self.run_dir).status
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do for this run."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> RunRecord:
+        """Wait for the end and return the record."""
+        self._thread.join(timeout)
+        if not self.ended:
+            raise LaunchError(f"run {self.run_dir.name} has not ended within {timeout} s")
+        record = read_record(self.run_dir)
+        if record.status == "completed":
+            if self._error:
+                sys.stderr.write(f"{record.run_id} is complete, but its lab book: {self._error}\n")
+            return record
+        if record.error:
+            raise LaunchError(f"{record.error.kind}: {record.error.message}")
+        raise self._error or LaunchError(f"run {record.run_id} ended as {record.status!r}")
+
+    def interrupt(self) -> None:
+        """Ask the run to end, and do not wait for it."""
+        self._stopped = True
+        self._signal(signal.SIGINT)
+
+    def cancel(self) -> None:
+        """End the run and every process of it; a run that is complete stays complete."""
+        deadline = time.monotonic() + CANCEL_PATIENCE_S
+        while not self.ended and time.monotonic() < deadline:
+            self.interrupt()  # may come before the cell runs: ask again
+            self._thread.join(ASK_EVERY_S)
+        self._signal(signal.SIGKILL)
+        self._thread.join(CANCEL_PATIENCE_S)
+
+    def _drive(self) -> None:
+        try:
+            execute(
+                RUN_NOTEBOOK,
+                RunFiles(self.run_dir).notebook,
+                {"run_dir": str(self.run_dir)},
+                self._keep_kernel,
+            )
+        except DDLError as error:
+            # A kernel that is interrupted while it starts does not survive.
+            self._error = error = Interrupted("told to stop") if self._stopped else error
+            try:
+                self._record(error)
+            except DDLError as unwritten:  # it has the reason too
+                self._error = unwritten
+
+    def _record(self, error: DDLError) -> None:
+        """Let the record say so if the kernel could not: it did not start, or was killed."""
+        if not is_locked(self.run_dir) and self.state in ("planned", "submitted", "running"):
+            finish_run(self.run_dir, Failure.of_error(error))
+
+    def _keep_kernel(self, manager: Any) -> None:
+        self._kernel = manager
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self._kernel.pid if self._kernel and not self.ended else None
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

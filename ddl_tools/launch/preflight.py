@@ -22,17 +22,7 @@ MIN_FREE_BYTES = 1_000_000_000
 
 
 def check_run(spec: RunSpec) -> None:
-    """Check that this machine, or the SLURM job around this process, can start the ranks of a run.
-
-    Raises
-    ------
-    SpecError
-        If the run needs more machines, GPUs, cores or images than there are.
-    NotInstalledError
-        If torch is not installed, or no C compiler for a run with `compile`.
-    LaunchError
-        If the folder for caches is not this user's alone, or a cluster cannot be emulated here.
-    """
+    """Check that this machine, or the SLURM job around this process, can start a run's ranks."""
     if find_spec("torch") is None:
         raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
     _check_compiler(spec)
@@ -64,13 +54,7 @@ def _check_compiler(spec: RunSpec) -> None:
 
 
 def check_batch(spec: RunSpec) -> None:
-    """Check that one optimiser step has images enough.
-
-    Raises
-    ------
-    SpecError
-        If it has not.
-    """
+    """Check that one optimiser step has images enough."""
     if spec.train_images and spec.global_batch_size > spec.train_images:
         raise SpecError(
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
@@ -106,13 +90,7 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
 
 
 def check_data(folder: Path, data_format: str) -> None:
-    """Check that `folder` looks like images in `data_format` and may be read.
-
-    Raises
-    ------
-    DataError
-        Saying how to get the data.
-    """
+    """Check that `folder` looks like images in `data_format` and may be read."""
     made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
     what = "it" if folder.name in PUBLIC_SETS else "a sample set"
     remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
@@ -134,15 +112,7 @@ def check_data(folder: Path, data_format: str) -> None:
 
 
 def check_room(folder: Path) -> None:
-    """Check that files can be made below `folder`, which need not exist, and that disk is left.
-
-    Raises
-    ------
-    RecordError
-        If the folder cannot be written.
-    LaunchError
-        If too little disk is left.
-    """
+    """Check that files can be made below `folder`, which need not exist, and that disk is left."""
     try:
         present = next(place for place in (folder, *folder.parents) if place.exists())
         with tempfile.TemporaryFile(dir=present) as probe:

@@ -8,16 +8,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, LaunchError
+from ddl_core.system import Passing, temporary_in
 from ddl_tools import processes
-from ddl_tools.launch import commands, diagnose, measuring, nsys, preflight, supervise
-from ddl_tools.launch.commands import Allocation, environment
+from ddl_tools.launch import commands, diagnose, measuring, preflight
+from ddl_tools.launch.commands import Allocation, Command, environment
+from ddl_tools.launch.local_ranks import LocalRanks, local_ranks
 from ddl_tools.records.ledger import INTERRUPTED, complete_text, exclusive, finish_run
 from ddl_tools.records.paths import RunFiles, locate
 from ddl_tools.records.progress import WAITING, Standing, read_progress
@@ -36,6 +40,10 @@ PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
 EXIT_GRACE_S = 20.0
 
 
+# Less than what whoever stops a run waits for, before it kills this process as well.
+STEP_END_S = 15.0
+
+Launcher = Popen[bytes] | LocalRanks
 OnProgress = Callable[[Standing], None]
 Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
 """Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
@@ -92,7 +100,7 @@ def run_ranks(
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
     worker = PROBE_WORKER if spec.work == "probe" else WORKER
-    return commands.command(spec, worker, run_dir, logs, before=nsys.words(spec, logs))
+    return commands.command(spec, worker, run_dir, logs, before=commands.nsys(spec, logs))
 
 
 def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
@@ -136,21 +144,56 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
-    nsys.make_folder(spec, logs)
+    commands.make_report_folder(spec, logs)
     _draw_weights(spec, files)
-    oom_kills = processes.oom_kills()
-    cause, exit_code = supervise.execute(
-        command(spec, files.directory, logs),
-        logs,
-        environment(spec),
-        lambda launcher: watch(
-            spec, partial(_has_ended, launcher), files, on_progress, stall_timeout
-        ),
-    )
+    oom_kills, token = processes.oom_kills(), uuid.uuid4().hex
+    with ExitStack() as stack:
+        try:
+            started = start(command(spec, files.directory, logs), logs, environment(spec), token)
+            launcher = stack.enter_context(started)
+        except OSError as error:
+            cause = f"the ranks cannot be started: {error}"
+            raise Failed(Failure.of("NotStarted", cause)) from None
+        try:
+            ended = partial(_has_ended, launcher)
+            stalled = watch(spec, ended, files, on_progress, stall_timeout)
+            failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
+        finally:
+            with processes.undisturbed():
+                end_step(launcher)
+                left = processes.end_all(token)
+                code = launcher.wait() if launcher.pid not in left else None
     if read_record(files.directory).status == "completed":
         return
     oom_kills = processes.oom_kills() - oom_kills
-    raise Failed(cause or diagnose.diagnose(files, logs, exit_code, oom_kills))
+    code = -1 if code is None else code
+    raise Failed(failure or diagnose.diagnose(files, logs, code, oom_kills))
+
+
+@contextmanager
+def start(
+    command: Command, logs: Path, environment: Mapping[str, str], token: str
+) -> Iterator[Launcher]:
+    """Start ranks, all of whose processes carry `token`."""
+    if command.step:
+        log = diagnose.launcher_log(logs)
+        yield processes.start(command.step, token=token, log=log, environment=environment)
+        return
+    # Ranks of this machine get a temporary directory that goes with them; a job has its own from
+    # SLURM, on each node.
+    with Passing() as folder:
+        own = {**environment, **temporary_in(folder)}
+        with local_ranks(command, logs, own, token) as launcher:
+            yield launcher
+
+
+def end_step(step: Launcher) -> None:
+    """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
+    if not isinstance(step, Popen) or step.poll() is not None:
+        return
+    step.terminate()
+    with suppress(TimeoutExpired):  # then the end of the job ends what is left
+        step.wait(STEP_END_S)
 
 
 def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
@@ -164,7 +207,7 @@ def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
         raise Failed(Failure.of("NotStarted", text))
 
 
-def _has_ended(launcher: supervise.Launcher) -> bool:
+def _has_ended(launcher: Launcher) -> bool:
     return launcher.poll() is not None
 
 
@@ -181,7 +224,7 @@ def watch(
     """
     seen, since, progress = _changed(files.progress), time.monotonic(), None
     setup_timeout = setup_limit_s(spec, stall_timeout)
-    grace = nsys.EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
+    grace = commands.NSYS_EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)

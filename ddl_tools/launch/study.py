@@ -1,26 +1,207 @@
-"""Run what is left of a study on this machine: one run after the other, or all in turns."""
+"""Plan a study and run what is left of it here: one run after the other, or interleaved."""
 
+import itertools
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ddl_core.errors import DDLError
+from ddl_core.config import RunSpec
+from ddl_core.data.dataset import Dataset
+from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
 from ddl_tools.labels import Names, named
-from ddl_tools.launch import fork_server, measuring, preflight
+from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.local import Local, show_until_ended
-from ddl_tools.launch.plan import check_data, pending, write_plans
+from ddl_tools.launch.interleave import Submit, run_interleaved
+from ddl_tools.launch.notebook import LocalJob, submit
 from ddl_tools.launch.screen import Screen, screen
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled
-from ddl_tools.launch.turns import run_in_turns
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
-from ddl_tools.records.ledger import Entry, counts, exclusive, ledger, remedies
-from ddl_tools.records.paths import Tree
-from ddl_tools.records.progress import describe, read_progress
+from ddl_tools.records.ledger import (
+    TO_RETRY,
+    TO_RUN,
+    Entry,
+    counts,
+    data_folder,
+    exclusive,
+    ledger,
+    plan,
+    plan_one,
+    remedies,
+)
+from ddl_tools.records.paths import STUDIES, RunFiles, Tree, locate, portable
+from ddl_tools.records.progress import describe, fraction, read_progress
+from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
+
+ENOUGH_STEPS = 200  # of a window on GPUs: some 10 s, in which a start of 0.1 s is one per cent
+POLL_S = 0.25
+ALMOST = 0.99
+
+
+def find_study(name: str) -> Study:
+    """Load a study by its file, or by its bare name from the project's ``studies/``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such study, or its file is wrong.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        return Study.load(Path(name))
+    known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    if name not in known:
+        raise SpecError(
+            f"unknown study {name!r}; choose one of: {', '.join(known)}; or name a .yaml file"
+        )
+    return Study.load(STUDIES / f"{name}.yaml")
+
+
+def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
+    """Return what a study still has to run; a run stopped from outside has not failed."""
+    wanted = TO_RETRY if retry_failed else TO_RUN
+    return [item for item in entries if item.state in wanted]
+
+
+def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
+    """Give every run of a study a record, and those in `todo` one that can be started from."""
+    for item in todo:
+        _set_aside_unreadable(item)
+    plan(study, tree, data_dir)
+    if data_dir:
+        for item in todo:
+            _point_to(item.directory, data_dir)
+
+
+def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check the folders that some runs will read."""
+    places = ((_folder_of(item, tree, data_dir), item.spec.data_format) for item in entries)
+    for folder, data_format in sorted({(folder, form) for folder, form in places if folder}):
+        preflight.check_data(folder, data_format)
+    check_images(entries, tree, data_dir)
+
+
+def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check that runs ask for no more images and classes than the folders have that are there.
+
+    What else is wrong with a folder its ranks name.
+    """
+    checked = set()
+    for item in entries:
+        spec, folder = item.spec, _folder_of(item, tree, data_dir)
+        asked = (spec.train_images, spec.eval_images, spec.classes, spec.global_batch_size)
+        if folder is None or spec.data_format != "folder" or (folder, asked) in checked:
+            continue
+        checked.add((folder, asked))
+        with suppress(DataError):
+            images = len(Dataset(spec, folder, "train"))
+            preflight.check_batch(spec.model_copy(update={"train_images": images}))
+            if spec.work == "train" and spec.eval_every:
+                Dataset(spec, folder, "eval")
+
+
+def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
+    """Return what a run will read: what is chosen now, else what was chosen when it was planned."""
+    if data_dir is None and item.state not in ("missing", "unreadable"):
+        planned = read_record(item.directory).data_dir
+        return locate(planned) if planned else None
+    return data_folder(item.spec, tree, data_dir)
+
+
+def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
+    """Plan a single run, unless it is planned already; return its folder."""
+    directory = plan_one(spec, study, tree, data_dir).directory
+    if data_dir:
+        _point_to(directory, data_dir)
+    return directory
+
+
+def short_windows(runs: list[RunSpec]) -> str | None:
+    """Say which runs on GPUs have windows too short to tell more than how a loader starts.
+
+    A window is an epoch. Where a run's number of images is not known before it starts, nothing is
+    said of it.
+    """
+    steps = {run.world_size: count for run in runs if (count := _few_steps(run))}
+    if not steps:
+        return None
+    short = sum(_few_steps(run) is not None for run in runs)
+    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in sorted(steps.items()))
+    return (
+        f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
+        f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
+        f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer (docs/method.md)"
+    )
+
+
+def _few_steps(run: RunSpec) -> int | None:
+    """Return the steps of a window where they are too few; None where not, or not known."""
+    if run.device != "cuda" or run.known_images is None:
+        return None
+    steps = _steps(run, run.known_images)
+    return steps if steps < ENOUGH_STEPS else None
+
+
+def _steps(run: RunSpec, images: int) -> int:
+    return images * run.passes(images) // run.global_batch_size
+
+
+def without_throughput(runs: list[RunSpec]) -> str | None:
+    """Say which runs will have no throughput: what does not count is as long as they are.
+
+    Where a run's number of images is not known before it starts, nothing is said of it.
+    """
+    cold = [run for run in runs if _all_cold(run)]
+    if not cold:
+        return None
+    first = cold[0]
+    count = min(_cold(first), first.epochs)
+    last = " and the profiled one" if first.profile_steps else ""
+    return (
+        f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. in "
+        f"{first.run_id}, of epochs = {first.epochs}, the first {count}{last} do not count "
+        f"(discard_steps = {first.discard_steps}); ask for more epochs, or fewer discard_steps"
+    )
+
+
+def _all_cold(run: RunSpec) -> bool:
+    if run.nsys or run.known_images is None:  # under nsys no epoch is meant to count
+        return False
+    return run.epochs - bool(run.profile_steps) <= _cold(run)
+
+
+def _cold(run: RunSpec) -> int:
+    return run.cold_epochs(max(1, _steps(run, run.known_images or 1)))
+
+
+def _point_to(directory: Path, data_dir: Path) -> None:
+    """Let a run that has not completed read from another folder."""
+    record = read_record(directory)
+    folder = portable(data_dir)
+    if record.status != "completed" and record.data_dir not in (None, folder):
+        write_record(directory, record.model_copy(update={"data_dir": folder}))
+
+
+def _set_aside_unreadable(item: Entry) -> None:
+    """Make room for a new record; the unreadable one is kept for whoever wants to look at it.
+
+    With its lines and its checkpoint: a new record would take them for its own.
+    """
+    if item.state != "unreadable":
+        return
+    files = RunFiles(item.directory)
+    places = (f".unreadable{number or ''}" for number in itertools.count())
+    end = next(one for one in places if not any(item.directory.glob(f"*{one}")))
+    for path in (files.record, files.epochs, files.checkpoint, files.state):
+        try:
+            if path.exists():
+                path.replace(path.with_name(path.name + end))
+        except OSError as error:
+            raise RecordError(f"cannot set aside {path}: {error.strerror}") from None
 
 
 def run_study(
@@ -30,7 +211,7 @@ def run_study(
     retry_failed: bool = False,
     data_dir: Path | None = None,
     progress: bool = True,
-    launcher: Local | None = None,
+    submit: Submit = submit,
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
 
@@ -46,8 +227,8 @@ def run_study(
         Folder of the dataset, for the runs that are started now; by default the tree's own.
     progress
         Show a progress bar.
-    launcher
-        By default `Local`.
+    submit
+        Starts a run.
 
     Returns
     -------
@@ -71,8 +252,8 @@ def run_study(
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
         if todo:
-            with measuring.alone(f"study {study.name!r}"), fork_server.shared():
-                _run_all(study, todo, tree, data_dir, launcher or Local(), progress)
+            with measuring.alone(f"study {study.name!r}"), local_ranks.shared():
+                _run_all(study, todo, tree, data_dir, submit, progress)
         return ledger(study, tree)
 
 
@@ -81,7 +262,7 @@ def _run_all(
     todo: list[Entry],
     tree: Tree,
     data_dir: Path | None,
-    launcher: Local,
+    submit: Submit,
     progress: bool,
 ) -> None:
     # Not in turns in a SLURM job, whose ranks may be on other nodes.
@@ -90,9 +271,9 @@ def _run_all(
     shown = screen(total, part) if progress else Screen(total)
     try:
         if turns:
-            run_in_turns(study, todo, tree, data_dir, launcher, shown)
+            run_interleaved(study, todo, tree, data_dir, submit, shown)
         else:
-            _one_by_one(_drawn(study, todo), launcher, shown, named(study.expand()))
+            _one_by_one(_drawn(study, todo), submit, shown, named(study.expand()))
     finally:
         shown.close()
 
@@ -149,13 +330,46 @@ def _drawn(study: Study, todo: list[Entry]) -> list[Entry]:
     return sorted(todo, key=place)
 
 
-def _one_by_one(todo: list[Entry], launcher: Local, shown: Screen, names: Names) -> None:
+def _one_by_one(todo: list[Entry], submit: Submit, shown: Screen, names: Names) -> None:
     for done, item in enumerate(todo):
         name = names[item.spec.run_id]
         try:
-            job = launcher.submit(item.directory)
+            job = submit(item.directory)
             show_until_ended(job, shown, done)
             job.wait()
             shown.say(f"completed  {name}")
         except DDLError as error:
             shown.say(f"failed     {name}: {error}")
+
+
+def run_one(run_dir: Path) -> RunRecord:
+    """Execute one planned run and show its progress; return its completed record.
+
+    Raises
+    ------
+    LaunchError
+        If the run failed, was complete before, or is at work elsewhere.
+    KeyboardInterrupt
+        If this process was interrupted; the run was ended cleanly.
+    """
+    shown = screen(1)
+    try:
+        with stoppable(), measuring.alone(f"run {run_dir.name}"), local_ranks.shared():
+            job = submit(run_dir)
+            show_until_ended(job, shown, 0)
+            return job.wait()
+    finally:
+        shown.close()
+
+
+def show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
+    """Show a job's progress until it ends; end it when this process is interrupted."""
+    try:
+        while not job.ended:
+            progress = read_progress(job.run_dir)
+            # A run that evaluates or ends is still the one at work.
+            shown.show(done + min(fraction(progress), ALMOST), job.run_dir.name, progress)
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        job.cancel()
+        raise

@@ -1,6 +1,6 @@
 """A rank's part in taking turns: it measures while the other arms of its study stand still.
 
-Who gives the turns is `ddl_tools/launch/turns.py`; without it, and in any run of its own, a rank
+Who gives the turns is `ddl_tools/launch/interleave.py`; without it, in a run of its own, a rank
 never waits.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.launch.plan import pending
+from ddl_tools.launch.study import pending
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import read_record

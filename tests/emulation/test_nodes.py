@@ -16,8 +16,8 @@ from ddl_core.registry import require
 from ddl_tools.emulation.nodes import check_support
 from ddl_tools.emulation.validity import sent_bytes
 from ddl_tools.launch import preflight
-from ddl_tools.launch.plan import plan_run
 from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.study import plan_run
 from ddl_tools.processes import import_path
 from ddl_tools.records.paths import results
 from ddl_tools.records.run import Emulation, RunRecord, read_epochs, read_record

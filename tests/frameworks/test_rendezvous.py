@@ -14,7 +14,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.frameworks import rendezvous
 from ddl_tools.frameworks.rendezvous import ControlGroup
-from ddl_tools.launch import supervise
+from ddl_tools.launch import diagnose
 from ddl_tools.processes import import_path
 
 RANKS = 3
@@ -93,7 +93,7 @@ def test_without_rank_0_the_others_say_so(tmp_path, monkeypatch) -> None:
 
 
 def test_a_rank_that_waits_here_is_not_the_one_that_hangs() -> None:
-    assert any(part in rendezvous.__file__ for part in supervise.FRAMEWORKS)
+    assert any(part in rendezvous.__file__ for part in diagnose.FRAMEWORKS)
 
 
 def test_one_rank_needs_nobody(tmp_path) -> None:

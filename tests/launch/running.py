@@ -13,7 +13,7 @@ import psutil
 import yaml
 
 from ddl_core.config import RunSpec
-from ddl_tools.launch.plan import plan_run
+from ddl_tools.launch.study import plan_run
 from ddl_tools.processes import TOKEN
 from ddl_tools.records.paths import results
 from ddl_tools.records.progress import read_progress

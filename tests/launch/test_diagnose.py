@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.launch.diagnose import diagnose, launcher_log, rank_log, tail
+from ddl_tools.launch.diagnose import diagnose, launcher_log
 from ddl_tools.records.paths import RunFiles
 
 # What the leader of the ranks says of two that ended at one time.
@@ -71,12 +71,6 @@ def test_what_starts_the_ranks_can_fail(files: RunFiles) -> None:
     assert "No module named torch" in failure.message
 
 
-def test_what_starts_the_ranks_can_be_killed(files: RunFiles) -> None:
-    failure = diagnose(files, files.logs, -9)
-    assert failure.kind == "Killed"
-    assert failure.message.startswith("the leader of the ranks was killed by SIGKILL")
-
-
 @pytest.mark.parametrize(("code", "kind"), [(-9, "Killed"), (3, "Crashed")])
 def test_of_ranks_here_the_first_to_end_badly_is_named(
     code: int, kind: str, files: RunFiles
@@ -88,11 +82,6 @@ def test_of_ranks_here_the_first_to_end_badly_is_named(
 
 def test_ending_well_without_a_result_is_a_failure(files: RunFiles) -> None:
     assert "without completing the record" in diagnose(files, files.logs, 0).message
-
-
-def test_the_newest_log_of_a_rank_is_shown(files: RunFiles) -> None:
-    assert rank_log(files.logs, 0) == launcher_log(files.logs)
-    assert tail(files.logs / "missing.log") == ""
 
 
 # Recorded from srun 22.05, with more tasks than there were.

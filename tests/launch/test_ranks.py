@@ -1,8 +1,6 @@
 import os
 import re
-import shlex
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError, RecordError, SpecError
-from ddl_core.strategies.base import COLLECTIVE_TIMEOUT
-from ddl_tools.launch import fork_server, preflight, ranks
-from ddl_tools.launch.commands import Command
+from ddl_core.errors import LaunchError, RecordError
+from ddl_tools.launch import local_ranks, preflight, ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.ledger import entry, exclusive
 from ddl_tools.records.paths import RunFiles
@@ -53,23 +48,6 @@ def test_a_run_at_work_elsewhere_is_refused_and_untouched() -> None:
     ):
         run_ranks(run_dir)
     assert RunFiles(run_dir).record.read_bytes() == before
-
-
-def test_what_preflight_finds_is_recorded() -> None:
-    run_dir = planned(gpus_per_node=4096)
-    with pytest.raises(SpecError, match="gpus_per_node = 4096"):
-        run_ranks(run_dir)
-    record = read_record(run_dir)
-    assert record.status == "failed"
-    assert record.error is not None
-    assert record.error.kind == "SpecError"
-    assert record.attempts == []
-
-
-def test_the_command_says_what_each_rank_executes(tmp_path: Path) -> None:
-    spec = RunSpec(strategy="ddp", gpus_per_node=2)
-    command = ranks.command(spec, tmp_path, tmp_path / "logs")
-    assert str(command) == f"2 x {shlex.quote(sys.executable)} -m ddl_tools.rank.worker {tmp_path}"
 
 
 @two_ranks
@@ -209,33 +187,11 @@ def test_a_rank_that_hangs_after_completion_is_not_waited_for(
     assert processes_of(run_dir) == []
 
 
-@pytest.mark.multiprocess
-def test_a_rank_that_cannot_even_start_shows_its_last_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ranks, "WORKER", "no_such_worker")
-    run_dir = planned()
-    with pytest.raises(LaunchError, match="No module named no_such_worker"):
-        run_ranks(run_dir)
-    error = read_record(run_dir).error
-    assert error is not None
-    assert error.category == "environment"
-
-
-@pytest.mark.multiprocess
-def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "command", lambda *_: Command(("/no/such/nsys",), ranks=1))
-    run_dir = planned()
-    with pytest.raises(LaunchError, match="cannot start /no/such/nsys: No such file"):
-        run_ranks(run_dir)
-    assert read_record(run_dir).status == "failed"
-
-
 def test_ranks_that_cannot_be_started_say_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
-    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    monkeypatch.setattr(local_ranks, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(local_ranks.SERVER, raising=False)
     run_dir = planned()
     with pytest.raises(LaunchError, match=r"NotStarted.*\n.*\n.*No module named no_such_program"):
         run_ranks(run_dir)
@@ -243,8 +199,8 @@ def test_ranks_that_cannot_be_started_say_why(
 
 
 def test_a_new_attempt_closes_the_one_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "PROGRAM", "no_such_program")
-    monkeypatch.delenv(fork_server.ADDRESS, raising=False)
+    monkeypatch.setattr(local_ranks, "PROGRAM", "no_such_program")
+    monkeypatch.delenv(local_ranks.SERVER, raising=False)
     run_dir = planned()
     files = RunFiles(run_dir)
     left: RunRecord = read_record(run_dir)
@@ -314,29 +270,3 @@ def test_a_hang_ends_in_set_up_and_between_steps(
     assert re.search(words, text)
     last = max(told, default=0)
     assert seconds / 10 <= run.looks - last <= seconds / 10 + 4
-
-
-def test_the_patience_with_set_up_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DDL_SETUP_TIMEOUT", raising=False)
-    assert ranks.setup_limit_s(RunSpec(), 300) == 1200
-    assert ranks.setup_limit_s(RunSpec(), 5000) == 5000  # the more patient
-    monkeypatch.setenv("DDL_SETUP_TIMEOUT", "30")
-    assert ranks.setup_limit_s(RunSpec(), 300) == 30
-
-
-def test_a_collective_gives_up_before_the_set_up_does() -> None:
-    """Its message says which one; that of the watch only that nothing happens."""
-    assert COLLECTIVE_TIMEOUT.total_seconds() < ranks.SETUP_TIMEOUT_S
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_a_first_batch_later_than_the_stall_limit_does_not_end_a_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ranks, "WORKER", "tests.launch.late_worker")
-    told: list[str | None] = []
-    # Its first batch comes after seven seconds.
-    record = run_ranks(planned(), lambda state: told.append(state["stage"]), stall_timeout=5)
-    assert record.status == "completed"
-    assert "first step" in told

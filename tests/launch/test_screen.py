@@ -1,14 +1,11 @@
 import io
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddl_tools.launch.screen import LogScreen, TerminalScreen, in_notebook, screen
-from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.progress import describe, fraction, read_progress
+from ddl_tools.records.progress import fraction
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -30,21 +27,6 @@ def state(**changes: Any) -> dict[str, Any]:
 )
 def test_fraction_of_a_run(progress: dict[str, Any] | None, share: float) -> None:
     assert fraction(progress) == share
-
-
-def test_words_for_a_state() -> None:
-    assert describe(None) == "starting the ranks"
-    assert describe(state(phase="setup")) == "setting up"
-    assert describe(state()) == "epoch 2/4 train, step 5/10, 87.2 images/s"
-    assert describe(state(steps=0, images_per_s=None)) == "epoch 2/4 train"
-
-
-def test_an_unreadable_state_is_none(tmp_path: Path) -> None:
-    assert read_progress(tmp_path) is None
-    RunFiles(tmp_path).progress.write_text('{"phase": ')
-    assert read_progress(tmp_path) is None
-    RunFiles(tmp_path).progress.write_text(json.dumps(state()))
-    assert read_progress(tmp_path) == state()
 
 
 def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture[str]) -> None:

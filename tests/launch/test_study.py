@@ -3,16 +3,12 @@ from typing import Any
 
 import pytest
 
-from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError, SpecError
-from ddl_tools.launch import local
-from ddl_tools.launch import plan as plan_module
 from ddl_tools.launch import study as module
-from ddl_tools.launch.plan import find_study, pending, plan_run
-from ddl_tools.launch.study import run_study, summary
+from ddl_tools.launch.study import find_study, pending, run_study, summary
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
-from ddl_tools.records.paths import RunFiles, Tree, portable, results
+from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
 from ddl_tools.study import Study
 from tests.launch.running import TINY
@@ -70,7 +66,7 @@ def states(entries: list[Entry]) -> list[str]:
 def test_a_failed_run_does_not_stop_the_others(
     launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entries = run_study(grid(classes=[5, 7, 9]), results(), launcher=launcher)
+    entries = run_study(grid(classes=[5, 7, 9]), results(), submit=launcher.submit)
     assert states(entries) == ["completed", "failed", "completed"]
     text = capsys.readouterr().err
     assert text.count("completed  single") == 2
@@ -87,7 +83,7 @@ def test_each_repetition_is_run_in_an_order_of_its_own() -> None:
     axes = [{"classes": list(range(2, 10))}]
     study = Study(name="grid", question="?", base=base, axes=axes, repeats=2)
     (first, second) = (FakeLauncher(), FakeLauncher())
-    run_study(study, results(), launcher=first, progress=False)
+    run_study(study, results(), submit=first.submit, progress=False)
     ran = [next(run for run in study.expand() if run.run_id == name) for name in first.started]
     assert [run.repeat for run in ran] == [0] * 8 + [1] * 8
     orders = [[run.classes for run in ran[:8]], [run.classes for run in ran[8:]]]
@@ -95,26 +91,15 @@ def test_each_repetition_is_run_in_an_order_of_its_own() -> None:
     assert list(range(2, 10)) not in orders
     assert orders[0] != orders[1]
     failed = [run.run_id for run in ran if run.classes == 7]
-    run_study(study, results(), launcher=second, progress=False, retry_failed=True)
+    run_study(study, results(), submit=second.submit, progress=False, retry_failed=True)
     assert second.started == failed, "what is left keeps its order"
-
-
-def test_a_second_call_redoes_nothing(launcher: FakeLauncher) -> None:
-    study = grid(classes=[5, 7])
-    run_study(study, results(), launcher=launcher, progress=False)
-    before = [RunFiles(item.directory).record.read_bytes() for item in ledger(study, results())]
-    again = FakeLauncher()
-    run_study(study, results(), launcher=again, progress=False)
-    assert again.started == []
-    after = [RunFiles(item.directory).record.read_bytes() for item in ledger(study, results())]
-    assert after == before
 
 
 def test_failed_runs_are_tried_again_on_demand(launcher: FakeLauncher) -> None:
     study = grid(classes=[5, 7])
-    failed = run_study(study, results(), launcher=launcher, progress=False)[1]
+    failed = run_study(study, results(), submit=launcher.submit, progress=False)[1]
     again = FakeLauncher()
-    run_study(study, results(), launcher=again, progress=False, retry_failed=True)
+    run_study(study, results(), submit=again.submit, progress=False, retry_failed=True)
     assert again.started == [failed.spec.run_id]
 
 
@@ -137,7 +122,7 @@ def test_what_failed_in_a_block_that_is_in_the_queue_is_not_run_here(
         changes = {"status": status, "job_id": "7", "error": error}
         write_record(item.directory, read_record(item.directory).model_copy(update=changes))
     stand_ins.add("squeue", "7|ddl-grid-1x1-r0|RUNNING|None\n")
-    run_study(study, results(), launcher=launcher, progress=False, retry_failed=True)
+    run_study(study, results(), submit=launcher.submit, progress=False, retry_failed=True)
     assert launcher.started == []
 
 
@@ -152,11 +137,11 @@ def test_what_waits_in_the_queue_is_not_run_here(
     stand_ins.add("squeue", f"0|ddl-{waits.spec.run_id}|PENDING|Priority\n")
     stand_ins.add("sacct")
     stand_ins.add("scontrol")
-    run_study(study, results(), launcher=launcher, progress=False)
+    run_study(study, results(), submit=launcher.submit, progress=False)
     assert launcher.started == [gone.spec.run_id]
     stand_ins.add("squeue", error="no controller", status=1)
     with pytest.raises(LaunchError, match="no controller"):
-        run_study(study, results(), launcher=launcher, progress=False)
+        run_study(study, results(), submit=launcher.submit, progress=False)
 
 
 def test_what_was_submitted_elsewhere_is_run_on_demand_where_there_is_no_slurm(
@@ -167,8 +152,8 @@ def test_what_was_submitted_elsewhere_is_run_on_demand_where_there_is_no_slurm(
     changes = {"status": "submitted", "job_id": "7"}
     write_record(item.directory, read_record(item.directory).model_copy(update=changes))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert states(run_study(study, results(), launcher=launcher)) == ["submitted"]
-    entries = run_study(study, results(), launcher=launcher, retry_failed=True)
+    assert states(run_study(study, results(), submit=launcher.submit)) == ["submitted"]
+    entries = run_study(study, results(), submit=launcher.submit, retry_failed=True)
     assert states(entries) == ["completed"]
 
 
@@ -179,14 +164,14 @@ def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher
     record.write_text("{")
     lines = RunFiles(item.directory).epochs
     lines.write_text("of the old record")
-    assert states(run_study(study, results(), launcher=launcher)) == ["unreadable"]
-    entries = run_study(study, results(), launcher=launcher, retry_failed=True)
+    assert states(run_study(study, results(), submit=launcher.submit)) == ["unreadable"]
+    entries = run_study(study, results(), submit=launcher.submit, retry_failed=True)
     assert states(entries) == ["completed"]
     assert record.with_suffix(".json.unreadable").read_text() == "{"
     assert not lines.exists()
     assert lines.with_name("epochs.jsonl.unreadable").read_text() == "of the old record"
     record.write_text("[")
-    run_study(study, results(), launcher=launcher, retry_failed=True)
+    run_study(study, results(), submit=launcher.submit, retry_failed=True)
     assert record.with_suffix(".json.unreadable").read_text() == "{"
     assert record.with_suffix(".json.unreadable1").read_text() == "["
 
@@ -196,35 +181,15 @@ def test_a_study_at_work_elsewhere_is_refused_at_once(launcher: FakeLauncher) ->
         exclusive(results().study("grid") / ".lock", "test"),
         pytest.raises(LaunchError, match="study 'grid' is being run by another process"),
     ):
-        run_study(grid(classes=[5]), results(), launcher=launcher)
+        run_study(grid(classes=[5]), results(), submit=launcher.submit)
     assert launcher.started == []
 
 
 def test_missing_data_stop_a_study_before_anything_is_written(launcher: FakeLauncher) -> None:
     with pytest.raises(DataError, match="ddl data sample"):
-        run_study(grid(loader=["native"]), results(), launcher=launcher)
+        run_study(grid(loader=["native"]), results(), submit=launcher.submit)
     assert launcher.started == []
     assert list(results().study("grid").glob("*/run.json")) == []
-
-
-def test_data_named_in_the_plan_need_not_be_named_again(
-    launcher: FakeLauncher, tmp_path: Path
-) -> None:
-    study = grid(loader=["native", "synthetic"])
-    for part in ("train", "val"):
-        (tmp_path / "images" / part).mkdir(parents=True)
-    plan(study, results(), tmp_path / "images")
-    entries = run_study(study, results(), launcher=launcher)
-    assert states(entries) == ["completed", "completed"]
-
-
-def test_data_may_be_named_later(launcher: FakeLauncher, tmp_path: Path) -> None:
-    study = grid(loader=["native"])
-    (item,) = plan(study, results())
-    for part in ("train", "val"):
-        (tmp_path / "images" / part).mkdir(parents=True)
-    run_study(study, results(), launcher=launcher, data_dir=tmp_path / "images")
-    assert read_record(item.directory).data_dir == portable(tmp_path / "images")
 
 
 def test_interrupting_a_study_cancels_the_run_at_work(
@@ -242,10 +207,10 @@ def test_interrupting_a_study_cancels_the_run_at_work(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launcher, "submit", Endless)
-    monkeypatch.setattr(local.time, "sleep", press)
+    monkeypatch.setattr(module.time, "sleep", press)
     study = grid(classes=[5, 9])
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, results(), launcher=launcher, progress=False)
+        run_study(study, results(), submit=launcher.submit, progress=False)
     (one,) = cancelled
     assert one in [item.directory for item in ledger(study, results())]
 
@@ -256,7 +221,7 @@ def test_a_study_is_found_by_name_or_by_file(
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nquestion: '?'\nrepeats: 1\n")
     assert find_study(str(path)).name == "mine"
-    monkeypatch.setattr(plan_module, "STUDIES", tmp_path)
+    monkeypatch.setattr(module, "STUDIES", tmp_path)
     assert find_study("mine").name == "mine"
     with pytest.raises(SpecError, match="unknown study 'yours'; choose one of: mine"):
         find_study("yours")
@@ -283,16 +248,3 @@ def test_what_the_data_cannot_give_is_refused_before_anything_starts(
     with pytest.raises(SpecError, match=words):
         run_study(study, tree, data_dir=data, progress=False)
     assert not tree.run_folders("own")
-
-
-def test_a_single_run_is_planned_once(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    spec = RunSpec()
-    run_dir = plan_run(spec, "adhoc", tree)
-    assert run_dir == tmp_path / "runs" / "adhoc" / spec.run_id
-    assert read_record(run_dir).data_dir == portable(tree.dataset("sample"))
-    before = RunFiles(run_dir).record.read_bytes()
-    plan_run(spec, "adhoc", tree)
-    assert RunFiles(run_dir).record.read_bytes() == before
-    plan_run(spec, "adhoc", tree, tmp_path / "other")
-    assert read_record(run_dir).data_dir == portable(tmp_path / "other")

@@ -12,8 +12,8 @@ from pathlib import Path
 from ddl_core.errors import STOPPED, DDLError
 from ddl_core.system import die_with_parent
 from ddl_tools.launch.commands import BLOCK, PLACE
-from ddl_tools.launch.local import run_one
 from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.study import run_one
 from ddl_tools.processes import stoppable, undisturbed
 from ddl_tools.records.ledger import INTERRUPTED, finish_idle_run, finish_run
 from ddl_tools.records.paths import RunFiles

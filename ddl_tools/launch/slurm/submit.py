@@ -16,12 +16,12 @@ from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
 from ddl_tools.labels import REPEATS, labels
 from ddl_tools.launch import preflight
-from ddl_tools.launch.plan import check_data, pending, write_plans
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
 from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_name, render, requeues
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.slurm_cli import Queue
+from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.ledger import Entry, exclusive, ledger
 from ddl_tools.records.paths import PROJECT, RunFiles, Tree

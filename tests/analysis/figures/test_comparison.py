@@ -15,7 +15,7 @@ from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.labels import REPEATS
-from ddl_tools.launch.plan import find_study
+from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks, turned
 from tests.analysis.drawn import beside, leaves_the_page

@@ -15,8 +15,8 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.launch import ranks
-from ddl_tools.launch.plan import plan_run
 from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.study import plan_run
 from ddl_tools.processes import import_path
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.progress import read_progress

@@ -18,10 +18,10 @@ import pytest
 
 from ddl_core.errors import STOPPED, LaunchError
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.plan import pending
 from ddl_tools.launch.slurm import job
 from ddl_tools.launch.slurm.script import JobPaths, Options, render
 from ddl_tools.launch.slurm.site import find_site
+from ddl_tools.launch.study import pending
 from ddl_tools.records.ledger import entry, finish_run, is_locked
 from ddl_tools.records.paths import PROJECT, RunFiles
 from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record

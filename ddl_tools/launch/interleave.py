@@ -1,9 +1,9 @@
-"""The arms of a study measure in turns: one trains an epoch while all others stand still.
+"""Interleaved measurement: one run of a study trains an epoch while all others are paused.
 
-A machine drifts: the same program is faster now and slower a minute later. What two arms do within
-seconds of each other is hit alike, so that their ratio is not. All arms of a block are alive, their
-ranks stopped by signal; in each round every arm gets one window, in an order drawn anew. Ranks ask
-for their turn through `ddl_tools/rank/turns.py`.
+A machine drifts: the same program is faster now and slower a minute later. Two runs that measure
+within seconds of each other are affected alike, so that their ratio is not. All runs of a block are
+alive, their ranks stopped by signal; in each round every run gets one window, in an order drawn
+anew. Ranks ask for their turn through `ddl_tools/rank/turns.py`.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -30,7 +30,7 @@ from ddl_core.errors import DDLError
 from ddl_core.system import TURNS, Passing
 from ddl_tools import processes
 from ddl_tools.labels import Names, named
-from ddl_tools.launch.local import Local, LocalJob
+from ddl_tools.launch.notebook import LocalJob
 from ddl_tools.launch.screen import Screen
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
@@ -40,27 +40,29 @@ from ddl_tools.study import Study
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-MARGIN = 1.25  # an arm may need so many times what the largest one took so far
+MARGIN = 1.25  # a run may need so many times what the largest one took so far
 SPARE_BYTES = GIB  # for everything else on the machine
 POLL_S = 0.02
 SHOW_EVERY_S = 0.25
 
+Submit = Callable[[Path], LocalJob]
+
 
 @dataclass
-class Arm:
+class ActiveRun:
     """One run of a block."""
 
     entry: Entry
     job: LocalJob
-    asked: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
+    requests: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
     stopped: list[psutil.Process] = field(default_factory=list)
-    told: bool = False  # how it ended was said
+    reported: bool = False  # how it ended was said
 
     @property
-    def stands(self) -> bool:
+    def waits(self) -> bool:
         """Whether all its ranks wait for a turn."""
-        return len(self.asked) == self.entry.spec.world_size
+        return len(self.requests) == self.entry.spec.world_size
 
     def hold(self, token: str) -> None:
         """Stop its processes: some frameworks have threads that are at work between windows."""
@@ -70,14 +72,14 @@ class Arm:
         """Let it measure one window; None: let it come to its end."""
         processes.thaw(self.stopped)
         self.stopped = []
-        asked, self.asked = self.asked, {}
-        for connection in asked.values():
+        requests, self.requests = self.requests, {}
+        for connection in requests.values():
             with suppress(OSError):  # a rank that has died: its job tells
                 connection.send_bytes(json.dumps(turn and turn.model_dump()).encode())
 
 
-class Desk:
-    """Where the ranks of all arms ask for their turn, a socket that only this user can reach."""
+class TurnServer:
+    """Where the ranks of all runs ask for their turn, a socket that only this user can reach."""
 
     def __init__(self) -> None:
         self._folder = Passing()
@@ -87,8 +89,8 @@ class Desk:
         self._socket.listen(1024)
         self._ranks: list[Connection] = []
 
-    def hear(self, arms: dict[str, Arm]) -> None:
-        """Note who asks, for a moment; stop an arm when all its ranks have asked."""
+    def receive(self, runs: dict[str, ActiveRun]) -> None:
+        """Note who asks, for a moment; stop a run when all its ranks have asked."""
         for ready in wait([self._socket, *self._ranks], POLL_S):
             if ready is self._socket:
                 self._ranks.append(Connection(self._socket.accept()[0].detach()))
@@ -100,10 +102,10 @@ class Desk:
                 ready.close()
                 self._ranks.remove(ready)
                 continue
-            arm = arms[asks["run"]]
-            arm.asked[asks["rank"]], arm.last = ready, asks["last"]
-            if arm.stands:
-                arm.hold(asks["token"])
+            run = runs[asks["run"]]
+            run.requests[asks["rank"]], run.last = ready, asks["last"]
+            if run.waits:
+                run.hold(asks["token"])
 
     def __enter__(self) -> Self:
         os.environ[TURNS] = self.address
@@ -117,17 +119,17 @@ class Desk:
         self._folder.cleanup()
 
 
-def run_in_turns(
+def run_interleaved(
     study: Study,
     todo: list[Entry],
     tree: Tree,
     data_dir: Path | None,
-    launcher: Local,
+    submit: Submit,
     shown: Screen,
 ) -> None:
-    """Run the arms of each repetition together, in as many blocks as memory asks for.
+    """Run the runs of each repetition together, in as many blocks as memory asks for.
 
-    Every block has a run of the reference arm: its own, or one beyond the study's repeats.
+    Every block has a run of the baseline: its own, or one beyond the study's repeats.
     """
     assert study.interleave is not None
     done, names = 0, named(study.expand())
@@ -137,12 +139,12 @@ def run_in_turns(
             own = [item for item in left if study.interleave.is_reference(item.spec)]
             first = own or [_further_reference(study, tree, data_dir)]
             block = [*first, *(item for item in left if item not in own)]
-            left = Block(launcher, shown, done, names).run(block)
+            left = Block(submit, shown, done, names).run(block)
             done += sum(item.spec.epochs for item in block if item not in left)
 
 
 def _further_reference(study: Study, tree: Tree, data_dir: Path | None) -> Entry:
-    """Plan one more run of the arm that all are compared with, unless one is left over."""
+    """Plan one more run of the baseline, unless one is left over."""
     beyond = map(study.reference, itertools.count(study.repeats))
     found = (plan_one(spec, study.name, tree, data_dir) for spec in beyond)
     return next(item for item in found if item.state != "completed")
@@ -153,127 +155,127 @@ def _now(item: Entry) -> Entry:
 
 
 class Block:
-    """Arms that are alive together, the first of them the one that the others are compared with."""
+    """Runs that are alive together, the first of them the one that the others are compared with."""
 
-    def __init__(self, launcher: Local, shown: Screen, done: float, names: Names) -> None:
-        self._launcher, self._shown, self._names = launcher, shown, names
+    def __init__(self, submit: Submit, shown: Screen, done: float, names: Names) -> None:
+        self._submit, self._shown, self._names = submit, shown, names
         self._done = done  # epochs of blocks before
         self._shown_at = 0.0
-        self._arms: dict[str, Arm] = {}
+        self._runs: dict[str, ActiveRun] = {}
         self._where = ""
         self.name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
     def run(self, entries: list[Entry]) -> list[Entry]:
         """Run as many of `entries` as memory holds to their end; return the others."""
-        with Desk() as desk, self._ended_together():
+        with TurnServer() as server, self._ended_together():
             self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
-            begun = self._begin(entries, desk)
+            begun = self._begin(entries, server)
             self._shown.restart_clock(self._done_now())
             number = 0
-            while measuring := [arm for arm in self._alive() if not arm.last]:
-                self._tell_ends()
+            while measuring := [run for run in self._alive() if not run.last]:
+                self._report_ends()
                 self._where = f"round {number + 1}"
                 # Drawn, so that a drift favours nobody.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
-                for place, arm in enumerate(measuring):
+                for place, run in enumerate(measuring):
                     turn = Turn(block=self.name, reference=entries[0].spec.run_id,
                                 round=number, place=place)  # fmt: skip
-                    self._let(arm, turn, desk)
+                    self._measure(run, turn, server)
                 number += 1
             self._where = "evaluating"
-            for arm in self._alive():
-                arm.release(None)
-                while not (arm.job.ended or arm.job.state == "completed"):
-                    desk.hear(self._arms)
-                    self._show(arm)
-                self._tell_end(arm)
-            self._tell_ends()
+            for run in self._alive():
+                run.release(None)
+                while not (run.job.ended or run.job.state == "completed"):
+                    server.receive(self._runs)
+                    self._show(run)
+                self._report_end(run)
+            self._report_ends()
         return entries[begun:]
 
-    def _begin(self, entries: list[Entry], desk: Desk) -> int:
-        """Start arms one by one, each up to its first window; return how many have found room."""
-        room = Room()
+    def _begin(self, entries: list[Entry], server: TurnServer) -> int:
+        """Start runs one by one, each up to its first window; return how many have found memory."""
+        memory = MemoryNeed()
         for number, item in enumerate(entries):
-            if number > 1 and not room.fits(item.spec):
-                self._shown.say(f"no memory for more than {number} arms at once: {room}")
+            if number > 1 and not memory.fits(item.spec):
+                self._shown.say(f"no memory for more than {number} runs at once: {memory}")
                 return number
             try:
-                job = self._launcher.submit(item.directory)
+                job = self._submit(item.directory)
             except DDLError as error:
                 self._shown.say(f"failed     {self._names[item.spec.run_id]}: {error}")
                 continue
-            arm = self._arms[str(job.run_dir)] = Arm(item, job)
+            run = self._runs[str(job.run_dir)] = ActiveRun(item, job)
             self._where = f"starting {item.spec.run_id}"
-            self._until_still(arm, desk)
-            room.note(item.spec)
+            self._wait_for_turn(run, server)
+            memory.learn(item.spec)
         return len(entries)
 
-    def _let(self, arm: Arm, turn: Turn | None, desk: Desk) -> None:
-        arm.release(turn)
-        self._until_still(arm, desk)
+    def _measure(self, run: ActiveRun, turn: Turn | None, server: TurnServer) -> None:
+        run.release(turn)
+        self._wait_for_turn(run, server)
 
-    def _until_still(self, arm: Arm, desk: Desk) -> None:
-        """Wait until an arm asks for its next turn, or has ended."""
-        while not (arm.stands or arm.job.ended):
-            desk.hear(self._arms)
-            self._show(arm)
+    def _wait_for_turn(self, run: ActiveRun, server: TurnServer) -> None:
+        """Wait until a run asks for its next turn, or has ended."""
+        while not (run.waits or run.job.ended):
+            server.receive(self._runs)
+            self._show(run)
 
-    def _alive(self) -> list[Arm]:
-        return [arm for arm in self._arms.values() if not arm.job.ended]
+    def _alive(self) -> list[ActiveRun]:
+        return [run for run in self._runs.values() if not run.job.ended]
 
-    def _show(self, arm: Arm) -> None:
-        """Show now and then how far all arms are: looking takes processor time."""
+    def _show(self, run: ActiveRun) -> None:
+        """Show now and then how far all runs are: looking takes processor time."""
         if time.monotonic() - self._shown_at < SHOW_EVERY_S:
             return
         self._shown_at = time.monotonic()
-        self._shown.show(self._done_now(), self._where, read_progress(arm.job.run_dir))
+        self._shown.show(self._done_now(), self._where, read_progress(run.job.run_dir))
 
     def _done_now(self) -> float:
-        return self._done + sum(_epochs_done(arm) for arm in self._arms.values())
+        return self._done + sum(_epochs_done(run) for run in self._runs.values())
 
-    def _tell_ends(self) -> None:
-        """Say how those arms ended that have ended since."""
-        for arm in self._arms.values():
-            if arm.job.ended and not arm.told:
-                self._tell_end(arm)
+    def _report_ends(self) -> None:
+        """Say how those runs ended that have ended since."""
+        for run in self._runs.values():
+            if run.job.ended and not run.reported:
+                self._report_end(run)
 
-    def _tell_end(self, arm: Arm) -> None:
-        arm.told = True
+    def _report_end(self, run: ActiveRun) -> None:
+        run.reported = True
         try:
-            arm.job.wait()
-            self._shown.say(f"completed  {self._names[arm.entry.spec.run_id]}")
+            run.job.wait()
+            self._shown.say(f"completed  {self._names[run.entry.spec.run_id]}")
         except DDLError as error:
-            self._shown.say(f"failed     {self._names[arm.entry.spec.run_id]}: {error}")
+            self._shown.say(f"failed     {self._names[run.entry.spec.run_id]}: {error}")
 
     @contextmanager
     def _ended_together(self) -> Iterator[None]:
-        """Leave no arm behind, whatever ends the block."""
+        """Leave no run behind, whatever ends the block."""
         try:
             yield
         except BaseException:
             with processes.undisturbed():
-                for arm in self._alive():
-                    processes.thaw(arm.stopped)
-                    arm.job.interrupt()
-                for arm in self._alive():
-                    arm.job.cancel()
+                for run in self._alive():
+                    processes.thaw(run.stopped)
+                    run.job.interrupt()
+                for run in self._alive():
+                    run.job.cancel()
             raise
 
 
-def _epochs_done(arm: Arm) -> float:
-    epochs = arm.entry.spec.epochs
-    return epochs if arm.job.ended else epochs * fraction(read_progress(arm.job.run_dir))
+def _epochs_done(run: ActiveRun) -> float:
+    epochs = run.entry.spec.epochs
+    return epochs if run.job.ended else epochs * fraction(read_progress(run.job.run_dir))
 
 
-class Room:
-    """Learns from arms that have started what the next one will need."""
+class MemoryNeed:
+    """Learns from runs that have started what the next one will need."""
 
     def __init__(self) -> None:
         self._free = free_bytes()
         self._per_rank = dict.fromkeys(self._free, 0)
 
-    def note(self, spec: RunSpec) -> None:
-        """Note what the arm took that has just started."""
+    def learn(self, spec: RunSpec) -> None:
+        """Note what the run took that has just started."""
         now = free_bytes()
         for place, free in now.items():
             taken = (self._free.get(place, free) - free) // spec.world_size
@@ -281,7 +283,7 @@ class Room:
         self._free = now
 
     def fits(self, spec: RunSpec) -> bool:
-        """Say whether one more arm finds room."""
+        """Say whether one more run finds memory."""
         return all(
             self._per_rank[place] * spec.world_size * MARGIN + SPARE_BYTES <= free
             for place, free in self._free.items()

@@ -1,11 +1,9 @@
 """Arms that measure in turns: real ranks, frozen and let go."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +14,9 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted
-from ddl_tools.launch import ranks, turns
+from ddl_tools.launch import interleave, ranks
+from ddl_tools.launch.interleave import MemoryNeed
 from ddl_tools.launch.study import run_study
-from ddl_tools.launch.turns import Room, free_bytes
-from ddl_tools.processes import freeze, thaw
 from ddl_tools.rank.turns import Turns
 from ddl_tools.records.ledger import INTERRUPTED, ledger
 from ddl_tools.records.paths import RunFiles, results
@@ -28,7 +25,6 @@ from ddl_tools.records.run import Turn, read_epochs, read_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
 from tests.launch.running import TINY, planned, processes_of, wait_for
-from tests.launch.stand_ins import StandIns
 
 EPOCHS = 4  # the first one is cold
 
@@ -43,7 +39,7 @@ def study(repeats: int = 1, **base: Any) -> Study:
         base=fields,
         axes=[{"classes": [3, 4, 5]}],
         repeats=repeats,
-        turns={"reference": {"classes": 4}},
+        interleave={"reference": {"classes": 4}},
     )
 
 
@@ -86,9 +82,9 @@ def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[tuple[str, set[str]]] = []
-    release = turns.Arm.release
+    release = interleave.ActiveRun.release
 
-    def look(arm: turns.Arm, turn: Turn | None) -> None:
+    def look(arm: interleave.ActiveRun, turn: Turn | None) -> None:
         release(arm, turn)
         if turn:
             for item in entries:
@@ -96,7 +92,7 @@ def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
                 states = {one.status() for one in own}
                 seen.append(("own" if item.directory == arm.job.run_dir else "other", states))
 
-    monkeypatch.setattr(turns.Arm, "release", look)
+    monkeypatch.setattr(interleave.ActiveRun, "release", look)
     asked = study()
     entries = ledger(asked, results())
     run_study(asked, results(), progress=False)
@@ -109,9 +105,9 @@ def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
 @pytest.mark.multiprocess
 @pytest.mark.extended
 def test_a_killed_arm_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    release, killed = turns.Arm.release, []
+    release, killed = interleave.ActiveRun.release, []
 
-    def kill(arm: turns.Arm, turn: Turn | None) -> None:
+    def kill(arm: interleave.ActiveRun, turn: Turn | None) -> None:
         if turn and turn.round == 1 and arm.entry.spec.classes == 3:
             killed.extend(one for one in processes_of(arm.job.run_dir) if _is_rank(one))
             for process in killed:
@@ -119,12 +115,12 @@ def test_a_killed_arm_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch
                     process.kill()
         release(arm, turn)
 
-    monkeypatch.setattr(turns.Arm, "release", kill)
+    monkeypatch.setattr(interleave.ActiveRun, "release", kill)
     entries = run_study(study(), results(), progress=False)
     assert [item.state for item in entries] == ["failed", "completed", "completed"]
     assert killed
     assert entries[0].category == "killed"
-    monkeypatch.setattr(turns.Arm, "release", release)
+    monkeypatch.setattr(interleave.ActiveRun, "release", release)
     again = run_study(study(), results(), progress=False, retry_failed=True)
     # It is compared with a run of the reference beside it, and not with one long ago.
     assert [item.state for item in again] == ["completed"] * 4
@@ -142,10 +138,10 @@ def _is_rank(process: psutil.Process) -> bool:
 def test_arms_that_find_no_room_form_blocks_each_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Room, "fits", lambda room, spec: False)
+    monkeypatch.setattr(MemoryNeed, "fits", lambda room, spec: False)
     asked = study()
     entries = run_study(asked, results())
-    assert "no memory for more than 2 arms at once: this machine: " in capsys.readouterr().err
+    assert "no memory for more than 2 runs at once: this machine: " in capsys.readouterr().err
     assert [item.state for item in entries] == ["completed"] * 4
     blocks = {
         arm: {turn.block for turn in warm if turn} for arm, (_, *warm) in windows(asked).items()
@@ -215,45 +211,18 @@ def test_a_rank_that_waits_for_its_turn_is_not_said_to_hang(
     assert read_progress(directory) == {"phase": "train", "epoch": 1}
 
 
-def test_processes_are_frozen_and_thawed() -> None:
-    token = uuid.uuid4().hex
-    environment = {**os.environ, "DDL_RUN_TOKEN": token}
-    rank = {**environment, "RANK": "0"}
-    with (
-        subprocess.Popen(["sleep", "60"], env=environment) as leader,
-        subprocess.Popen(["sleep", "60"], env=rank) as child,
-    ):
-        try:
-            stopped = freeze(token)
-            assert [one.pid for one in stopped] == [child.pid]
-            state = psutil.Process(child.pid)
-            wait_for(lambda: state.status() == psutil.STATUS_STOPPED, "a stop")
-            thaw(stopped)
-            wait_for(lambda: state.status() != psutil.STATUS_STOPPED, "an end of it")
-        finally:
-            child.kill()
-            leader.kill()
-
-
 def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1024**3
     free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
-    monkeypatch.setattr("ddl_tools.launch.turns.free_bytes", lambda: next(free))
-    room = Room()
+    monkeypatch.setattr("ddl_tools.launch.interleave.free_bytes", lambda: next(free))
+    room = MemoryNeed()
     two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
     assert room.fits(six)  # nothing is known yet
-    room.note(two)  # 2 GiB a rank
-    room.note(two)
+    room.learn(two)  # 2 GiB a rank
+    room.learn(two)
     assert room.fits(two)
     assert not room.fits(six)
     assert str(room) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
-
-
-def test_a_gpu_that_tells_no_free_memory_is_left_out(stand_ins: StandIns) -> None:
-    stand_ins.add("nvidia-smi", "[N/A]\n1024\n[Not Supported]\n[Unknown Error]\n")
-    found = free_bytes()
-    assert set(found) == {"this machine", "GPU 1"}
-    assert found["GPU 1"] == 1024**3
 
 
 def test_a_rank_whose_study_is_gone_was_interrupted(

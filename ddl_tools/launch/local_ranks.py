@@ -1,0 +1,363 @@
+"""Ranks of this machine, forked from a process that has imported torch.
+
+One server spends the seconds of that import for all runs of a study; a run outside a study has a
+server of its own. The server forks a leader for each run, which does what torchrun does: it keeps
+the store where the ranks meet, forks the ranks, and ends the others when one fails. For an emulated
+run the leader also makes the nodes, becomes their switch, and puts each rank into its node.
+"""
+
+import ctypes
+import gc
+import hashlib
+import math
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Client, Connection
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ddl_core.errors import LaunchError
+from ddl_core.registry import STRATEGIES
+from ddl_core.system import Passing, compiled, die_with_parent
+from ddl_tools import processes
+from ddl_tools.emulation.counters import write_links
+from ddl_tools.emulation.link_rates import measured_mbit
+from ddl_tools.emulation.nodes import LINK, build
+from ddl_tools.launch.commands import Allocation, Command
+from ddl_tools.launch.diagnose import launcher_log, tail
+from ddl_tools.processes import TOKEN
+from ddl_tools.records.paths import BoxFiles
+
+# Address of the server of this process or of the one that started it, and its environment's hash.
+SERVER = "DDL_FORK_SERVER"
+PROGRAM = "ddl_tools.launch.local_ranks"
+START_S = 300.0  # torch may come from a busy parallel file system
+POLL_S = 0.05
+SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
+LOOPBACK = "127.0.0.1"
+FORK = get_context("fork")
+
+# What every rank needs, whatever it trains and on what device. The frameworks themselves are not
+# here: some look for a GPU when they are imported, and a process that has done so must not fork.
+PRELOADED = (
+    *("torch._dynamo", "ddl_tools.rank.worker", "ddl_core.trainer", "ddl_core.models"),
+    *("ddl_core.loaders.native", "ddl_core.loaders.synthetic", "ddl_core.strategies.ddp"),
+)
+
+# The system shows the environment that a process began with. So the server begins with a variable
+# of the length of RANK, which a rank overwrites: `processes.carrying` and `of_ranks` look there.
+PLACE, PLACE_VALUE = "DDL_R", "00000"
+RANK = "RANK={:06d}"
+
+# Variables that a run may set otherwise than its server: they are read when a rank begins, by this
+# package, a notebook's kernel, a framework or torch's compiler (which sets its own when it is
+# imported). All others may be read where torch is loaded, as ONEDNN_MAX_CPU_ISA is.
+READ_LATER = (
+    *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    *("PYTHONPATH", "TMPDIR"),
+    *("JPY_", "IPYTHONDIR", "MPLBACKEND", "TERM", "CLICOLOR", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_", "TORCHINDUCTOR_CACHE_DIR"),
+)
+
+
+@contextmanager
+def _server(environment: Mapping[str, str]) -> Iterator[str]:
+    """Start a server, and end it with the ranks that are left; yield its address."""
+    token = uuid.uuid4().hex
+    own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
+    # It must not have threads.
+    own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+    # Any other look for a GPU spoils CUDA in forks.
+    own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | compiled()
+    with Passing() as folder:
+        address = f"{folder}/socket"
+        # It listens before the server begins: who connects meanwhile is answered later.
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(64)
+            process = processes.start(
+                [sys.executable, "-m", PROGRAM],
+                token=token,
+                log=_log(address),
+                environment={**environment, **own},
+                stdin=listener.fileno(),
+            )
+        try:
+            yield address
+        finally:
+            with processes.undisturbed():
+                processes.end_all(token)
+                process.kill()  # just started, it may not have carried its token yet
+                process.wait()
+
+
+def _log(address: str) -> Path:
+    return Path(address).with_name("log")
+
+
+def _hash(environment: Mapping[str, str]) -> str:
+    """Return the hash of the variables that have their effect when a server begins."""
+    early = [pair for pair in environment.items() if not pair[0].startswith(READ_LATER)]
+    return hashlib.sha256(repr(sorted(early)).encode()).hexdigest()
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Have one server for all runs that begin meanwhile, here or in processes started from here.
+
+    Inside a SLURM job there is none: srun starts the ranks. Nor where there is one already.
+    """
+    if Allocation.current() or SERVER in os.environ:
+        yield
+        return
+    environment = processes.inherited()
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(_server(environment))
+        except OSError as error:
+            said = f"cannot start the process that ranks are forked from: {error}"
+            raise LaunchError(said) from None
+        os.environ[SERVER] = f"{_hash(environment)} {address}"
+        stack.callback(os.environ.pop, SERVER)
+        yield
+
+
+@contextmanager
+def local_ranks(
+    command: Command, logs: Path, environment: Mapping[str, str], token: str
+) -> Iterator["LocalRanks"]:
+    """Start the ranks of a run, whose processes carry `token`; in the end, its server if own."""
+    request = {"command": command, "logs": logs, "environment": dict(environment)}
+    request |= {"token": token, "folder": Path.cwd()}
+    hashed, _, address = os.environ.get(SERVER, "").partition(" ")
+    connection = _connect(address) if hashed == _hash(environment) else None
+    with ExitStack() as stack:
+        if connection is None:  # no server, or one of another environment
+            address = stack.enter_context(_server(environment))
+            connection = _connect(address)
+        answer = None
+        with suppress(EOFError, ConnectionError):
+            if connection is not None:
+                stack.callback(connection.close)
+                connection.send(request)
+                answer = connection.recv() if connection.poll(START_S) else None
+        if connection is None or not isinstance(answer, int):
+            silent = f"the process that is to fork the ranks does not answer{tail(_log(address))}"
+            raise OSError(answer or silent)
+        yield LocalRanks(connection, answer)
+
+
+def _connect(address: str) -> Connection | None:
+    with suppress(ConnectionError, FileNotFoundError):
+        return Client(address)
+    return None  # it is gone
+
+
+class LocalRanks:
+    """The ranks of one run, to be used like a `subprocess.Popen`; `pid` is their leader's."""
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self._connection, self.pid = connection, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, 0 if all ranks ended well; None while there are some."""
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until they have ended, for at most `timeout` seconds; see `poll`."""
+        if self.returncode is None and self._connection.poll(timeout):
+            try:
+                self.returncode = self._connection.recv()
+            except (EOFError, OSError):
+                self.returncode = -signal.SIGKILL  # nothing else keeps the leader from answering
+        return self.returncode
+
+
+def serve() -> NoReturn:
+    """Import torch, then fork a leader for each request at the socket that is standard input."""
+    shown = {name: _shown(name) for name in (TOKEN, PLACE)}
+    # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    listener = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    _load(PRELOADED)
+    signal.signal(signal.SIGCHLD, lambda *_: bool(FORK.active_children()))  # no zombies
+    while True:
+        client, _ = listener.accept()
+        FORK.Process(target=_lead, args=(listener, client, shown)).start()
+        client.close()
+
+
+def _lead(listener: socket.socket, client: socket.socket, shown: dict[str, int]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    die_with_parent()
+    listener.close()
+    os.setsid()
+    with Connection(client.detach()) as connection:
+        try:
+            leader = Leader(connection, shown)
+        except (OSError, LaunchError) as error:
+            connection.send(str(error))
+            return
+        code = leader.lead()
+        with suppress(OSError):
+            connection.send(code)
+
+
+class Leader:
+    """Starts the ranks of one run and sees to it that they end together."""
+
+    def __init__(self, client: Connection, shown: dict[str, int]) -> None:
+        self.client, self.shown = client, shown
+        self.request = client.recv()
+        self.command: Command = self.request["command"]
+        self.logs: Path = self.request["logs"]
+        self.wiring = self.command.wiring
+        _write_output(launcher_log(self.logs), launcher_log(self.logs))
+        self.nodes = build(self.wiring) if self.wiring else []
+
+    def lead(self) -> int:
+        """Execute the ranks; return 0 if all ended well."""
+        _show(self.shown[TOKEN], self.request["token"])
+        self.pid = os.getpid()
+        self.client.send(self.pid)
+        if self.wiring:
+            write_links(BoxFiles(self.logs), measured_mbit(self.nodes, self.wiring.link_mbit))
+            # Once, what each of many ranks would import on the cores that all of them share. Not
+            # for other runs: a framework may look for a GPU, and what has done so must not fork.
+            os.environ["DS_ACCELERATOR"] = "cpu"  # else DeepSpeed looks for others
+            entry = STRATEGIES[self.wiring.strategy]
+            _load((entry.code.split(":")[0], "ddl_tools.emulation.network", *entry.packages))
+        with self.nodes[0].entered() if self.nodes else nullcontext():
+            address = self.nodes[0].address if self.nodes else LOOPBACK
+            # The choice of torch's store would be all interfaces.
+            meeting = socket.create_server((address, 0), backlog=1024)
+            ranks = {
+                rank: FORK.Process(target=self._become, args=(rank, meeting))
+                for rank in range(self.command.ranks)
+            }
+            for process in ranks.values():
+                process.start()
+            store = _open_store(meeting)  # it has threads: after the last fork
+        code = self._watch(ranks)
+        del store
+        return code
+
+    def _watch(self, ranks: dict[int, ForkProcess]) -> int:
+        """Wait for all ranks; once one has failed, or nobody waits for them any more, end them."""
+        deadline = math.inf
+        while ranks:
+            if self.client.poll(POLL_S) or time.monotonic() > deadline:
+                for process in ranks.values():
+                    process.kill()
+                return 1
+            ended = {rank: one.exitcode for rank, one in ranks.items() if one.exitcode is not None}
+            for rank in ended:
+                del ranks[rank]
+            bad = {rank: code for rank, code in ended.items() if code}
+            if bad and deadline == math.inf:
+                deadline = time.monotonic() + SHUTDOWN_S
+                for rank, code in bad.items():
+                    sys.stderr.write(f"rank {rank} ended with {code}\n")
+                for process in ranks.values():
+                    process.terminate()
+        return int(deadline < math.inf)
+
+    def _become(self, rank: int, meeting: socket.socket) -> None:
+        """Be one rank."""
+        die_with_parent(self.pid)
+        self.client.close()  # its end is to say that the leader is gone
+        port = meeting.getsockname()[1]
+        meeting.close()
+        _show(self.shown[PLACE] - len(f"{PLACE}="), RANK.format(rank))
+        folder = self.logs / "ranks" / "attempt_0" / str(rank)
+        _write_output(folder / "stdout.log", folder / "stderr.log")
+        ranks = self.command.ranks
+        per_node = self.wiring.ranks_per_node if self.wiring else ranks
+        numbers = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks}
+        numbers |= {"LOCAL_WORLD_SIZE": per_node, "MASTER_PORT": port}
+        own = {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": LOOPBACK}
+        if self.nodes:
+            self.nodes[rank // per_node].enter()
+            own |= {"MASTER_ADDR": self.nodes[0].address, "GLOO_SOCKET_IFNAME": LINK}
+        own |= {TOKEN: self.request["token"]}
+        own |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the leader's
+        os.chdir(self.request["folder"])
+        os.environ.clear()
+        os.environ.update(self.request["environment"] | own)
+        tempfile.tempdir = None  # the server may have looked for its own
+        _run(self.command.rank)
+
+
+def _run(words: tuple[str, ...]) -> None:
+    """Execute the command of a rank, in this process if it is a module for this Python."""
+    if words[:2] != (sys.executable, "-m"):
+        try:
+            os.execvp(words[0], words)
+        except OSError as error:
+            sys.stderr.write(f"cannot start {words[0]}: {error.strerror}\n")
+            sys.exit(127)
+    random.seed()
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in path if folder and folder not in sys.path]
+    sys.argv = [*words[2:]]
+    sys.modules.pop(words[2], None)  # it is to be the main module, not that one again
+    runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+
+
+def _open_store(meeting: socket.socket) -> Any:
+    """Return the store of torch's ranks, which listens at `meeting`; None without torch."""
+    address, port = meeting.getsockname()
+    try:
+        make = import_module("torch.distributed").TCPStore
+    except ImportError:  # as every rank will say
+        meeting.close()
+        return None
+    settings = {"is_master": True, "wait_for_workers": False}
+    return make(address, port, **settings, master_listen_fd=meeting.detach())
+
+
+def _load(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # a rank that needs it says so in its own log
+            import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would write into every page that it shares
+
+
+def _shown(name: str) -> int:
+    """Return the address of a variable's value in the memory that the system shows."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    return int(getenv(name.encode()))
+
+
+def _show(address: int, text: str) -> None:
+    """Write `text` there; it replaces one of the same length."""
+    ctypes.memmove(address, text.encode(), len(text))
+
+
+def _write_output(output: Path, errors: Path) -> None:
+    """Send what this process prints to files."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for descriptor, path in ((1, output), (2, errors)):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), descriptor)
+
+
+if __name__ == "__main__":
+    serve()
