@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -156,16 +156,21 @@ def class_folders(split_dir: Path) -> list[str]:
 
 def _walk(root: Path, classes: Sequence[str]) -> tuple[ImageList, bool]:
     """Return all images in ImageFolder's order, and whether class folders have folders in them."""
-    names, nested = [], False
-    try:
+    nested = False
+
+    def names() -> Iterator[list[str]]:
+        nonlocal nested
         for top in (str(root / name) for name in classes):
             folders = sorted(os.walk(top, onerror=_fail, followlinks=True))
             nested = nested or len(folders) > 1
             files = (f"{path}/{name}" for path, _, found in folders for name in sorted(found))
-            names.append([file[len(top) + 1 :] for file in files if is_image(file)])
+            yield [file[len(top) + 1 :] for file in files if is_image(file)]
+
+    try:
+        images = ImageList.pack(root, classes, names())
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
-    return ImageList.pack(root, classes, names), nested
+    return images, nested
 
 
 def _fail(error: OSError) -> None:

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +77,13 @@ class Conversion:
     bytes: dict[str, float]
 
     def text(self) -> str:
-        """Return what is made, and where."""
+        """Return the number and size of the shards of each split."""
         lines = [f"{self.folder}, from {self.source}:"]
         for split, shards in self.description["shards"].items():
-            size = self.bytes[split]
             lines.append(
-                f"  {split}: {len(self.images[split]):,} images, about {size / 1e9:,.3f} GB; "
-                f"shards: {shards:,} of {size / shards / 1e6:,.0f} MB each"
+                f"  {split}: {len(self.images[split]):,} images in {shards:,} shards, about "
+                f"{self.bytes[split] / 1e9:,.3f} GB"
             )
-        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
-        lines.append(f"  {shutil.disk_usage(disk).free / 1e9:,.1f} GB are free there")
         return "\n".join(lines)
 
     def run(self, *, progress: bool = True, processes: int | None = None) -> int:

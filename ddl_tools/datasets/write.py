@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from ddl_core.data.folder import SPLITS
 from ddl_core.data.image import describe, to_rgb
-from ddl_core.errors import DataError, NotInstalledError, SpecError
-from ddl_core.files import shown, some
+from ddl_core.errors import DataError, NotInstalledError
+from ddl_core.files import shown
 from ddl_tools.datasets.output import is_filled, new_folder
 
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images of small sets are smaller
@@ -40,9 +40,8 @@ class Images(Protocol):
 def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
     """Write the images of a function to `out_dir`, whole or not at all; return their number.
 
-    `source` is ``package.module:function``. The function takes no arguments and returns ``train``
-    and ``val`` in a dict: `Images` with the attribute ``classes``, names that a label is an index
-    into.
+    `source` is ``package.module:function``. The function takes no arguments and returns a dict of
+    ``train`` and ``val``: `Images` with ``classes``, the names that a label is an index into.
     """
     splits = _called(source)
     classes = [[str(name) for name in splits[split].classes] for split in SPLITS]
@@ -105,27 +104,19 @@ def _called(source: str) -> Mapping[str, Any]:
         raise DataError(f"source {shown(source)} is not package.module:function")
     module, _, name = source.partition(":")
     try:
-        function = getattr(import_module(module), name, None)
+        found = getattr(import_module(module), name)()
     except ModuleNotFoundError as error:
         raise NotInstalledError(
             f"{shown(source)} needs {error.name!r}, which cannot be imported; add the folder of "
             "its module to PYTHONPATH"
         ) from None
-    except Exception as error:  # whatever a module of others raises
-        said = f"{type(error).__name__}: {error}"
-        raise DataError(f"{shown(source)} cannot be imported: {said}") from error
-    if not callable(function):
-        raise SpecError(f"{shown(source)}: {module} has no function {name!r}")
-    try:
-        found = function()
-    except Exception as error:  # whatever it raises
+    except Exception as error:  # of the user's code
         raise DataError(f"{shown(source)} failed: {type(error).__name__}: {error}") from error
     if not isinstance(found, Mapping) or set(found) != set(SPLITS):
         raise DataError(f"{shown(source)} has to return a dict of 'train' and 'val'")
     for split in SPLITS:
-        parts = ("classes", "__len__", "__getitem__")
-        if missing := [part for part in parts if not hasattr(found[split], part)]:
-            raise DataError(f"{shown(source)}: {split} has no {some(missing)}")
+        if not all(hasattr(found[split], one) for one in ("classes", "__len__", "__getitem__")):
+            raise DataError(f"{shown(source)}: {split} needs classes, a length and items")
     return found
 
 

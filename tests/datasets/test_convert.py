@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from PIL import Image
 
 from ddl_core.data.folder import list_images
 from ddl_core.data.tfrecord import Example, index_path, list_records, read_index
 from ddl_core.errors import DataError
 from ddl_tools.datasets import convert
-from ddl_tools.datasets.convert import make_indices, plan_conversion, read_description, shuffled
+from ddl_tools.datasets.convert import make_indices, plan_conversion, shuffled
 from ddl_tools.datasets.output import parallel
 from ddl_tools.datasets.records import read_records
 
@@ -103,13 +102,6 @@ def test_features_say_what_the_image_is(tmp_path):
     }
 
 
-def test_the_description_names_counts_and_classes(finished_sample, finished_records):
-    found = read_description(finished_records)
-    assert found["classes"] == [*list_images(finished_sample / "train").classes]
-    assert found["images"] == {"train": 32, "val": 16}
-    assert found["shards"] == {"train": 3, "val": 2}
-
-
 def test_images_are_shuffled_alike_by_every_numpy():
     assert shuffled(0, "train", 12).tolist() == [6, 11, 3, 8, 1, 4, 5, 9, 2, 7, 10, 0]
     orders = [shuffled(seed, split, 1000) for seed in (0, 1) for split in ("train", "val")]
@@ -192,17 +184,6 @@ def test_a_folder_of_the_user_is_not_touched(finished_sample, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_source_or_a_number_that_cannot_be(tmp_path, sample):
-    with pytest.raises(DataError, match=r"(?s)No such file.*expected an ImageNet-like folder"):
-        plan_conversion(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="val: 17 shards for 16 images"):
-        plan_conversion(sample, val_shards=17)
-    for split in ("train", "val"):
-        (sample / split / "cat").rename(sample / split / os.fsdecode(b"\xff"))
-    with pytest.raises(DataError, match=r"class folder '\\udcff': rename it"):
-        plan_conversion(sample)
-
-
 @pytest.mark.parametrize(("content", "reason"), [(b"", "is no image"), (None, "No such file")])
 def test_a_bad_image_is_named_and_no_shard_is_left(sample, tmp_path, content, reason):
     made = plan_conversion(sample, tmp_path / "r", **SHARDS)
@@ -232,15 +213,6 @@ def test_a_disk_that_cannot_be_written_keeps_the_finished_shards(
     with pytest.raises(DataError, match=rf"/r: {os.strerror(code)}; the set needs 5 MB.* choose"):
         made.run(**QUIET)
     assert sorted(path.name for path in (tmp_path / "r").glob("train-*")) == TRAIN[:2]
-
-
-def test_a_second_process_is_refused(finished_sample, tmp_path, counted):
-    with (
-        FileLock(tmp_path / ".r.lock"),
-        pytest.raises(DataError, match="another process writes"),
-    ):
-        plan_conversion(finished_sample, tmp_path / "r", **SHARDS).run(**QUIET)
-    assert not counted
 
 
 @pytest.fixture

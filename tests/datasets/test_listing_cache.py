@@ -82,17 +82,6 @@ def test_a_folder_that_changed_is_listed_again(split, change) -> None:
     assert after == listed(folder.scan(split, folder.class_folders(split)))
 
 
-@pytest.mark.parametrize(("name", "value"), [("SETTLED_S", 60), ("MIN_CACHED_BYTES", 1000)])
-def test_lists_of_small_sets_or_recent_changes_are_not_stored(
-    split, walks, memory, monkeypatch, name, value
-) -> None:
-    monkeypatch.setattr(folder, name, value)
-    for _ in range(2):
-        list_images(split)
-    assert walks["a"] == 2
-    assert not list(memory.glob("*.npz"))
-
-
 def test_indices_are_read_once(finished_records, monkeypatch) -> None:
     read: Counter = Counter()
     real = tfrecord.read_index

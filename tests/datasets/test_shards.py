@@ -9,10 +9,10 @@ import pytest
 
 from ddl_core.data.dataset import EncodedDataset
 from ddl_core.data.folder import list_images
-from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path, list_records
+from ddl_core.data.tfrecord import RecordList, index_path, list_records
 from ddl_core.errors import DataError
 from ddl_tools.datasets.convert import make_indices
-from ddl_tools.datasets.records import example, frame
+from ddl_tools.datasets.records import frame
 from tests.datasets.published import write_published
 
 IMAGENET = 1_281_167
@@ -20,14 +20,6 @@ IMAGENET = 1_281_167
 
 def everything(images: EncodedDataset) -> list[tuple[bytes, int]]:
     return [images.read(index) for index in range(len(images))]
-
-
-def one_record(folder, data: bytes) -> RecordList:
-    """A set of this one record."""
-    folder.mkdir()
-    (folder / "train-00000-of-00001").write_bytes(frame(data))
-    make_indices(folder, progress=False, processes=1)
-    return list_records(folder, "train")
 
 
 def open_files() -> int:
@@ -42,20 +34,6 @@ def test_records_are_the_images_of_the_folder(finished_sample, finished_records,
     assert len(records) == len(files)
     assert sorted(everything(records)) == sorted(everything(files))
     assert len(set(everything(records))) == len(files)
-
-
-def test_names(finished_records):
-    records = list_records(finished_records, "train")
-    names = [records.name(index) for index in range(len(records))]
-    assert [names[0], names[10], names[11], names[31]] == [
-        "train-00000-of-00003 record 0",
-        "train-00000-of-00003 record 10",
-        "train-00001-of-00003 record 0",
-        "train-00002-of-00003 record 9",
-    ]
-    for index in (-1, 32):
-        with pytest.raises(IndexError):
-            records.read(index)
 
 
 def test_a_published_set_is_read_unchanged(tmp_path):
@@ -146,14 +124,6 @@ def test_a_shard_that_goes_during_the_run(records):
         images.read(11)
 
 
-def test_a_file_that_goes_during_the_run(sample):
-    images = list_images(sample / "val")
-    assert images.read(0) == (Path(images.path(0)).read_bytes(), 0)
-    (sample / "val" / images.name(0)).unlink()
-    with pytest.raises(DataError, match=r"_00000.JPEG .* gone now"):
-        images.read(0)
-
-
 def test_a_shard_that_changes_during_the_run(records):
     images = list_records(records, "train")
     shard = records / "train-00001-of-00003"
@@ -165,23 +135,6 @@ def test_a_shard_that_changes_during_the_run(records):
     shard.write_bytes(content[5:] + content[:5])
     with pytest.raises(DataError, match=f"{shard} record 0: the file has changed"):
         images.read(11)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\xff\xff\xff", "the record is no Example"),
-        (example({LABEL: 1}), "the record has no feature image/encoded"),
-        (example({ENCODED: b"x"}), "the record has no feature image/class/label"),
-        (example({ENCODED: b"x", LABEL: 0}), "image/class/label is 0; labels count from 1"),
-    ],
-)
-def test_a_record_that_is_none(tmp_path, data, message):
-    records = one_record(tmp_path / "tf", data)
-    with pytest.raises(
-        DataError, match=rf"train-00000-of-00001 record 0: {message}; check the set"
-    ):
-        records.read(0)
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
-import sys
-
 import pytest
 
-from ddl_core.data import tfrecord
 from ddl_core.data.tfrecord import ENCODED, LABEL, Example, absent, shard_name, shards_in
-from ddl_core.errors import DataError, NotInstalledError
+from ddl_core.errors import DataError
 from ddl_tools.datasets.records import example, frame, read_lengths, read_records
 
 
@@ -96,13 +93,3 @@ def test_names_of_a_set(tmp_path):
         absent("val", [names[0], shard_name("val", 0, 4)])
     with pytest.raises(DataError, match=r"cannot read .*nowhere: No such file"):
         shards_in(tmp_path / "nowhere", "val")
-
-
-@pytest.mark.parametrize("package", ["crc32c", "google.protobuf"])
-def test_a_missing_package_says_what_to_do(monkeypatch, package):
-    for name in [name for name in sys.modules if name.startswith(package)]:
-        monkeypatch.setitem(sys.modules, name, None)
-    tfrecord.example_class.cache_clear()
-    with pytest.raises(NotInstalledError, match=rf"({package}).*make env"):
-        frame(example({LABEL: 1}))
-    tfrecord.example_class.cache_clear()

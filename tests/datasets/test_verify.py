@@ -8,7 +8,6 @@ from PIL import Image
 
 from ddl_core.data.tfrecord import DESCRIPTION, ENCODED, LABEL, index_path, read_index
 from ddl_core.errors import DataError
-from ddl_tools.datasets import verify as verify_module
 from ddl_tools.datasets.convert import make_indices
 from ddl_tools.datasets.records import FILENAME, example, frame
 from ddl_tools.datasets.sample import MANIFEST
@@ -60,16 +59,6 @@ def test_a_whole_set_is_ok_as_files_and_as_records(finished_sample, finished_rec
             files = (finished_sample / split).rglob("*.JPEG")
             assert found.bytes == sum(path.stat().st_size for path in files)
         assert report.text().endswith("\nok")
-
-
-@pytest.mark.multiprocess
-def test_the_report_does_not_depend_on_the_processes(sample, records):
-    (sample / "train/cat/cat_00000.JPEG").write_bytes(b"")
-    flip(records / SHARD, 1000)
-    for folder in (sample, records):
-        one, two = check(folder), verify(folder, progress=False, processes=2)
-        assert one == two
-        assert not two.ok
 
 
 def test_every_kind_of_bad_file_is_named(sample):
@@ -150,24 +139,6 @@ def test_another_programs_manifest_is_ignored_and_a_damaged_one_refused(sample):
             check(sample)
 
 
-def test_long_lists_are_cut_and_counted(sample, monkeypatch):
-    monkeypatch.setattr(verify_module, "MAX_NAMED", 3)
-    (sample / MANIFEST).unlink()
-    for number in range(9):
-        (sample / f"train/cat/empty_{number}.JPEG").write_bytes(b"")
-    text = check(sample).text()
-    assert "9 x zero_byte" in text
-    assert text.count("zero_byte: train/") == 3
-    assert "... and 6 more" in text
-
-
-@pytest.mark.parametrize("missing", [".", "val", "train"])
-def test_missing_folders(sample, missing):
-    shutil.rmtree(sample / missing)
-    with pytest.raises(DataError, match=r"(?s)expected an ImageNet-like folder:.*ddl data sample"):
-        check(sample)
-
-
 def test_a_flipped_byte_of_a_record_is_found_by_its_checksum(records):
     offset, size = read_index(records / SHARD)[4].tolist()
     flip(records / SHARD, offset + size // 2)
@@ -237,15 +208,6 @@ def test_every_kind_of_bad_record_is_named(tmp_path):
     assert found(report) == expected | {("bad_record", f"{shard} record 8")}
     assert len(report.problems) == len(data)
     assert not report.ok
-
-
-def test_labels_beyond_the_classes(records):
-    file = records / DESCRIPTION
-    file.write_text(file.read_text().replace('"tissue"', '"tissue","more"'))
-    assert check(records).ok  # a class of the description may be without images
-    file.write_text(file.read_text().replace(',\n  "tissue","more"', ""))
-    problems = {problem.detail for problem in check(records).problems}
-    assert problems == {"label 16 of 15 classes"}
 
 
 def test_a_published_set(tmp_path):

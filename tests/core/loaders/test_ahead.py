@@ -32,11 +32,6 @@ def test_a_batch_is_copied_while_the_one_before_it_is_used(monkeypatch):
     ]
 
 
-def test_without_batches_there_is_nothing_to_copy(monkeypatch):
-    Streams(monkeypatch)
-    assert list(copied_ahead(iter(()), lambda batch: batch, torch.cuda.Stream(GPU))) == []
-
-
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
     return write_pictures(tmp_path_factory.mktemp("pictures"), 14, 6)

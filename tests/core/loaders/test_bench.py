@@ -26,13 +26,6 @@ def test_each_loader_is_measured_cold_warm_and_by_stage(data):
         assert all(rate["images_per_s"] > 0 for rate in one["rates"])
 
 
-def test_the_table_names_every_loader_once(data):
-    few = ["--images", "16", "--local-batch-size", "8", "--image-size", "32", "--epochs", "1"]
-    text = bench(*few, "--data", str(data), "--loader", "native")
-    assert text.count("native, folder") == 1
-    assert "images/s per core" in text
-
-
 def test_files_are_dropped_from_memory(data):
     assert forget_files(data, "folder") == 64
     path = next((data / "train" / "cat").iterdir())

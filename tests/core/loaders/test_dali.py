@@ -104,17 +104,6 @@ def test_an_evaluation_builds_its_pipeline_before_it_is_timed(name, data, monkey
     assert len(calls) == 1
 
 
-def test_pillow_is_no_rescue_for_what_dali_is_known_not_to_decode(data, tmp_path):
-    folder = Path(shutil.copytree(data, tmp_path / "copy"))
-    cats = sorted((folder / "train" / "cat").iterdir())
-    Image.open(cats[0]).convert("CMYK").save(cats[0], "JPEG")
-    loader = open_loader("dali_cpu", folder, **ALL)
-    numbers = range(loader.images)
-    careful = [loader._feed._item(0, number, careful=True) for number in numbers]
-    assert sum(item.rescued for item in careful) == loader.images - 1
-    assert not any(loader._feed._item(0, number, careful=False).rescued for number in numbers)
-
-
 def images_in(form: str) -> int | None:
     """Return the number of images to ask for: DALI's reader of records takes the whole set."""
     return TRAIN if form == "folder" else None

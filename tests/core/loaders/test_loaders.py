@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import DataError, SpecError
+from ddl_core.errors import SpecError
 from ddl_core.loaders.native import Native
 from ddl_core.registry import resolve
 from tests.launch.running import wait_for
@@ -69,29 +69,6 @@ def test_batches_have_the_stated_shape_number_and_place(name, folder):
         assert 0 <= labels.min() <= labels.max() < 3
 
 
-@pytest.mark.parametrize("name", ["native", "synthetic"])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_evaluation_has_every_image_once_at_any_world_size(name, world_size, folder):
-    sizes = [
-        len(labels)
-        for rank in range(world_size)
-        for _, labels in resolve("loader", name)(
-            spec(loader=name), folder, "eval", rank, world_size, CPU
-        )
-    ]
-    assert sum(sizes) == 9
-
-
-def test_synthetic_batches_are_fresh_by_epoch_and_rank_but_repeatable():
-    def first(epoch: int, rank: int) -> float:
-        loader = resolve("loader", "synthetic")(spec(), None, "train", rank, 2, CPU)
-        loader.set_epoch(epoch)
-        return float(next(iter(loader))[0].sum())
-
-    assert first(1, 0) == first(1, 0)
-    assert len({first(0, 0), first(1, 0), first(0, 1)}) == 3
-
-
 def test_an_augmented_image_depends_on_run_epoch_and_image_only(folder):
     def images(epoch: int = 0, **fields) -> list[torch.Tensor]:
         loader = native(folder, **fields)
@@ -133,41 +110,12 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:300])
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("damage", [truncate, lambda path: path.write_bytes(b"")])
-def test_an_unreadable_image_is_replaced_counted_and_named(own_folder, damage, workers, capfd):
-    bad = own_folder / "train" / "bee" / "3.JPEG"
-    damage(bad)
-    loader = native(own_folder, loader_workers=workers, local_batch_size=7)
-    zeros = [image for images, _ in loader for image in images if not image.any()]
-    assert len(zeros) == loader.corrupt_images == 1
-    loader.set_epoch(1)
-    assert loader.corrupt_images == 0
-
-
 def test_an_unreadable_image_is_named_once(own_folder, caplog):
     truncate(own_folder / "train" / "bee" / "3.JPEG")
     loader = native(own_folder, local_batch_size=7)
     for _ in range(2):
         list(loader)
     assert caplog.text.count("bee/3.JPEG") == 1
-
-
-def test_grey_and_cmyk_files_become_rgb(own_folder):
-    for number, mode in enumerate(("L", "CMYK", "P")):
-        path = own_folder / "train" / "ant" / f"{number}.JPEG"
-        kind = "PNG" if mode == "P" else "JPEG"
-        Image.open(path).convert(mode).save(path, kind)
-    loader = native(own_folder, local_batch_size=7)
-    assert all(images.shape[1] == 3 for images, _ in loader)
-    assert loader.corrupt_images == 0
-
-
-def test_a_file_deleted_in_mid_run_is_an_error_and_not_a_corrupt_image(own_folder):
-    loader = native(own_folder, local_batch_size=7)
-    shutil.rmtree(own_folder / "train" / "bee")
-    with pytest.raises(DataError, match="gone now"):
-        list(loader)
 
 
 @pytest.mark.parametrize(
@@ -188,16 +136,6 @@ def test_a_few_images_of_a_folder_come_from_all_its_classes(folder, split):
     loader = native(folder, split, local_batch_size=3, train_images=3, eval_images=3)
     labels = torch.cat([labels for _, labels in loader])
     assert sorted(labels.tolist()) == [0, 1, 2]
-
-
-def test_a_missing_folder_says_how_to_get_one(tmp_path):
-    with pytest.raises(DataError, match="ddl data sample"):
-        native(tmp_path / "nowhere")
-
-
-def test_no_folder_at_all_says_so():
-    with pytest.raises(DataError, match="--data DIR"):
-        Native(spec(), None, "train", 0, 1, CPU)
 
 
 def test_a_class_without_validation_images_does_not_shift_labels(own_folder):

@@ -6,7 +6,6 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.device import make_clock
-from ddl_core.errors import SpecError
 from ddl_core.loop import load_epoch
 from ddl_core.registry import resolve
 from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader, with_dali
@@ -51,18 +50,3 @@ def test_the_checks_of_an_epoch_hold_for_all_its_passes(name, data):
     single = resolve("strategy", "single")(spec)
     outcome = load_epoch(spec, loader, 0, make_clock(single))
     assert (outcome.steps, outcome.samples) == (STEPS, 4 * STEPS)
-
-
-def test_data_that_are_free_have_as_many_steps(data):
-    loader = open_loader("synthetic", data, **FIELDS)
-    assert (loader.images, len(loader)) == (PASSES * TRAIN, STEPS)
-
-
-@pytest.mark.parametrize("name", LOADERS)
-def test_evaluation_takes_each_image_once(name, data):
-    assert open_loader(name, data, "eval", **FIELDS).images == 15
-
-
-def test_accuracy_is_not_told_by_such_epochs():
-    with pytest.raises(SpecError, match=r"min_steps_per_epoch = 30 .* eval_every = 1"):
-        RunSpec.parse({"min_steps_per_epoch": 30, "eval_every": 1})

@@ -33,12 +33,6 @@ def test_processes_of_frequent_evaluations_live_on(pictures, eval_every, kept) -
     assert lives_on(pictures, "train", eval_every=eval_every)
 
 
-def test_none_lives_on_where_that_is_not_wanted_or_there_is_none(pictures) -> None:
-    for split in ("train", "eval"):
-        assert not lives_on(pictures, split, persistent_workers=False)
-        assert not lives_on(pictures, split, loader_workers=0)
-
-
 class Parents(Dataset[bool]):
     """Says whether the process that a loader process was forked from had loaded torch."""
 
@@ -56,13 +50,6 @@ def test_a_fork_server_imports_torch_once_for_all() -> None:
     context = native._context("forkserver", "ddl_core.loaders.native")
     loader = DataLoader(Parents(), num_workers=1, multiprocessing_context=context)
     assert [bool(told) for told in loader] == [True]
-
-
-def test_forks_need_no_preparation() -> None:
-    assert native._context(None, "any") is None
-    context = native._context("fork", "a_module_that_is_not_there")
-    assert context is not None
-    assert context.get_start_method() == "fork"
 
 
 def test_an_epochs_order_is_drawn_before_the_clock_starts(monkeypatch) -> None:

@@ -75,11 +75,6 @@ def test_workers_share_images_where_memory_does_not_hold_those_of_all(monkeypatc
     assert same(shared, by_worker(ranks=2))
 
 
-def test_there_is_always_one_pool(monkeypatch):
-    monkeypatch.setattr(synthetic, "MOST_BYTES", 1)
-    assert len(list(loader())) == STEPS * WORKERS
-
-
 def test_old_images_are_gone_before_new_ones_are_made(monkeypatch):
     subject = loader()
     old = [weakref.ref(images) for images, _ in subject]
