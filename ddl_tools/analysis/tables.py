@@ -299,7 +299,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "attempts": len(record.attempts),
         "energy_method": system.get("energy_method"),
         "error_kind": record.error.kind if record.error else None,
-        "error_category": record.error.told if record.error else None,
+        "error_category": record.error.category if record.error else None,
         "unfaithful": _unfaithful(record),
     }
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-ENDED = ("completed", "failed", "interrupted", "unreadable", "damaged")
+ENDED = ("completed", "failed", "interrupted", "damaged")
 
 
 @click.command()

@@ -70,7 +70,7 @@ def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
 def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
     """Give every run of a study a record, and those in `todo` one that can be started from."""
     for item in todo:
-        _set_aside_unreadable(item)
+        _set_aside_damaged(item)
     plan(study, tree, data_dir)
     if data_dir:
         for item in todo:
@@ -106,8 +106,8 @@ def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None)
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
     """Return what a run will read: what is chosen now, else what was chosen when it was planned."""
-    if data_dir is None and item.state not in ("missing", "unreadable"):
-        planned = read_record(item.directory).data_dir
+    if data_dir is None and item.record is not None:
+        planned = item.record.data_dir
         return locate(planned) if planned else None
     return data_folder(item.spec, tree, data_dir)
 
@@ -186,15 +186,15 @@ def _point_to(directory: Path, data_dir: Path) -> None:
         write_record(directory, record.model_copy(update={"data_dir": folder}))
 
 
-def _set_aside_unreadable(item: Entry) -> None:
-    """Make room for a new record; the unreadable one is kept for whoever wants to look at it.
+def _set_aside_damaged(item: Entry) -> None:
+    """Make room for a new record; the damaged one is kept for whoever wants to look at it.
 
     With its lines and its checkpoint: a new record would take them for its own.
     """
-    if item.state != "unreadable":
+    if item.state != "damaged":
         return
     files = RunFiles(item.directory)
-    places = (f".unreadable{number or ''}" for number in itertools.count())
+    places = (f".damaged{number or ''}" for number in itertools.count())
     end = next(one for one in places if not any(item.directory.glob(f"*{one}")))
     for path in (files.record, files.epochs, files.checkpoint, files.state):
         try:
@@ -299,7 +299,7 @@ def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
 
 def summary(entries: list[Entry]) -> str:
     """Return the counts, each bad end with its reason's first line, the remedies, the agreement."""
-    bad = ("failed", "interrupted", "unreadable", "damaged")
+    bad = ("failed", "interrupted", "damaged")
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]

@@ -31,7 +31,6 @@ REMEDY = (
     "run the study again"
 )
 _MOST_NAMED = 4
-UNREAD = ("missing", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def checked(entries: list[Entry]) -> list[Entry]:
     """Return a ledger in which a damaged run is not taken for what its record says."""
     found = []
     for item in entries:
-        damages = [] if item.state in UNREAD else examine(item.directory).damages
+        damages = [] if item.record is None else examine(item.directory).damages
         reason = with_remedy("; ".join(damages))
         found.append(
             replace(item, state="damaged", reason=reason, category=None) if damages else item

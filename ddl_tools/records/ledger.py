@@ -23,12 +23,12 @@ from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write
 from ddl_tools.records.storage import free_room, now, write_atomically
 from ddl_tools.study import Study
 
-State = Status | Literal["missing", "interrupted", "unreadable", "damaged"]
+State = Status | Literal["missing", "interrupted", "damaged"]
 
 INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
 PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
-TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "unreadable")
+TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "damaged")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
 
     ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
     process holds its lock: the process was killed before it could say so.
-    Only `damage.checked` reads the lines of a run: here ``damaged`` does not come up.
+    ``damaged`` is a record that cannot be read; only `damage.checked` compares it with its lines.
     """
     files = RunFiles(directory)
     if not files.record.exists() and not files.epochs.exists():
@@ -184,7 +184,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     try:
         record = read_record(directory)
     except RecordError as error:
-        return Entry(spec, directory, "unreadable", str(error))
+        return Entry(spec, directory, "damaged", str(error))
     if record.status == "running" and not is_locked(directory):
         gone = "its process is gone"
         return Entry(spec, directory, "interrupted", gone, record.job_id, record=record)
@@ -193,7 +193,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
         return Entry(spec, directory, record.status, job_id=record.job_id, record=record)
     state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
     reason = f"{cause.kind}: {cause.message}"
-    return Entry(spec, directory, state, reason, record.job_id, cause.told, record)
+    return Entry(spec, directory, state, reason, record.job_id, cause.category, record)
 
 
 def counts(entries: list[Entry]) -> str:

@@ -79,11 +79,6 @@ class Failure(Strict):
         """Return the failure of a run that ended with an error of this project."""
         return cls.of(type(error).__name__, str(error), category=error.category)
 
-    @property
-    def told(self) -> Category:
-        """The class, told anew for a record of version 1."""
-        return self.category or classify(self.kind, self.message)
-
 
 class Attempt(Strict):
     """One start of a run; a resumed run has several."""

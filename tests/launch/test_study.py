@@ -157,23 +157,23 @@ def test_what_was_submitted_elsewhere_is_run_on_demand_where_there_is_no_slurm(
     assert states(entries) == ["completed"]
 
 
-def test_an_unreadable_record_is_set_aside_on_demand_only(launcher: FakeLauncher) -> None:
+def test_a_damaged_record_is_set_aside_on_demand_only(launcher: FakeLauncher) -> None:
     study = grid(classes=[5])
     (item,) = plan(study, results())
     record = RunFiles(item.directory).record
     record.write_text("{")
     lines = RunFiles(item.directory).epochs
     lines.write_text("of the old record")
-    assert states(run_study(study, results(), submit=launcher.submit)) == ["unreadable"]
+    assert states(run_study(study, results(), submit=launcher.submit)) == ["damaged"]
     entries = run_study(study, results(), submit=launcher.submit, retry_failed=True)
     assert states(entries) == ["completed"]
-    assert record.with_suffix(".json.unreadable").read_text() == "{"
+    assert record.with_suffix(".json.damaged").read_text() == "{"
     assert not lines.exists()
-    assert lines.with_name("epochs.jsonl.unreadable").read_text() == "of the old record"
+    assert lines.with_name("epochs.jsonl.damaged").read_text() == "of the old record"
     record.write_text("[")
     run_study(study, results(), submit=launcher.submit, retry_failed=True)
-    assert record.with_suffix(".json.unreadable").read_text() == "{"
-    assert record.with_suffix(".json.unreadable1").read_text() == "["
+    assert record.with_suffix(".json.damaged").read_text() == "{"
+    assert record.with_suffix(".json.damaged1").read_text() == "["
 
 
 def test_a_study_at_work_elsewhere_is_refused_at_once(launcher: FakeLauncher) -> None:

@@ -96,7 +96,7 @@ def test_running_without_a_process_is_interrupted(tmp_path):
 def test_a_failed_run_keeps_its_reason(tmp_path):
     tree = Tree(tmp_path)
     entry = plan(STUDY, tree)[0]
-    failure = Failure(kind="DataError", message="no such folder")
+    failure = Failure.of("DataError", "no such folder")
     record = read_record(entry.directory)
     write_record(entry.directory, record.model_copy(update={"status": "failed", "error": failure}))
     found = ledger(STUDY, tree)
@@ -119,7 +119,7 @@ def test_a_damaged_record_does_not_hide_the_others(tmp_path):
     tree = Tree(tmp_path)
     entry = plan(STUDY, tree)[0]
     RunFiles(entry.directory).record.write_text("{")
-    assert counts(ledger(STUDY, tree)) == "4 runs: 3 planned, 1 unreadable"
+    assert counts(ledger(STUDY, tree)) == "4 runs: 3 planned, 1 damaged"
 
 
 def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
