@@ -119,7 +119,7 @@ def test_a_damaged_record_does_not_hide_the_others(tmp_path):
     tree = Tree(tmp_path)
     entry = plan(STUDY, tree)[0]
     RunFiles(entry.directory).record.write_text("{")
-    assert counts(ledger(STUDY, tree)) == "4 runs: 3 planned, 1 damaged"
+    assert counts(ledger(STUDY, tree)) == "4 runs: 1 damaged, 3 planned"
 
 
 def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
