@@ -137,7 +137,7 @@ def writer(tree: Tree) -> MakeRun:
         record.provenance = CODE
         record.attempts = [Attempt(started_utc=record.created_utc)]
         if status == "failed":
-            record.error = Failure(kind="Killed", message="rank 1 was killed")
+            record.error = Failure.of("Killed", "rank 1 was killed")
         directory = tree.study(study) / record.run_id
         # Written plainly: `write_record` and `append_epoch` wait for the disk each time.
         directory.mkdir(parents=True)
