@@ -28,7 +28,7 @@ class FakeJob:
         record = read_record(self.run_dir)
         record.status = "failed" if record.spec.classes == 7 else "completed"
         if record.status == "failed":
-            record.error = Failure(kind="Killed", message="rank 0 was killed\n  last lines")
+            record.error = Failure.of("Killed", "rank 0 was killed\n  last lines")
         write_record(self.run_dir, record)
         if record.error:
             raise LaunchError(record.error.message)
@@ -118,7 +118,7 @@ def test_what_failed_in_a_block_that_is_in_the_queue_is_not_run_here(
     study = grid(classes=[5, 9])
     failed, other = plan(study, results())
     for item, status in ((failed, "failed"), (other, "submitted")):
-        error = Failure(kind="Killed", message="killed") if status == "failed" else None
+        error = Failure.of("Killed", "killed") if status == "failed" else None
         changes = {"status": status, "job_id": "7", "error": error}
         write_record(item.directory, read_record(item.directory).model_copy(update=changes))
     stand_ins.add("squeue", "7|ddl-grid-1x1-r0|RUNNING|None\n")

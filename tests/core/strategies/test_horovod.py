@@ -212,7 +212,7 @@ def test_without_nccl_no_gpu_is_used(strategy, monkeypatch, number):
     with pytest.raises(AcceptedError):
         join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
     monkeypatch.setattr(strategy.hvd, "nccl_built", lambda: False)
-    with pytest.raises(LaunchError, match=r"without NCCL .*HOROVOD_GPU_OPERATIONS=NCCL"):
+    with pytest.raises(LaunchError, match=r"without NCCL.*HOROVOD_GPU_OPERATIONS=NCCL"):
         join(strategy, monkeypatch, device="cuda", gpus_per_node=number)
     with pytest.raises(AcceptedError):
         join(strategy, monkeypatch, device="cpu", gpus_per_node=number)
