@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from ddl_core.errors import LaunchError
-from ddl_tools.launch.notebook import execute, write_lab_book
+from ddl_tools.launch.notebook import execute, submit
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import NOTEBOOKS, results
 from ddl_tools.records.run import read_record
@@ -88,5 +88,5 @@ def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -
 def test_a_run_that_cannot_start_says_why_in_its_lab_book() -> None:
     run_dir = planned(gpus_per_node=4096)
     with pytest.raises(LaunchError, match="gpus_per_node = 4096"):
-        write_lab_book(run_dir)
+        submit(run_dir).wait()
     assert "gpus_per_node = 4096" in (run_dir / "run.ipynb").read_text()
