@@ -54,6 +54,7 @@ def evaluated(top1: float) -> list[Any]:
     return [epoch_row(0, top1=None, top5=None), epoch_row(0, "eval", top1=top1)]
 
 
+@pytest.mark.slow
 def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
     """The runs of a pair, which differ in one field, are in a study named after the field."""
     for field in FIELDS:
@@ -70,6 +71,7 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
             assert points[points[count] > 1].to_dict("records") == [], name
 
 
+@pytest.mark.slow
 def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
     """Two fields vary, the other one makes it a study of accuracy."""
     for field in FIELDS:
