@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -86,8 +87,13 @@ def _temporary() -> set[Path]:
     }
 
 
-def _open_files() -> int:
-    return len(_names_in(Path("/proc/self/fd")))
+def _open_files() -> list[str]:
+    """Return where descriptors lead to, but for files of packages: matplotlib keeps its fonts."""
+    found = []
+    for name in sorted(_names_in(Path("/proc/self/fd")), key=int):
+        with suppress(OSError):
+            found.append(str(Path(f"/proc/self/fd/{name}").readlink()))
+    return [path for path in found if not path.startswith(f"{sys.prefix}/")]
 
 
 def _umask() -> int:
@@ -114,7 +120,8 @@ class Before:
         self.cwd, self.umask, self.environment = _cwd(), _umask(), _environment()
         self.handlers = {number: signal.getsignal(number) for number in SIGNALS}
         self.children, self.threads = _children(), _threads()
-        self.files, self.temporary, self.shared = _open_files(), _temporary(), _shared_memory()
+        self.files = len(_open_files())
+        self.temporary, self.shared = _temporary(), _shared_memory()
 
     def left(self) -> list[str]:
         """Return a line for each difference; after it, nothing is different for the next test."""
@@ -151,10 +158,11 @@ class Before:
             gc.collect()  # an executor ends its threads when it goes
         if threads := _after_grace(lambda: _threads() - self.threads):
             yield from (f"thread: {one}" for one in threads)
-        if _open_files() > self.files + MORE_FILES:
+        if len(_open_files()) > self.files + MORE_FILES:
             gc.collect()
-            if (count := _open_files()) > self.files + MORE_FILES:
-                yield f"open files: {count}, not {self.files}; the last ones: {_last_files()}"
+            if (count := len(files := _open_files())) > self.files + MORE_FILES:
+                last = ", ".join(files[-MORE_FILES:])
+                yield f"open files: {count}, not {self.files}; the last ones: {last}"
         if paths := _after_grace(lambda: _temporary() - self.temporary):
             yield from (f"temporary file: {path}" for path in sorted(paths))
             for path in paths:
@@ -184,15 +192,6 @@ def _told(pid: int) -> str:
         process = psutil.Process(pid)
         return f"{pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
     return str(pid)
-
-
-def _last_files() -> str:
-    """Return where the newest descriptors lead to."""
-    found = []
-    for name in sorted(_names_in(Path("/proc/self/fd")), key=int)[-MORE_FILES:]:
-        with suppress(OSError):
-            found.append(str(Path(f"/proc/self/fd/{name}").readlink()))
-    return ", ".join(found)
 
 
 def _other_tests() -> bool:
