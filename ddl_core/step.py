@@ -52,6 +52,7 @@ class TrainState:
             self._loss_sum += loss.detach().double()  # on the device: reading it would wait for it
             self._workers.micro_batch_done(micro)
             self.monitor.gradients_added()
+        strategy.average_gradients()
         clock.gradients_averaged()
         strategy.optimizer_step(self.scaler)
         self.monitor.step_done(may_be_skipped=self.scaler.is_enabled())

@@ -67,8 +67,14 @@ class Strategy:
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`; outside `no_sync`, end with their mean over ranks."""
+        """Add the gradients of `loss`; outside `no_sync`, it may average them over ranks."""
         loss.backward()
+
+    def average_gradients(self) -> None:
+        """Let all ranks have the mean of their gradients, once a step, unless `backward` does it.
+
+        The clock counts this as communication, and `optimizer_step` as the update.
+        """
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
         """Apply one update, through `scaler` (which does nothing unless fp16)."""

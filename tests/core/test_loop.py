@@ -1,6 +1,7 @@
 """The loop: what must not depend on how workers are spread, and what an epoch reports."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -232,3 +233,19 @@ def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
         return EpochLoop(subject).train(ListLoader(batches(3)), 1, ignore).loss
 
     assert loss_of_epoch_1(skip_epoch_0=True) == loss_of_epoch_1(skip_epoch_0=False)
+
+
+class ByHand(Single):
+    """Takes 50 ms to average gradients."""
+
+    def average_gradients(self) -> None:
+        time.sleep(0.05)
+
+
+def test_averaging_by_hand_is_communication_and_no_update() -> None:
+    spec = RunSpec(classes=3, local_batch_size=4, accumulation=2)
+    state = trainee(strategy=ByHand(spec), accumulation=2)
+    found = EpochLoop(state).train(ListLoader(batches(8)), 0).timing.spent
+    assert found is not None
+    assert found.transfer_s >= 4 * 0.05
+    assert found.update_s < 0.05
