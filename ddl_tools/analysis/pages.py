@@ -409,7 +409,8 @@ def compare(study: Study, tree: Tree) -> str:
     lines = comparison.sentences(points)
     if not lines:
         raise RecordError(
-            f"study {study.name!r} has no windows in {tree.runs}; "
-            f"run it with `ddl study run {study.name}`"
+            f"study {study.name!r} has no epochs to compare in {tree.runs}: run it with `ddl study "
+            "run`; if it has run, give it more epochs, or a smaller discard_steps (the first steps "
+            "and the first round of each start do not count)"
         )
     return "\n".join(lines)

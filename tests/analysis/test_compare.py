@@ -98,7 +98,7 @@ def test_without_turns_repeats_count(tree: Tree, make_run: MakeRun) -> None:
 def test_compare_says_it_in_words(tree: Tree, make_run: MakeRun) -> None:
     with pytest.raises(RecordError, match="not interleaved"):
         compare(study(turns=False), tree)
-    with pytest.raises(RecordError, match=r"has no windows in .*; run it with `ddl study run"):
+    with pytest.raises(RecordError, match=r"no epochs to compare in .*`ddl study run`"):
         compare(study(), tree)
     measure(make_run)
     first, second = compare(study(), tree).splitlines()
