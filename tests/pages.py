@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddl_tools.launch.measuring import LOCK
 from ddl_tools.records.paths import PROJECT
 
 _FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
@@ -45,6 +46,7 @@ def ddl(python_path: Path, folder: Path, *words: str, **variables: str) -> str:
 def python(python_path: Path, folder: Path, *words: str, **variables: str) -> str:
     """Run Python likewise."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
+    kept[LOCK] = os.environ[LOCK]  # of the tests: the machine's may be held for minutes
     path = os.pathsep.join([str(python_path), str(PROJECT)])
     done = subprocess.run(
         [sys.executable, *words],
