@@ -1,17 +1,28 @@
 """The images of a run: which ones, and which rank takes which."""
 
 import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import ImageList, class_folders, list_images
-from ddl_core.data.sampling import BatchSampler, Indices, Split, spread
+from ddl_core.data.sampling import (
+    BatchSampler,
+    Indices,
+    Split,
+    count_batches,
+    made_up_images,
+    spread,
+)
 from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
 
 log = logging.getLogger(__name__)
 
 FOLDERS = {"train": "train", "eval": "val"}
+# Several made-up batches, so that no cache and no all-zero shortcut makes a step too cheap.
+POOL = 4
 
 
 EncodedDataset = ImageList | RecordList
@@ -135,6 +146,39 @@ class ImageSource:
     def __len__(self) -> int:
         """Return the micro-batches per epoch."""
         return len(self._plan)
+
+
+class MadeUpSource:
+    """One rank's share of a split of made-up images; loaders make batches of them once per epoch.
+
+    It has the attributes of `Source` in `ddl_core/fairness.py`, as `ImageSource`.
+    """
+
+    fingerprint: str | None = None
+    corrupt_images = 0
+    rescued_images: int | None = None
+    seen: list[Indices] | None = None
+    own_order = False
+
+    def __init__(self, spec: RunSpec, split: Split, rank: int, world_size: int) -> None:
+        self.classes = spec.classes
+        self.images = made_up_images(spec, split)
+        self._spec, self._split = spec, split
+        self._batches = count_batches(spec, split, self.images, rank, world_size)
+        self._own = len(range(rank, self.images, world_size))
+
+    def __len__(self) -> int:
+        """Return the micro-batches per epoch."""
+        return self._batches
+
+    def _cut(self, batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Cut a last batch of evaluation to the images that are left."""
+        left = self._own
+        for images, labels in batches:
+            if self._split == "eval":
+                images, labels = images[:left], labels[:left]
+                left -= len(labels)
+            yield images, labels
 
 
 class NamedOnce:

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.sampling import Split, count_batches, made_up_images
+from ddl_core.data.dataset import POOL, MadeUpSource
+from ddl_core.data.sampling import Split
 from ddl_core.schedules import derive_seed
-
-# Several different batches, so that no cache and no all-zero shortcut makes a step too cheap.
-POOL = 4
 
 MOST_BYTES = 2_000_000_000  # of the pools of a rank: 12, of batches of 64 images of 224 pixels
 
@@ -25,18 +23,12 @@ def most_pools(spec: RunSpec) -> int:
     return max(1, MOST_BYTES // (POOL * batch))
 
 
-class Synthetic:
+class Synthetic(MadeUpSource):
     """Pools of normal-distributed images with random labels, made once per epoch.
 
     Each (virtual) worker has one of its own, wherever it is, as long as so many fit into
     `MOST_BYTES`; then worker v shares that of worker v modulo their number.
     """
-
-    fingerprint = None
-    corrupt_images = 0
-    rescued_images = None
-    seen = None
-    own_order = False
 
     def __init__(
         self,
@@ -47,11 +39,8 @@ class Synthetic:
         world_size: int,
         device: torch.device,
     ) -> None:
-        self.classes = spec.classes
-        self._spec, self._split, self._device = spec, split, device
-        self.images = made_up_images(spec, split)
-        self._batches = count_batches(spec, split, self.images, rank, world_size)
-        self._own = len(range(rank, self.images, world_size))
+        super().__init__(spec, split, rank, world_size)
+        self._device = device
         accumulation = spec.accumulation if split == "train" else 1
         first = rank * accumulation
         # Of the worker's number and the size of a batch alone: the same for any spread of workers.
@@ -79,18 +68,11 @@ class Synthetic:
             for _ in range(min(POOL, self._batches))
         ]
 
-    def __len__(self) -> int:
-        """Return the micro-batches per epoch."""
-        return self._batches
-
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Walk round the pools; a last evaluation batch is cut to the images that are left."""
-        left = self._own
-        for number in range(self._batches):
-            step, micro = divmod(number, len(self._workers))
-            pool = self._pools[self._workers[micro]]
-            images, labels = pool[step % len(pool)]
-            if self._split == "eval":
-                images, labels = images[:left], labels[:left]
-                left -= len(labels)
-            yield images, labels
+        return self._cut(map(self._batch, range(self._batches)))
+
+    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+        step, micro = divmod(number, len(self._workers))
+        pool = self._pools[self._workers[micro]]
+        return pool[step % len(pool)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,14 @@ import numpy.typing as npt
 
 from ddl_core.config import RunSpec
 from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
-from ddl_core.data.dataset import ImageSource, NamedOnce
+from ddl_core.data.dataset import POOL, ImageSource, MadeUpSource, NamedOnce
 from ddl_core.data.image import UNREADABLE, open_rgb
-from ddl_core.data.sampling import Indices, Split, count_batches, made_up_images
+from ddl_core.data.sampling import Indices, Split
 from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
 
 Labels = npt.NDArray[np.int32]
-
-POOL = 4  # different batches of `Synthetic`, as in torch's
 
 
 def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
@@ -125,17 +123,11 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[], bool]], Callable[[],
         pool.shutdown(cancel_futures=True)
 
 
-class Synthetic:
+class Synthetic(MadeUpSource):
     """Normal-distributed images with random labels, made once per epoch.
 
     The numbers are not those of torch's `synthetic`.
     """
-
-    fingerprint: str | None = None
-    corrupt_images = 0
-    rescued_images: int | None = None
-    seen: list[Indices] | None = None
-    own_order = False
 
     def __init__(
         self,
@@ -146,11 +138,8 @@ class Synthetic:
         world_size: int,
         layout: Layout,
     ) -> None:
-        self.classes = spec.classes
-        self._spec, self._split, self._rank, self._layout = spec, split, rank, layout
-        self.images = made_up_images(spec, split)
-        self._batches = count_batches(spec, split, self.images, rank, world_size)
-        self._own = len(range(rank, self.images, world_size))
+        super().__init__(spec, split, rank, world_size)
+        self._rank, self._layout = rank, layout
         self._pool: list[tuple[Floats, Labels]] = []
         self.set_epoch(0)
 
@@ -165,16 +154,6 @@ class Synthetic:
             labels = rng.integers(spec.classes, size=size, dtype=np.int32)
             self._pool.append((rng.standard_normal(shape, np.float32), labels))
 
-    def __len__(self) -> int:
-        """Return the batches per epoch."""
-        return self._batches
-
     def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
         """Walk round the batches; a last one of evaluation is cut to the images that are left."""
-        left = self._own
-        for number in range(self._batches):
-            images, labels = self._pool[number % len(self._pool)]
-            if self._split == "eval":
-                images, labels = images[:left], labels[:left]
-                left -= len(labels)
-            yield images, labels
+        return self._cut(islice(cycle(self._pool), self._batches))
