@@ -14,7 +14,7 @@ unexport PYTHONPATH PYTHONHOME
 
 BIN := .venv/bin
 SETS := analysis train notebooks test
-# The other one is for machines whose driver stops at CUDA 11: docs/loaders.md.
+# The other one is for machines whose driver stops at CUDA 11: docs/reference/loaders.md.
 DALI ?= cuda130
 DALIS := cuda130 cuda110
 $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
@@ -177,7 +177,7 @@ endef
 	  echo "going on: only strategy 'horovod' is missing; to try again, run: make horovod"
 	@touch $@
 
-horovod: .venv/.packages ## build Horovod for this torch, as env does; docs/installing_horovod.md: with MPI, NCCL
+horovod: .venv/.packages ## build Horovod for this torch, as env does; docs/how-to/install-horovod.md: with MPI, NCCL
 	@$(call build_horovod,.venv,torch)
 
 libraries: $(LIBRARIES) ## build the environments of the libraries beside torch, each as a target of its own

@@ -272,7 +272,7 @@ def constant() -> str:
 
 
 def advice() -> str:
-    """Return the options of the example of docs/advise.md for one strategy and loader."""
+    """Return the options that docs/how-to/choose-a-stack.md shows, of one strategy and loader."""
     points = pd.read_csv(FIGURES / "paper" / "advice.csv")
     points = points[(points["strategy"] == "ddp") & (points["loader"] == "dali_cpu")]
     rows = []
@@ -314,10 +314,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
 TEXTS = (
     "README.md",
     "benchmarks/README.md",
-    "docs/loaders.md",
-    "docs/scaling.md",
-    "docs/advise.md",
-    "docs/emulation.md",
+    "docs/reference/loaders.md",
+    "docs/explanation/scaling-model.md",
+    "docs/how-to/choose-a-stack.md",
+    "docs/explanation/emulation.md",
 )
 
 

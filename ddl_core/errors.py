@@ -84,5 +84,5 @@ def broken(rule: str, text: str) -> FairnessError:
     """Return the error that ends a run which is not comparable with the others."""
     return FairnessError(
         f"fairness rule {rule!r} is broken: {text}; the run cannot be compared with others. "
-        "The rules are in docs/method.md"
+        "The rules are in docs/explanation/fairness.md"
     )

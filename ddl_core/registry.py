@@ -177,7 +177,7 @@ def plug_ins(kind: str, taken: Collection[str]) -> tuple[dict[str, PlugIn], list
     """Return what installed packages announce as entry points of the group ``ddl_core.<kind>``.
 
     By name, and a sentence on each that cannot be had; no package replaces a name that is `taken`,
-    and none is imported. ``docs/plug_ins.md`` has a whole example.
+    and none is imported. ``docs/how-to/write-a-plug-in.md`` has a whole example.
     """
     found: dict[str, set[PlugIn]] = {}  # a package may be on the path twice
     for point in _entry_points(f"ddl_core.{kind}"):

@@ -1,7 +1,7 @@
 """How far apart the numbers of two computations are, and how far apart they may be.
 
-docs/method.md says what each tolerance was measured against. To see the distances themselves:
-``pytest -m numeric --log-cli-level=INFO``.
+docs/contributing/test-tolerances.md says what each tolerance was measured against.
+To see the distances themselves: ``pytest -m numeric --log-cli-level=INFO``.
 """
 
 import logging

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ddl_tools.records.paths import PROJECT
 
-PAGES = ("adding_a_framework.md", "adding_a_loader.md")
-LIBRARY = "adding_a_library.md"
+PAGES = ("how-to/add-a-strategy.md", "how-to/add-a-loader.md")
+LIBRARY = "how-to/add-a-framework.md"
 _FILE = re.compile(
     r"`((?:ddl_core|ddl_tools|slurm)/[\w/]+\.(?:py|toml))`:\n\n```(?:python|toml)\n(.*?)```", re.S
 )

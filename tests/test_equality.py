@@ -28,7 +28,7 @@ from tests.pictures import write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-PAGE = Path(__file__).parent.parent / "docs" / "adding_a_framework.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "add-a-strategy.md"
 OF_TORCH = [name for name, entry in STRATEGIES.items() if "torch" in entry.frameworks]
 CONTESTANTS = [*(name for name in OF_TORCH if name != "single"), "manual"]
 
@@ -170,7 +170,7 @@ def installed(strategy: str) -> str:
     return strategy
 
 
-# docs/method.md says what lies below and above these.
+# docs/contributing/test-tolerances.md explains these.
 STATE_TOLERANCE = 1e-4
 LOSS_TOLERANCE = 1e-5
 

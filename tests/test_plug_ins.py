@@ -1,4 +1,4 @@
-"""An installed package brings names: docs/plug_ins.md followed to the letter, and bad packages."""
+"""An installed package brings names: the guide followed to the letter, and bad packages."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from ddl_tools.records.paths import RunFiles, Tree
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
-PAGE = "plug_ins.md"
+PAGE = "how-to/write-a-plug-in.md"
 
 
 @pytest.fixture(scope="module")

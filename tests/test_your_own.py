@@ -11,7 +11,7 @@ from ddl_tools.records.run import read_epochs, read_record
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
-NETWORK, DATA = "your_network.md", "your_data.md"
+NETWORK, DATA = "how-to/use-your-model.md", "how-to/use-your-data.md"
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.notebook]
 

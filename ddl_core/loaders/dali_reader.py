@@ -1,8 +1,9 @@
 """DALI as NVIDIA ships it, and as the paper ran it: its own readers, shuffling and random crops.
 
-Beside the fed one in `dali.py`, it shows what that one's promises cost. It keeps a weaker contract,
-see docs/loaders.md: images and views are not those of other loaders, an epoch has as many of them
-on every rank and each at most once, and the first file that DALI cannot decode ends the run.
+Beside the fed one in `dali.py`, it shows what that one's promises cost. It keeps a weaker contract
+(docs/reference/loaders.md): images and views are not those of other loaders, an epoch has as many
+of them on every rank and each at most once, and the first file that DALI cannot decode ends the
+run.
 """
 
 from collections.abc import Iterator

@@ -32,7 +32,7 @@ def describe(epochs: Sequence[EpochRecord]) -> str:
     """Return the throughput of a run in words, or why it has none."""
     warm = [row for row in epochs if row.phase == "train" and not row.cold]
     if not warm:
-        return "no throughput, as no epoch counts: all were cold or profiled (docs/method.md)"
+        return "no throughput, as no epoch counts: all were cold or profiled"
     rate = throughput(sum(row.samples for row in warm), sum(row.wall_s for row in warm))
     return f"{rate:.1f} images/s in {len(warm)} warm epoch{'s' if len(warm) > 1 else ''}"
 

@@ -235,7 +235,7 @@ def _weights(tree: Tree) -> Iterator[list[str]]:
             f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
             "groups of runs that differ in the framework alone",
             "PyTorch frameworks, fp32, CPU, 1 and 2 ranks",
-            "[method](docs/method.md#same-weights)",
+            "[fairness](docs/explanation/fairness.md#same-weights)",
         ]
 
 
@@ -287,7 +287,7 @@ def _prediction(tree: Tree) -> Iterator[list[str]]:
         f"step time on {min(sizes)} to {max(sizes)} nodes, nothing fitted: median error "
         f"{np.median(errors):.1f} %, at most {max(errors):.1f} %",
         f"**emulated** nodes, {len(steps)} settings of DDP, Horovod and DeepSpeed",
-        "[scaling](docs/scaling.md#validation)",
+        "[scaling](docs/explanation/scaling-model.md#validation)",
     ]
 
 
@@ -369,7 +369,7 @@ def _emulated(runs: pd.DataFrame) -> str:
         return ""
     unfaithful = int(runs["unfaithful"].notna().sum())
     drawn = f"; {unfaithful} runs were unfaithful and are not drawn" if unfaithful else ""
-    return f" Emulated, not measured on a cluster ([how](../docs/emulation.md)){drawn}."
+    return f" Emulated, not measured on a cluster ([how](../docs/explanation/emulation.md)){drawn}."
 
 
 def _machines(runs: pd.DataFrame) -> str:

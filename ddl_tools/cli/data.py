@@ -75,8 +75,8 @@ def write_command(source: str, folder: Path) -> None:
     """Write a set of your own to DIR as an image folder, which all loaders read.
 
     SOURCE is package.module:function, a function of yours that returns the images of training and
-    validation. Images that are no RGB become RGB or grey: docs/your_data.md has the rule and
-    examples.
+    validation. Images that are no RGB become RGB or grey: docs/how-to/use-your-data.md has the
+    rule and examples.
     """
     from ddl_core.data.folder import class_folders
     from ddl_tools.datasets.write import write_function

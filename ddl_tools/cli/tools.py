@@ -248,7 +248,7 @@ def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
 
     FILE is what `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep` printed.
-    docs/profiling.md says what the shares are.
+    docs/how-to/profile-a-run.md says what the shares are.
     """
     from ddl_tools.analysis.nsys import table
 

@@ -58,7 +58,7 @@ lacks = torch.cuda.is_available() and not built["NCCL"]
 missing = ["no NCCL: cannot train on this machine's GPUs"] if lacks else []
 say(horovod.__version__, "with " + " ".join(name for name in built if built[name]), *missing)
 if lacks:
-    remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/installing_horovod.md)")
+    remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/how-to/install-horovod.md)")
 """,
     "deepspeed": """
 import deepspeed

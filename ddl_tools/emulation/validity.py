@@ -14,9 +14,9 @@ from ddl_tools.emulation.counters import EpochCounters, read_counters, read_link
 from ddl_tools.records.paths import BoxFiles
 from ddl_tools.records.run import Emulation, RunRecord
 
-# Found in a trial of 48 runs on two cores (docs/emulation.md): below this share steps were within
-# 5 % of theory in nearly all, above it in few. All errors are of steps that are too long, so they
-# look like bad scaling.
+# Found in a trial of 48 runs on two cores (docs/explanation/emulation.md): below this share
+# steps were within 5 % of theory in nearly all, above it in few. All errors are of steps that are
+# too long, so they look like bad scaling.
 MAX_OWN_CPU = 0.2
 MAX_OTHER_CPU = 0.2
 MAX_LATE = 0.01  # of a step
@@ -52,7 +52,7 @@ def warnings(records: Iterable[RunRecord]) -> list[str]:
     run_id, reasons = invalid[0]
     return [
         f"unfaithful, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
-        f"{run_id}: {'; '.join(reasons)} (docs/emulation.md)"
+        f"{run_id}: {'; '.join(reasons)} (docs/explanation/emulation.md)"
     ]
 
 

@@ -35,7 +35,7 @@ def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | N
         return None
     raise LaunchError(
         f"device {device!r}: {framework} sees no CUDA device, nvidia-smi lists {listed} GPUs; use "
-        f"a CUDA build of {framework} (docs/libraries.md), or device 'cpu'"
+        f"a CUDA build of {framework} (docs/reference/frameworks.md), or device 'cpu'"
     )
 
 

@@ -28,7 +28,7 @@ mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 # Of Nsight Systems: writing the report goes on after the rank has ended. Less than the default
 # stall time-out.
 NSYS_EXIT_GRACE_S = 240.0
-# Every flag of it, and what it is for; docs/profiling.md prints the same.
+# Every flag of it, and what it is for; docs/how-to/profile-a-run.md prints the same.
 NSYS_FLAGS = {
     "--trace=cuda,nvtx": "kernels and copies of the GPU, and the marks of the training loop",
     "--sample=none": "no sampling of the CPU: it costs time and needs rights that sites deny",

@@ -134,7 +134,8 @@ def short_windows(runs: list[RunSpec]) -> str | None:
     return (
         f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
         f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
-        f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer (docs/method.md)"
+        f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer "
+        "(docs/explanation/measurement.md)"
     )
 
 

@@ -98,7 +98,7 @@ def statements(entries: list[Entry]) -> list[str]:
     lines = []
     for promised, text in (
         (True, "same weights under all frameworks"),
-        (False, "same weights where the last bit is not promised (docs/method.md)"),
+        (False, "same weights where the last bit is not promised (docs/explanation/fairness.md)"),
     ):
         kind = [one for one in found if one.promised == promised]
         same = sum(one.agrees for one in kind)

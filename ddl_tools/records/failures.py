@@ -28,7 +28,7 @@ REMEDIES: dict[Category, str] = {
     "data": "look at the named file or folder; `ddl data verify` checks all of them",
     "disk": "full, read-only, or a file on it is damaged: free space, or choose another place with "
     "--results DIR",
-    "contract": "the run cannot be compared with others; the rule is in docs/method.md",
+    "contract": "the run cannot be compared with others; see docs/explanation/fairness.md",
     "settings": "the message names the setting and what is allowed",
     "environment": "a program or package is missing or broken: see the message, then `ddl doctor`",
     "code": "a fault of this project or of a library; error.json and logs/ have the traceback",

@@ -2,6 +2,6 @@
 
 `communication` calculates exposed communication from measured inputs, and `emulated` validates it.
 `amdahl` fits end-to-end values. `measured` and `paper` give configurations of known throughput;
-`options` and `advise` choose among them, `render` writes the answer. See docs/scaling.md and
-docs/advise.md.
+`options` and `advise` choose among them, `render` writes the answer. See
+docs/explanation/scaling-model.md and docs/how-to/choose-a-stack.md.
 """

@@ -1,7 +1,7 @@
 """Accuracy by global batch, stated or measured; between two known batches a range.
 
 Nothing is fitted. The one assumption is that accuracy falls as the batch grows (the paper's O21;
-docs/accuracy.md).
+docs/explanation/large-batches.md).
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import trained
 from ddl_tools.scaling.paper import EPOCHS, read_rows
 
-MARGIN = 1.0  # percentage points within which accuracies are equal (docs/reading_the_paper.md)
+MARGIN = 1.0  # percentage points within which accuracies are equal (docs/results/paper.md)
 
 
 @dataclass(frozen=True)

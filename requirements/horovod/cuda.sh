@@ -6,7 +6,7 @@ find_cuda() {
     local wanted=${built_cuda%%.*} home=${HOROVOD_CUDA_HOME:-${CUDA_HOME:-}} nvcc release
     [ "$built_cuda" != none ] ||
         fail "HOROVOD_GPU_OPERATIONS asks for CUDA, but $built_for here was built without it" \
-            "install a CUDA build of $library (docs/installing_horovod.md), or unset the variable"
+            "install a CUDA build of $library (docs/how-to/install-horovod.md), or unset the variable"
     if [ -n "$home" ]; then
         nvcc=$home/bin/nvcc
     else
@@ -21,7 +21,7 @@ find_cuda() {
         fail "$nvcc is of CUDA $toolkit, and $built_for of CUDA $built_cuda" \
             "the major versions have to be the same: name a toolkit $wanted with HOROVOD_CUDA_HOME" \
             "or load such a module, or install a torch for CUDA ${toolkit%%.*}" \
-            "(docs/installing_horovod.md)"
+            "(docs/how-to/install-horovod.md)"
     toolkit="$toolkit $("$nvcc" --version | sha256sum)"
     # A script or a link of that name may lie elsewhere: the compiler itself says where it belongs.
     home=$("$nvcc" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')

@@ -47,7 +47,7 @@ def test_an_arm_of_the_seed_papers_is_the_same_arm_at_every_size(study: str) -> 
 
 
 def test_libraries_have_trained_alike() -> None:
-    """docs/libraries.md says so of the published study."""
+    """docs/reference/frameworks.md says so of the published study."""
     losses: dict[int, list[float]] = {}
     weights: dict[tuple[int, str], set[str | None]] = {}
     for run_dir in committed().run_folders("libraries"):

@@ -40,7 +40,7 @@ def test_names_are_those_of_the_project() -> None:
 
 
 def test_every_doubt_is_explained() -> None:
-    guide = (PROJECT / "docs" / "reading_the_seeds.md").read_text(encoding="utf-8")
+    guide = (PROJECT / "docs" / "results" / "related-papers.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| ([TM]\d+) \|", guide, flags=re.MULTILINE))
     assert set(CLAIMS["contradiction"].dropna().str.split(";").explode()) <= explained
 

@@ -43,4 +43,5 @@ def test_what_is_emulated_is_said(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run, nodes=2, repeat=1, unfaithful=["others took the cores"])
     redraw(tree, figures=tree.figures)
     page = " ".join(pages.figures_page(tree, tree.figures).split())
-    assert "Emulated, not measured on a cluster ([how](../docs/emulation.md)); 1 runs were" in page
+    how = "([how](../docs/explanation/emulation.md))"
+    assert f"Emulated, not measured on a cluster {how}; 1 runs were" in page

@@ -71,7 +71,7 @@ def ignore(done: int, steps: int) -> None:
     """Progress nobody looks at."""
 
 
-# docs/method.md says what lies below and above these.
+# docs/contributing/test-tolerances.md explains these.
 TOLERANCE = 1e-5
 
 

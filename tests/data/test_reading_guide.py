@@ -1,11 +1,11 @@
-"""docs/reading_the_paper.md and the tables of data/paper refer to each other correctly."""
+"""docs/results/paper.md and the tables of data/paper refer to each other correctly."""
 
 import csv
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "reading_the_paper.md"
+GUIDE = ROOT / "docs" / "results" / "paper.md"
 PAPER = sorted(path.stem for path in (ROOT / "data" / "paper").glob("*.csv"))
 STATEMENTS = [name for name in PAPER if name not in {"profile", "settings"}]
 

@@ -68,7 +68,7 @@ def test_a_planted_fault_is_the_only_rule_named(planted: dict[str, Any], said: s
 
 
 def test_the_bytes_of_each_framework() -> None:
-    """Of 4 ranks: as counted by the kernel in the trial, docs/emulation.md."""
+    """Of 4 ranks: as counted by the kernel in the trial, docs/explanation/emulation.md."""
     ring = 1.5 * BYTES
     assert sent_bytes(spec(), facts()) == ring
     sharded = {"strategy": "deepspeed", "deepspeed_zero_stage": 1}

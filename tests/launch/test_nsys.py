@@ -47,7 +47,7 @@ def test_the_command_is_the_stored_one(name: str) -> None:
 
 
 def test_every_flag_is_explained_on_the_page() -> None:
-    page = (PROJECT / "docs" / "profiling.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "how-to" / "profile-a-run.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(--[^`]+)` \| (.+) \|$", page, re.MULTILINE))
     assert {flag: rows.get(flag) for flag in commands.NSYS_FLAGS} == commands.NSYS_FLAGS
     assert "--output=" in page

@@ -68,7 +68,7 @@ UNFAIR = {
     "rate 1 % higher": {"base_lr": 1.01 * LEARNS["base_lr"]},
     "one image evaluated twice": {"loader": "native_one_image_twice"},
 }
-TOLERANCE = 5e-6  # docs/method.md says what lies below and above it
+TOLERANCE = 5e-6  # docs/contributing/test-tolerances.md explains it
 
 
 @pytest.fixture(scope="module")

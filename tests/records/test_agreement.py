@@ -141,7 +141,7 @@ def test_no_alarm_where_the_last_bit_is_not_promised(
     runs = [run(**changes), run(strategy="horovod", weights=OTHERS, **changes)]
     entries = ledger_of(tmp_path, *runs)
     (line,) = statements(entries)
-    assert line.endswith("not promised (docs/method.md): 0 of 1 groups")
+    assert line.endswith("not promised (docs/explanation/fairness.md): 0 of 1 groups")
     assert alarm(entries) == ""
 
 

@@ -1,4 +1,4 @@
-"""docs/schema.md describes the records as they are: no field forgotten, none invented."""
+"""docs/reference/records.md describes the records: no field forgotten, none invented."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ from ddl_tools.records.progress import Progress
 from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.run import Attempt, DataInfo, EpochRecord, Failure, RunRecord
 
-PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "records.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:

@@ -15,7 +15,7 @@ from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
 from ddl_tools.scaling.options import Limits
 
-# The example of docs/advise.md: the paper's network on the paper's machine.
+# The example of docs/how-to/choose-a-stack.md: the paper's network on the paper's machine.
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
 EXAMPLE = Request(JUWELS, "resnet50", Limits(deadline=1.0, accuracy=75.0))
 

@@ -215,5 +215,5 @@ def _caption() -> list[str]:
     return [
         "Each law is fitted to the values and bounds of its panel. E of the paper is relative to "
         "4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of 20 "
-        "Mbit/s; calculated from the step on one node (docs/scaling.md).",
+        "Mbit/s; calculated from the step on one node.",
     ]

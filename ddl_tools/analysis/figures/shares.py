@@ -53,7 +53,7 @@ KERNELS = {
     "cudnn": "cuDNN",
     "rest": "other (100 % - the sum)",
 }
-COPY_ERROR = "C6"  # docs/reading_the_paper.md
+COPY_ERROR = "C6"  # docs/results/paper.md
 
 
 def epoch_points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:

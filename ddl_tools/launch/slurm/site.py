@@ -118,7 +118,7 @@ class Site(BaseModel):
                 f"nodes = {spec.nodes}, but over Gloo, this site's horovod_controller, Horovod "
                 f"runs on up to {MOST_NODES_OVER_GLOO}; set horovod_controller = 'mpi' and mpi in "
                 "the site's file, and build Horovod with HOROVOD_WITH_MPI=1 "
-                "(docs/installing_horovod.md)"
+                "(docs/how-to/install-horovod.md)"
             )
         if problem:
             raise SpecError(f"{spec.run_id}: {problem}")

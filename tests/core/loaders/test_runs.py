@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
 ]
 
-# Decoders and resizers round differently; docs/method.md says what lies below and above this.
+# Decoders and resizers round differently; docs/contributing/test-tolerances.md explains this.
 TOLERANCE = 2e-3
 
 PATHS = [

@@ -45,7 +45,7 @@ RUN: dict[str, Any] = {
 }
 HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
 
-# docs/method.md says what lies below and above these.
+# docs/contributing/test-tolerances.md explains these.
 STATE_TOLERANCE = 1e-4
 LOSS_TOLERANCE = 1e-5
 COMPRESSION_TOLERANCE = 2e-5  # of the loss

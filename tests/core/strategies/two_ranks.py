@@ -67,6 +67,6 @@ def numbers(of: dict) -> dict[str, torch.Tensor]:
 
 
 def tolerances(fields: Fields) -> tuple[float, float]:
-    """Return those of losses and state; docs/method.md says what lies below and above them."""
+    """Return those of losses and state; docs/contributing/test-tolerances.md explains them."""
     half = fields.get("precision", "fp32") != "fp32"
     return (5e-5, 1e-3) if half else (1e-5, 1e-4)
