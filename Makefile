@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures report cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures report reference cluster-demo gpu pythons lint env horovod clean clean-results
 .PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
@@ -59,6 +59,9 @@ figures: env ## redraw figures/ from data/ (measures nothing)
 
 report: env ## execute the notebooks that show results, as a folder of HTML that can be sent
 	$(BIN)/ddl report
+
+reference: env ## write docs/reference/ from the code: commands, run fields, records
+	$(BIN)/python -m ddl_tools.cli.reference
 
 test: env ## run the tests of every change, in random order; SEED=N: in that of an earlier run
 	@bash requirements/slurm.sh || echo "going on: the tests on a real SLURM are skipped (in CI they fail)"

@@ -38,15 +38,17 @@ class Spent(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    start_s: float = Field(description="until the first batch is there: the loader starts")
+    start_s: float = Field(description="from the start to the first batch")
     data_s: float = Field(description="waiting for the other batches")
     compute_s: float = Field(description="forward and backward, up to the last gradient")
     transfer_s: float = Field(
-        description="exposed communication of the rank that came last in each step: no waiting"
+        description="exposed communication of the last rank to arrive in each step"
     )
-    waiting_s: float = Field(description="the rest of it: waiting for slower ranks")
-    update_s: float = Field(description="of the weights")
-    end_s: float = Field(description="from the last update until all ranks are there")
+    waiting_s: float = Field(
+        description="additional exposed communication: waiting for slower ranks"
+    )
+    update_s: float = Field(description="update of the weights")
+    end_s: float = Field(description="from the last update until all ranks are done")
 
 
 class EnergyMeter(Protocol):

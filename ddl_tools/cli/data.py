@@ -30,9 +30,9 @@ PROCESSES = click.option(
 def sample_command(folder: Path | None, **chosen: int | None) -> None:
     """Make an ImageNet-shaped sample set from photographs that installed packages ship.
 
-    DIR is the folder to make; by default the place where studies look for the sample set. A whole
-    set is left as it is. After an interrupt, the same command goes on where it was. Without
-    options: the set of the laptop study.
+    DIR is the folder to make; by default the place where studies look for the sample set. A
+    complete set is left as it is. After an interrupt, the same command continues. Without options:
+    the set of the laptop study.
 
     A set as large as ImageNet, for a test of a cluster (150 GB in 1.3 million files, of which one
     core makes about 25 a second; takes 3 GB of memory):
@@ -122,8 +122,8 @@ def convert_command(
 def index_command(folder: Path, processes: int | None) -> None:
     """Index the TFRecord files in DIR that have no index.
 
-    Files train-*-of-* and validation-*-of-* are looked through, and index/*.idx written beside
-    them: where each record begins, which DALI and the native loader need to know.
+    Reads train-*-of-* and validation-*-of-*, and writes index/*.idx beside them: the start of each
+    record, which DALI and the native loader need.
     """
     from ddl_tools.datasets.convert import make_indices
 

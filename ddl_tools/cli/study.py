@@ -103,10 +103,10 @@ def study() -> None:
 @results_option
 @dry_run_option
 def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: bool) -> None:
-    """Write down all runs of a study, without starting any.
+    """List all runs of a study and write their records, without starting any.
 
-    The last line says which difference between two arms its repeats, or its windows in turns, will
-    resolve, judged by how much earlier records of this machine varied.
+    The last line says the smallest difference between two configurations that the study can
+    resolve, from the variation in earlier records of this machine.
     """
     from ddl_tools.analysis.design import resolves
     from ddl_tools.launch.study import check_images, short_windows, without_throughput
@@ -127,7 +127,7 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
 @results_option
 @dry_run_option
 def run_command(**options: Any) -> None:
-    """Run what a study has not run yet; runs that failed are left alone."""
+    """Run the missing runs of a study; failed runs are left alone."""
     _start(**options, retry_failed=False)
 
 
@@ -137,7 +137,7 @@ def run_command(**options: Any) -> None:
 @results_option
 @dry_run_option
 def resume_command(**options: Any) -> None:
-    """Run what a study has not run yet, and again what failed."""
+    """Run the missing and the failed runs of a study."""
     _start(**options, retry_failed=True)
 
 
@@ -148,12 +148,12 @@ def resume_command(**options: Any) -> None:
               )  # fmt: skip
 @results_option
 def status_command(definition: Study, watch: bool, tree: Tree) -> None:
-    """Show which runs are complete, failed, running, in SLURM's queue or still to come.
+    """Show which runs are complete, failed, running, in SLURM's queue or missing.
 
-    What ended badly has its class of failure in brackets; below is what to do about each class. A
-    run whose job was killed before it could say so gets, in its record, what SLURM says of it. What
-    is damaged is not counted as complete: `ddl study verify` tells more. The last line says whether
-    the frameworks hold the same weights.
+    A failed run has its class of failure in brackets; below is what to do about each class. If a
+    job was killed, the record gets the state that SLURM reports. Damaged runs do not count as
+    complete: see `ddl study verify`. The last line says whether the weights of the frameworks are
+    equal.
     """
     from ddl_tools.launch.study import live
 
@@ -220,10 +220,10 @@ class _Watcher:
 @click.argument("name", metavar="STUDY")
 @results_option
 def verify_command(name: str, tree: Tree) -> None:
-    """Check that the records of a study are whole: one line on each damage, status 1 if any.
+    """Check the records of a study for damage; status 1 if there is any.
 
-    The name of each run against its settings, the lines of each against what such a run writes, and
-    that what they say is possible. STUDY may also be one whose file is elsewhere.
+    Checks that each run ID matches its settings, that all expected lines are present, and that the
+    values are possible. STUDY may also be a study without a file here.
     """
     if Path(name).suffix in (".yaml", ".yml"):
         name = Study.load(Path(name)).name
@@ -242,10 +242,10 @@ def verify_command(name: str, tree: Tree) -> None:
 @study_argument
 @results_option
 def compare_command(definition: Study, tree: Tree) -> None:
-    """Say how fast each arm is against the study's reference, and how sure that is.
+    """Compare each configuration of an interleaved study with its baseline.
 
-    For studies whose arms take turns (`interleave` in the study's file): ratios of windows that lie
-    seconds apart, with their 95 % intervals.
+    Prints ratios of epochs of the same round, with 95 % intervals over starts. The study file needs
+    `interleave`.
     """
     from ddl_tools.analysis.pages import compare
 

@@ -38,14 +38,14 @@ MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
               help="Limit of each job. [default: the site's; of a block the sum of its runs']"
               )  # fmt: skip
 @click.option("--by", type=click.Choice(["run", "block"]), default="run",
-              help="One job per run; or one for all runs of a repeat that need the same nodes, in "
-              "random order one after the other, so differences between nodes cancel.")  # fmt: skip
+              help="One job per run; or one per block: all runs of a repeat that need the same "
+              "nodes, in random order, so that they share slow nodes.")  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
 @click.option("--small-first", is_flag=True,
-              help="Let the larger runs of an arm wait until one on its fewest nodes is complete."
+              help="Let larger runs of a configuration wait for its smallest run."
               )  # fmt: skip
 @click.option("--most-node-hours", type=click.FloatRange(0), default=MOST_NODE_HOURS, metavar="N",
-              help="Refuse to submit what may cost more.")  # fmt: skip
+              help="Refuse to submit if the jobs may cost more.")  # fmt: skip
 @data_option
 @results_option
 @dry_run_option
@@ -63,11 +63,10 @@ def submit(
     tree: Tree,
     dry_run: bool,
 ) -> None:
-    """Submit what a study has not run yet to SLURM, one job per run or per block of runs.
+    """Submit the missing runs of a study to SLURM, one job per run or per block of runs.
 
-    Again later, it submits only what is missing or was stopped: what is complete, at work or in the
-    queue is left alone. With --dry-run: show the scripts, and how many node-hours they may cost at
-    most.
+    A later call submits only missing and interrupted runs; completed, running and queued runs are
+    left alone. --dry-run shows the scripts and the maximum node-hours.
     """
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import with_queue
@@ -133,10 +132,9 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
 @results_option
 @dry_run_option
 def cancel(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:
-    """Cancel the SLURM jobs of a study; its runs can be submitted again and go on.
+    """Cancel the SLURM jobs of a study; you can submit its runs again.
 
-    What is complete stays complete. A run at work on this machine has no job: press Ctrl-C where it
-    was started.
+    Completed runs stay complete. To stop a run on this machine, press Ctrl-C where you started it.
     """
     from ddl_tools.launch.slurm import reconcile as core
 

@@ -39,8 +39,8 @@ NOT_READY = 1  # exit status
 @click.command()
 @site_option("Machine to submit to: a name from slurm/, or a path.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N",
-              help="Start so many ranks on each node and probe what lies between them. "
-              "[default: with --site its GPUs of a node, else none]")  # fmt: skip
+              help="Start N ranks on each node and test them together. [default: the GPUs of a "
+              "node with --site, else none]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1), metavar="N",
               help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
 @click.option("--loader-workers", type=click.IntRange(0), default=8,
@@ -68,11 +68,11 @@ def doctor(
     tree: Tree,
     **request: Any,
 ) -> None:
-    """Say what is installed, what stands in the way of a run, and what to do about it.
+    """Check a machine before a run, with a remedy for each problem.
 
-    Without --site: of this machine. With --site, on a login node: the site's file against SLURM,
-    modules, data, caches; then a short job whose ranks look at their cores, devices, interfaces and
-    data, and time the all-reduce between them. Exit code 1 if something is bad.
+    Without --site: this machine. With --site, on a login node: the site file against SLURM,
+    modules, data and caches. Then a short job whose ranks check cores, devices, interfaces and
+    data, and time the all-reduce. Exit code 1 if a finding is bad.
     """
     from ddl_tools.analysis.redraw import redraw_probes
     from ddl_tools.doctor import checks
@@ -139,7 +139,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
 
     Each study has a folder of its own, and the paper's statements have one. A figure without
     anything to show is removed; with --study, the command names the reason for each. A damaged
-    record is named and not drawn, and the status is then 1. From the committed records, the command
+    record is named and not drawn, and the status is then 1. With the committed records, the command
     also writes the results in README.md, docs/results/ and figures/README.md.
     """
     from ddl_tools.analysis import pages
@@ -169,10 +169,10 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
               "[default: committed data/ in build/report/]")  # fmt: skip
 @click.option("--to", "folder", type=FOLDER, metavar="DIR", help="Write the pages there instead.")
 def report(root: Path | None, folder: Path | None) -> None:
-    """Execute the notebooks that show results and write them as one folder of HTML, to be sent.
+    """Execute the notebooks that show results, and write one folder of HTML that you can send.
 
-    Pictures are inside the pages, which load nothing from elsewhere; the lab book of each run is
-    linked where there is one. An older report in the folder is replaced. Takes some minutes.
+    Pictures are inside the pages, which load nothing from elsewhere. The executed notebook of each
+    run is linked, if there is one. An older report in the folder is replaced. Takes some minutes.
     """
     from ddl_tools.analysis.redraw import redraw
     from ddl_tools.launch.report import write_report
@@ -215,7 +215,7 @@ def _one_place(user: bool, prefix: Path | None) -> Path | None:
 def install(
     name: str, site_name: str | None, user: bool, prefix: Path | None, dry_run: bool
 ) -> None:
-    """Install the kernel, in the place of an older one that this command has made."""
+    """Install the kernel; replaces an older one of this command."""
     from ddl_tools.launch.kernelspec import Kernel
 
     new = Kernel(name, site_name, _one_place(user, prefix))
@@ -238,7 +238,7 @@ def uninstall(name: str, user: bool, prefix: Path | None) -> None:
 
 @click.group()
 def profile() -> None:
-    """Find out where the time goes, with Nsight Systems."""
+    """Read profiles of Nsight Systems."""
 
 
 @profile.command("import")
@@ -247,8 +247,8 @@ def profile() -> None:
 def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
 
-    FILE is what `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep` printed.
-    docs/how-to/profile-a-run.md says what the shares are.
+    FILE is the output of `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep`.
+    docs/how-to/profile-a-run.md explains the shares.
     """
     from ddl_tools.analysis.nsys import table
 

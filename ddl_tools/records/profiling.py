@@ -67,29 +67,29 @@ PROFILE_VERSION = 1
 
 
 class Shares(Strict):
-    """Shares of a rank's window, 0 to 1; their sum is 1."""
+    """Shares of the profiled time of a rank, 0 to 1; their sum is 1."""
 
     compute: float = Field(description="GPU: kernels of the training; CPU: operators")
     transfer: float = Field(
-        description="exposed communication of the rank that came last in each step: no waiting"
+        description="exposed communication of the last rank to arrive in each step"
     )
-    waiting: float = Field(description="the rest of it: waiting for slower ranks")
-    copies: float = Field(description="to, from and on the GPU; 0 on the CPU")
-    data: float = Field(description="waiting for the next batch, nothing of the above going on")
-    other: float = Field(description="the host in a call, nothing of the above going on")
+    waiting: float = Field(description="additional exposed communication: waiting for slower ranks")
+    copies: float = Field(description="copies to, from and on the GPU; 0 on the CPU")
+    data: float = Field(description="waiting for the next batch")
+    other: float = Field(description="the host in another call")
     idle: float = Field(description="nothing that the profiler sees")
 
 
 class RankProfile(Strict):
     """One rank."""
 
-    rank: int
-    window_s: float = Field(gt=0, description="from the first watched step to the end of the last")
-    shares: Shares
+    rank: int = Field(description="number of the rank")
+    window_s: float = Field(gt=0, description="from the first profiled step to the end of the last")
+    shares: Shares = Field(description="shares of this time")
     overlapped: float | None = Field(
-        description="share of the window: communication during compute, part of compute's share"
+        description="share of communication during compute, a part of `compute`; null if unknown"
     )
-    exposed_s: list[float] = Field(description="exposed communication of each watched step")
+    exposed_s: list[float] = Field(description="exposed communication of each profiled step (s)")
     kernels: dict[Kind, float] | None = Field(
         description="shares of CUDA kernel time, the paper's Table 2; null on the CPU"
     )
@@ -98,14 +98,16 @@ class RankProfile(Strict):
 class ProfileRecord(Strict):
     """``profile.json``."""
 
-    profile_version: int = PROFILE_VERSION
-    run_id: str
-    device: Literal["cpu", "cuda"]
-    epoch: int
-    first_step: int = Field(description="of the watched steps, from 0")
-    steps: int
-    overlapped_missing: str | None = Field(description="why `overlapped` is null, if it is")
-    ranks: list[RankProfile]
+    profile_version: int = Field(PROFILE_VERSION, description="version of this file")
+    run_id: str = Field(description="name of the run")
+    device: Literal["cpu", "cuda"] = Field(description="device of the ranks")
+    epoch: int = Field(description="profiled epoch: the last")
+    first_step: int = Field(description="first profiled step, from 0")
+    steps: int = Field(description="number of profiled steps")
+    overlapped_missing: str | None = Field(
+        description="why `overlapped` is null in all ranks; null if it is not"
+    )
+    ranks: list[RankProfile] = Field(description="an entry for each rank, in order")
 
 
 def write_profile(directory: Path, record: ProfileRecord) -> None:

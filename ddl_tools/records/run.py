@@ -44,21 +44,23 @@ Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
 
 class Turn(Strict):
-    """Place of a window among those of the arms that took turns."""
+    """Place of an epoch in an interleaved study."""
 
-    block: str = Field(description="name of the arms that were alive together")
-    reference: str = Field(description="run_id of the arm that all of them are compared with")
-    round: int = Field(description="from 0; in each, every arm of the block has one window")
-    place: int = Field(description="of the window within its round, from 0")
+    block: str = Field(description="name of the configurations that were alive together")
+    reference: str = Field(description="run_id of the baseline of the block")
+    round: int = Field(description="from 0; in each, every configuration has one epoch")
+    place: int = Field(description="position within the round, from 0")
 
 
 class Failure(Strict):
     """Why a run ended badly."""
 
     kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
-    message: str
-    rank: int | None = None
-    category: Category | None = Field(None, description="class of the failure, see failures.py")
+    message: str = Field(description="what happened, and what to do")
+    rank: int | None = Field(None, description="rank that failed first; null if unknown")
+    category: Category | None = Field(
+        None, description="class of the failure; null in records of version 1"
+    )
 
     @classmethod
     def of(
@@ -83,73 +85,89 @@ class Failure(Strict):
 class Attempt(Strict):
     """One start of a run; a resumed run has several."""
 
-    started_utc: str
-    ended_utc: str | None = None
-    status: Status = "running"
-    error: Failure | None = None
+    started_utc: str = Field(description="start")
+    ended_utc: str | None = Field(None, description="end; null while it runs")
+    status: Status = Field("running", description="as of the run")
+    error: Failure | None = Field(None, description="as of the run")
     block: str | None = Field(
-        None, description="start of a job that it shared with other runs, one after the other"
+        None, description="start of a SLURM job that it shared with other runs; null otherwise"
     )
-    place: int | None = Field(None, description="from 0, its place in the order of that block")
+    place: int | None = Field(None, description="position in the order of that block, from 0")
 
 
 class DataInfo(Strict):
     """The data a run really read."""
 
     train_images: int = Field(description="available per epoch, before the last batch is dropped")
-    eval_images: int | None = Field(description="null if nothing is evaluated")
-    classes: int
-    fingerprint: str | None = Field(description="SHA-256 over the file names, null if synthetic")
+    eval_images: int | None = Field(description="available; null if nothing is evaluated")
+    classes: int = Field(description="number of classes")
+    fingerprint: str | None = Field(
+        description="SHA-256 over the names of files, or places of records; null if synthetic"
+    )
 
 
 class Emulation(Strict):
-    """Facts of the warm epochs of an emulated run, and the rules that they break.
+    """Facts of the measured epochs of an emulated run, and the rules that they break.
 
     In `RunRecord.system`, under `EMULATION`.
     """
 
-    cores: int = Field(description="that all ranks share")
-    link_mbit_least: float | None = Field(description="measured before the run; null of one node")
-    link_mbit_most: float | None
-    steps: int = Field(description="that count")
-    gradient_bytes: int = Field(description="of a rank in a step")
-    sent_bytes_least: float = Field(description="by a node's link in a step")
-    sent_bytes_most: float
-    own_cpu_share: float = Field(description="of the cores, taken by the ranks")
-    other_cpu_share: float = Field(description="taken by anything else")
-    late_share: float = Field(description="of a step: how late its end was, the latest rank's mean")
-    slowest_factor: float = Field(
-        description="mean over steps of the slowest rank's compute, relative to what is asked"
+    cores: int = Field(description="cores that all ranks share")
+    link_mbit_least: float | None = Field(
+        description="rate of the slowest link before the run (Mbit/s); null with one node"
     )
-    unfaithful: list[str] = Field(default_factory=list, description="rules that are broken")
+    link_mbit_most: float | None = Field(description="rate of the fastest link (Mbit/s)")
+    steps: int = Field(description="measured steps")
+    gradient_bytes: int = Field(description="gradients of a rank in a step (bytes)")
+    sent_bytes_least: float = Field(
+        description="bytes sent by a node's link in a step, with headers: smallest"
+    )
+    sent_bytes_most: float = Field(description="the same: largest")
+    own_cpu_share: float = Field(description="share of the cores that the ranks used")
+    other_cpu_share: float = Field(description="share of the cores that other programs used")
+    late_share: float = Field(description="delay of the end of a step on the latest rank (share)")
+    slowest_factor: float = Field(
+        description="compute of the slowest rank relative to `emu_step_ms`, mean over steps"
+    )
+    unfaithful: list[str] = Field(default_factory=list, description="broken validity rules")
 
 
 class RunRecord(Strict):
     """``run.json``."""
 
-    schema_version: int = SCHEMA_VERSION
-    method_version: int = METHOD_VERSION
-    study: str
-    run_id: str
-    spec: RunSpec
-    world_size: int
-    global_batch_size: int
-    status: Status = "planned"
-    error: Failure | None = None
-    created_utc: str
-    attempts: list[Attempt] = Field(default_factory=list)
-    job_id: str | None = None
-    data_dir: str | None = Field(None, description="folder to read; null for synthetic data")
-    data: DataInfo | None = None
-    provenance: dict[str, Any] | None = None
-    system: dict[str, Any] | None = None
+    schema_version: int = Field(SCHEMA_VERSION, description="version of these files")
+    method_version: int = Field(
+        METHOD_VERSION, description="version of the method; never compare numbers of two versions"
+    )
+    study: str = Field(description="name of the study")
+    run_id: str = Field(description="name of the run, also its folder")
+    spec: RunSpec = Field(description="all settings of the run")
+    world_size: int = Field(description="number of ranks")
+    global_batch_size: int = Field(description="images per optimiser step")
+    status: Status = Field("planned", description="state of the run")
+    error: Failure | None = Field(None, description="why it failed; null otherwise")
+    created_utc: str = Field(description="when it was planned")
+    attempts: list[Attempt] = Field(default_factory=list, description="starts, in order")
+    job_id: str | None = Field(None, description="its last job of the batch system")
+    data_dir: str | None = Field(
+        None, description="folder of the data, relative to the project if possible; null: synthetic"
+    )
+    data: DataInfo | None = Field(None, description="data that were found; null before the start")
+    provenance: dict[str, Any] | None = Field(
+        None, description="code and packages; null before the start"
+    )
+    system: dict[str, Any] | None = Field(
+        None, description="machine and settings in effect; null before the start"
+    )
     initial_sha256: str | None = Field(
         None,
-        description="of the weights and statistics that the run began with, the same in every "
-        "library; null if nothing was trained",
+        description="hash of the initial weights and statistics, the same in every framework; "
+        "null if nothing was trained",
     )
     weights_sha256: str | None = Field(
-        None, description="of the final weights and statistics; null if nothing was trained"
+        None,
+        description="hash of the final weights and statistics, equal on all ranks; null if "
+        "nothing was trained",
     )
 
     @field_validator("system")
@@ -202,13 +220,15 @@ class EpochRecord(Strict):
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     attempt: int = Field(description="index into RunRecord.attempts")
-    epoch: int = Field(ge=0)
-    phase: Literal["train", "eval"]
-    cold: bool = Field(description="warm-up: no throughput may use this row")
+    epoch: int = Field(ge=0, description="number of the epoch, from 0")
+    phase: Literal["train", "eval"] = Field(
+        description="training (with `work: load`, loading) or evaluation"
+    )
+    cold: bool = Field(description="warm-up: does not count for throughput")
     steps: int = Field(
         ge=1, description="optimiser steps (train) or batches of the busiest rank (eval)"
     )
-    samples: int = Field(ge=1, description="images really consumed, all ranks")
+    samples: int = Field(ge=1, description="images used by all ranks")
     corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
     rescued_images: int | None = Field(
         None, description="of these, decoded by Pillow because DALI failed; null without DALI"
@@ -216,39 +236,44 @@ class EpochRecord(Strict):
     wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(
-        description="waiting for the next batch, maximum over ranks; on a GPU the device's waiting"
+        description="waiting for the next batch, maximum over ranks; on a GPU in device time"
     )
-    rank_wall_s_min: float = Field(description="own time of the fastest rank")
-    rank_wall_s_max: float
-    step_s_median: float | None
-    step_s_p95: float | None
-    throughput_samples_per_s: float
-    loss: Annotated[float, AllowInfNan(True)] | None
-    top1: float | None = Field(ge=0, le=1, description="share of images, 0 to 1")
-    top5: float | None = Field(ge=0, le=1)
-    lr: float | None = Field(description="of the last optimiser step")
+    rank_wall_s_min: float = Field(
+        description="time of the fastest rank, before the closing barrier"
+    )
+    rank_wall_s_max: float = Field(description="the same of the slowest rank")
+    step_s_median: float | None = Field(description="median of the steps, slowest rank")
+    step_s_p95: float | None = Field(description="95th percentile of the steps, slowest rank")
+    throughput_samples_per_s: float = Field(description="`samples` / `wall_s`")
+    loss: Annotated[float, AllowInfNan(True)] | None = Field(
+        description="mean loss, in evaluation without smoothing; NaN if it diverged; null if "
+        "nothing was trained"
+    )
+    top1: float | None = Field(ge=0, le=1, description="share of images, 0 to 1; null in training")
+    top5: float | None = Field(ge=0, le=1, description="the same for the five best classes")
+    lr: float | None = Field(description="learning rate of the last update; null in evaluation")
     max_memory_bytes: int | None = Field(
-        description="most that a rank took: torch's tensors on an accelerator, main memory on the "
-        "CPU; null if not measured"
+        description="peak memory of a rank: torch's tensors on a GPU, main memory on the CPU; null "
+        "if not measured"
     )
     device_waits: int | None = Field(
         None,
         description="calls of torch's synchronize (device, stream, event) in the steps, rank 0; "
-        "null where nobody counted",
+        "null if not counted",
     )
     ids_sha256: str | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
     )
     spent: Spent | None = Field(
         None,
-        description="where `wall_s` went, mean over ranks; null if nothing was trained, where the "
-        "library does not tell, or where backward waits for communication",
+        description="parts of `wall_s`, mean over ranks; null if nothing was trained, the "
+        "framework does not tell, or backward waits for communication",
     )
     energy_j: float | None = Field(
-        None, description="of the window, all ranks; null if not measured, see RunRecord.system"
+        None, description="energy of the epoch, all ranks; null if not measured"
     )
     interleave: Turn | None = Field(
-        None, description="place in the order of the arms that took turns; null if none did"
+        None, description="place in an interleaved study; null otherwise"
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,112 @@
+"""Reference pages of docs/, written from the code: commands, run fields, records.
+
+``python -m ddl_tools.cli.reference`` writes them (`make reference`); a test demands that they are
+up to date.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from ddl_core.config import RunSpec
+from ddl_core.timing import Spent
+from ddl_tools.cli import main
+from ddl_tools.records.failures import REMEDIES
+from ddl_tools.records.paths import PROJECT
+from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
+from ddl_tools.records.run import (
+    Attempt,
+    DataInfo,
+    Emulation,
+    EpochRecord,
+    Failure,
+    RunRecord,
+    Turn,
+)
+
+FOLDER = PROJECT / "docs" / "reference"
+NAMES = ("cli", "cli-study", "run-fields", "records", "failures")
+PAGES = tuple(FOLDER / f"{name}.md" for name in NAMES)
+MODELS: tuple[type[BaseModel], ...] = (
+    RunRecord,
+    Attempt,
+    Failure,
+    DataInfo,
+    EpochRecord,
+    Spent,
+    Turn,
+    Emulation,
+    ProfileRecord,
+    RankProfile,
+    Shares,
+)
+_BLOCK = re.compile(r"(<!-- code: (\w+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def written(page: str) -> str:
+    """Return the text of a page with all blocks between its markers written anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{block(found[2])}\n{found[3]}", page)
+
+
+def block(name: str) -> str:
+    """Return a block: commands, the run fields, the failures, or the fields of a model."""
+    if name in ("commands", "study"):
+        study = name == "study"
+        texts = _commands(click.Context(main, info_name="ddl", **main.context_settings))
+        return "\n\n".join(text for one, text in texts if one.startswith("ddl study ") == study)
+    if name == "run_fields":
+        return _table(("field", "default", "meaning"), _run_fields())
+    if name == "failures":
+        rows = ((f"`{category}`", remedy) for category, remedy in REMEDIES.items())
+        return _table(("class", "what to do"), rows)
+    (model,) = (one for one in MODELS if one.__name__ == name)
+    fields = model.model_fields.items()
+    rows = ((f"`{field}`", info.description or "") for field, info in fields)
+    return _table(("field", "meaning"), rows)
+
+
+def _run_fields() -> Iterator[tuple[str, str, str]]:
+    for name, field in RunSpec.model_fields.items():
+        default = "null" if field.default is None else str(field.default).lower()
+        allowed = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        choices = f": {', '.join(f'`{one}`' for one in allowed)}" if allowed else ""
+        assert field.default is not PydanticUndefined
+        yield f"`{name}`", default, f"{field.description}{choices}"
+
+
+def _commands(context: click.Context) -> Iterator[tuple[str, str]]:
+    command, name = context.command, context.command_path
+    if isinstance(command, click.Group):
+        for part in command.list_commands(context):
+            found = command.get_command(context, part)
+            assert found is not None
+            yield from _commands(click.Context(found, context, part))
+        return
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    explained = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    text = f"## {name}\n\n    {usage}\n\n{explained}"
+    rows = list(_options(context))
+    yield name, f"{text}\n\n{_table(('option', 'meaning'), rows)}" if rows else text
+
+
+def _options(context: click.Context) -> Iterator[tuple[str, str]]:
+    for parameter in context.command.params:
+        help_record = parameter.get_help_record(context)
+        if help_record and help_record[1] and parameter.name not in RunSpec.model_fields:
+            yield f"`{help_record[0]}`", help_record[1].replace("  [", " [")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

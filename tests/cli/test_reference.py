@@ -1,0 +1,44 @@
+"""The reference pages of docs/ are what the code says: no field forgotten, none invented."""
+
+from pathlib import Path
+
+import pytest
+
+from ddl_core import device
+from ddl_core.config import RunSpec
+from ddl_core.strategies import affinity
+from ddl_core.strategies.base import Single
+from ddl_tools.cli import reference
+from ddl_tools.records.progress import Progress
+from ddl_tools.records.provenance import host, provenance
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
+def test_a_page_is_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert reference.written(text) == text, "run `make reference`"
+
+
+@pytest.mark.parametrize("model", reference.MODELS)
+def test_each_field_of_a_record_is_explained(model) -> None:
+    assert all(field.description for field in model.model_fields.values())
+    assert f"<!-- code: {model.__name__} -->" in page("records")
+
+
+def test_all_that_a_run_records_of_machine_and_settings_is_described() -> None:
+    spec = RunSpec(device="cpu")
+    group = Single(spec)
+    known = {**provenance(), **host(), **device.describe(group.device)}
+    known |= {**device.threads(), **device.settings(spec, group.device)}
+    known |= {**affinity(group, 1), "environment": {}, "communication": {}}
+    for name in known:
+        assert f"`{name}`" in page("records")
+
+
+def test_progress_is_described(tmp_path: Path) -> None:
+    for name in Progress(tmp_path / "progress.json", 1)._state:
+        assert f"`{name}`" in page("result-files")
+
+
+def page(name: str) -> str:
+    return (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8")
