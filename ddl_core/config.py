@@ -230,7 +230,7 @@ class RunSpec(BaseModel):
     emu_draws: PositiveInt = Field(
         1,
         le=10**4,
-        description="emulation: GPUs that a rank stands for, as the slowest of so many draws",
+        description="emulation: GPUs that a rank represents; the slowest one counts",
     )
     second_start: bool = Field(
         False,

@@ -283,7 +283,7 @@ def bench() -> None:
               help="Processes of the loader; DALI: threads.")  # fmt: skip
 @click.option("--image-size", type=int, default=224, help="Side, pixels.")
 @click.option("--local-batch-size", type=int, default=64, help="Images.")
-@click.option("--images", type=click.IntRange(1), help="Use only so many. [default: all]")
+@click.option("--images", type=click.IntRange(1), help="Number of images to use. [default: all]")
 @click.option("--epochs", type=click.IntRange(1, 1000), default=3,
               help="Passes from memory, after one from the disk.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,11 +1,12 @@
-"""docs/results/paper.md and the tables of data/paper refer to each other correctly."""
+"""The pages on the paper and the tables of data/paper refer to each other correctly."""
 
 import csv
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "results" / "paper.md"
+RESULTS = ROOT / "docs" / "results"
+GUIDE = "".join((RESULTS / f"{name}.md").read_text("utf-8") for name in ("paper", "paper-notes"))
 PAPER = sorted(path.stem for path in (ROOT / "data" / "paper").glob("*.csv"))
 STATEMENTS = [name for name in PAPER if name not in {"profile", "settings"}]
 
@@ -16,7 +17,7 @@ def paper(name: str) -> list[dict[str, str]]:
 
 
 def test_every_mark_has_its_section_in_the_guide_and_every_section_a_number() -> None:
-    sections = re.findall(r"^### (C\d+)\.", GUIDE.read_text(encoding="utf-8"), re.M)
+    sections = re.findall(r"^### (C\d+)\.", GUIDE, re.M)
     assert sections == [f"C{i}" for i in range(1, len(sections) + 1)]
     used = {
         mark
@@ -31,9 +32,8 @@ def test_every_mark_has_its_section_in_the_guide_and_every_section_a_number() ->
 
 
 def test_guide_names_only_statements_and_notes_that_exist() -> None:
-    text = GUIDE.read_text(encoding="utf-8")
     stated = {r["statement"] for n in STATEMENTS for r in paper(n)}
-    assert set(re.findall(r"\b[EROAQD]\d\d\b", text)) <= stated
-    notes = set(re.findall(r"^\| (N\d+) \|", text, re.M))
+    assert set(re.findall(r"\b[EROAQD]\d\d\b", GUIDE)) <= stated
+    notes = set(re.findall(r"^\| (N\d+) \|", GUIDE, re.M))
     data = " ".join(cell for name in PAPER for row in paper(name) for cell in row.values())
-    assert set(re.findall(r"\bN\d+\b", text + " " + data)) <= notes
+    assert set(re.findall(r"\bN\d+\b", GUIDE + " " + data)) <= notes

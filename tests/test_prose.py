@@ -1,0 +1,62 @@
+"""Prose is plain: short sentences, the field's words, short pages.
+
+`docs/contributing/style.md` has the rules. Checked are the README, CONTRIBUTING, the pages of docs/
+(among them the help texts of `ddl`, as docs/reference/cli.md) and the captions of figures.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddl_tools.records.paths import PROJECT
+
+PAGES = sorted(
+    [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    + [*PROJECT.glob("docs/**/*.md")]
+)
+MOST_BYTES, MOST_LINES = 12_000, 180
+MOST_WORDS = 28  # 25 in the style guide: here numbers and code count as words, too
+# Generated from statements and captions, in their words.
+LONG = {"docs/results/statements.md"}
+# Pages that show the words in order to replace them.
+SHOWN = {"docs/contributing/style.md"}
+WORDS = re.compile(
+    r"\b(?-i:arms?)\b|\btold\b|\bcannot say\b|\bcluster in a box\b|\bsurely\b|\btake turns\b"
+    r"|\bbut for\b"
+    r"|\bcome of it\b|\bno matter of\b|\btwins?\b|\bplanted\b|\bat hand\b|\blab book\b|\bso many\b"
+    r"|\bunfaithful\b|\bis said\b",
+    re.I,
+)
+_CODE = re.compile(r"^```.*?^```|^ {4}\S.*?$|<!--.*?-->", re.M | re.S)
+_INLINE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|\"[^\"\n]*\"")
+
+
+def name(page: Path) -> str:
+    return page.relative_to(PROJECT).as_posix()
+
+
+def prose(text: str) -> str:
+    """Return a page without code, links and quotations."""
+    return _INLINE.sub(" x ", _CODE.sub("\n\n", text))
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of paragraphs, items and cells of tables."""
+    parts = re.split(r"\n\s*\n|^\s*(?:[-*>]|\d+\.)\s|\||^#+ ", prose(text), flags=re.M)
+    return [one for part in parts for one in re.split(r"[.:;?!](?=\s|$)", " ".join(part.split()))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_is_plain(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if name(page) not in LONG:
+        assert len(text.encode()) <= MOST_BYTES
+        assert not [one for one in sentences(text) if len(one.split()) > MOST_WORDS]
+    if name(page) not in LONG | SHOWN:
+        assert not WORDS.findall(prose(text))
+        assert not re.findall(r"^#+ What\b.*", text, re.M)
+
+
+def test_the_readme_has_few_lines() -> None:
+    assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) <= MOST_LINES
