@@ -23,9 +23,8 @@ from ddl_tools.records.paths import results
 from ddl_tools.records.run import Emulation, RunRecord, read_epochs, read_record
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
-from tests.launch.running import is_training, processes_of, rank_process, wait_for
+from tests.launch.running import CALLER, is_training, processes_of, rank_process, wait_for
 
-CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 LINK_MBIT = 25
 STEP_MS = 300
 

@@ -10,9 +10,9 @@ import pytest
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
 from ddl_tools.processes import import_path
-from tests.launch.running import wait_for
+from tests.launch.running import free_port, wait_for
 from tests.launch.slurm.faults import idle_nodes, mend
-from tests.launch.stand_ins import StandIns
+from tests.launch.stand_ins import SRUN, StandIns
 
 Mount = Callable[[str], Path]
 
@@ -69,6 +69,24 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     found = StandIns(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(found.folder), prepend=os.pathsep)
     return found
+
+
+@pytest.fixture
+def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """What the script of a job on two nodes sets, and a stand-in for srun."""
+    stand_ins.python("srun", SRUN)
+    values = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NUM_NODES": "2",
+        "DDL_SRUN": "srun --mpi=none env -u NOTHING",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HOROVOD_GLOO_IFACE": "lo",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    return stand_ins
 
 
 @pytest.fixture(scope="session")

@@ -10,15 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
+from click.testing import CliRunner, Result
 
 from ddl_core.config import RunSpec
+from ddl_tools.cli import main
 from ddl_tools.launch.study import plan_run
 from ddl_tools.processes import TOKEN
+from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import results
 from ddl_tools.records.progress import read_progress
-from ddl_tools.records.run import Attempt, EpochRecord, append_epoch, read_record, write_record
+from ddl_tools.records.provenance import available_cores
+from ddl_tools.records.run import (
+    Attempt,
+    EpochRecord,
+    Failure,
+    append_epoch,
+    read_record,
+    write_record,
+)
 
+two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
+# A program that executes the run in the folder that is its argument.
+CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 TINY: dict[str, Any] = {
     "loader": "synthetic",
     "model": "resnet18",
@@ -96,6 +111,25 @@ def is_training(run_dir: Path) -> bool:
     """Say whether the first step of a run is done."""
     progress = read_progress(run_dir)
     return progress is not None and progress["phase"] == "train" and progress["step"] > 0
+
+
+def change(run: Entry | Path, **fields: Any) -> None:
+    """Change fields of a run's record."""
+    run_dir = run if isinstance(run, Path) else run.directory
+    write_record(run_dir, read_record(run_dir).model_copy(update=fields))
+
+
+def error_of(run_dir: Path) -> Failure:
+    """Return why a run failed, as its record has it."""
+    record = read_record(run_dir)
+    assert record.status == "failed"
+    assert record.error is not None
+    return record.error
+
+
+def ddl(*arguments: object) -> Result:
+    """Call the command ``ddl`` in this process."""
+    return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
 def study_file(folder: Path, repeats: int = 1, **base: Any) -> Path:

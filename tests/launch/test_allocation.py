@@ -15,33 +15,20 @@ from ddl_tools.launch import commands, ranks
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.diagnose import rank_log
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.provenance import available_cores
-from ddl_tools.records.run import read_record
 from tests.launch.fixtures import Start
-from tests.launch.running import ENDLESS, free_port, is_training, planned, processes_of, wait_for
+from tests.launch.running import (
+    CALLER,
+    ENDLESS,
+    error_of,
+    is_training,
+    planned,
+    processes_of,
+    two_ranks,
+    wait_for,
+)
 from tests.launch.stand_ins import SRUN, StandIns
 
-two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
 TWO_BY_FOUR = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4)
-CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
-
-
-@pytest.fixture
-def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    """What the script of a job on two nodes sets, and a stand-in for srun."""
-    stand_ins.python("srun", SRUN)
-    values = {
-        "SLURM_JOB_ID": "17",
-        "SLURM_JOB_NUM_NODES": "2",
-        "DDL_SRUN": "srun --mpi=none env -u NOTHING",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "HOROVOD_GLOO_IFACE": "lo",
-    }
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    return stand_ins
 
 
 def test_a_job_that_does_not_say_how_to_start_ranks_is_none(
@@ -52,19 +39,12 @@ def test_a_job_that_does_not_say_how_to_start_ranks_is_none(
     assert Allocation.current() is None
 
 
-def test_one_task_per_rank(job: StandIns) -> None:
+def test_one_task_per_rank(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
-    assert line[:4] == [
-        str(job.folder / "srun"),
-        "--nodes=2",
-        "--ntasks=8",
-        "--ntasks-per-node=4",
-    ]
+    program = str(job.folder / "srun")
+    assert line[:4] == [program, "--nodes=2", "--ntasks=8", "--ntasks-per-node=4"]
     assert line[4:10] == ["--mpi=none", "env", "-u", "NOTHING", "sh", "-c"]
     assert line[-5:] == ["/logs/srun/attempt_0", sys.executable, "-m", "worker", "/run"]
-
-
-def test_without_srun_the_error_says_so(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nothing")
     with pytest.raises(LaunchError, match="cannot find 'srun' on PATH"):
         commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
@@ -94,7 +74,5 @@ def test_stopping_a_run_ends_the_step_first(job: StandIns, start: Start, tmp_pat
     caller.terminate()
     caller.communicate(timeout=60)
     assert mark.exists()
-    record = read_record(run_dir)
-    assert record.error is not None
-    assert record.error.kind == "Interrupted"
+    assert error_of(run_dir).kind == "Interrupted"
     assert processes_of(run_dir) == []

@@ -15,9 +15,8 @@ from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.progress import read_progress
 from ddl_tools.records.run import read_epochs, read_record
 from tests.launch.fixtures import Start
-from tests.launch.running import TINY, processes_of
+from tests.launch.running import CALLER, TINY, processes_of
 
-CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 POLL_S = 0.01
 # Each phase takes tenths of a second, so that none is missed.
 FIELDS = {"train_images": 64, "eval_images": 200, "epochs": 3, "checkpoint_every": 1}
