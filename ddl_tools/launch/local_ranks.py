@@ -1,14 +1,13 @@
 """Ranks of this machine, forked from a process that has imported torch.
 
-One server spends the seconds of that import for all runs of a study; a run outside a study has a
-server of its own. The server forks a leader for each run, which does what torchrun does: it keeps
-the store where the ranks meet, forks the ranks, and ends the others when one fails. For an emulated
-run the leader also makes the nodes, becomes their switch, and puts each rank into its node.
+A study has one such server for all its runs; a run outside a study has a server of its own. The
+server forks a leader for each run, which does what torchrun does: it keeps the store where the
+ranks meet, forks the ranks, and ends the others when one fails. The leader of an emulated run also
+makes the nodes.
 """
 
 import ctypes
 import gc
-import hashlib
 import math
 import os
 import random
@@ -40,7 +39,7 @@ from ddl_tools.launch.diagnose import launcher_log, tail
 from ddl_tools.processes import TOKEN
 from ddl_tools.records.paths import BoxFiles
 
-# Address of the server of this process or of the one that started it, and its environment's hash.
+# Address of the server of this process, or of the one that started it.
 SERVER = "DDL_FORK_SERVER"
 PROGRAM = "ddl_tools.launch.local_ranks"
 START_S = 300.0  # torch may come from a busy parallel file system
@@ -57,26 +56,16 @@ PRELOADED = (
 )
 
 # The system shows the environment that a process began with. So the server begins with a variable
-# of the length of RANK, which a rank overwrites: `processes.carrying` and `of_ranks` look there.
-PLACE, PLACE_VALUE = "DDL_R", "00000"
+# as long as RANK, which a rank overwrites for `processes.carrying` and `of_ranks`.
+SPACE, SPACE_VALUE = "DDL_R", "00000"
 RANK = "RANK={:06d}"
-
-# Variables that a run may set otherwise than its server: they are read when a rank begins, by this
-# package, a notebook's kernel, a framework or torch's compiler (which sets its own when it is
-# imported). All others may be read where torch is loaded, as ONEDNN_MAX_CPU_ISA is.
-READ_LATER = (
-    *("DDL_", "HOROVOD_", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-    *("PYTHONPATH", "TMPDIR"),
-    *("JPY_", "IPYTHONDIR", "MPLBACKEND", "TERM", "CLICOLOR", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
-    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_", "PYTEST_", "TORCHINDUCTOR_CACHE_DIR"),
-)
 
 
 @contextmanager
 def _server(environment: Mapping[str, str]) -> Iterator[str]:
-    """Start a server, and end it with the ranks that are left; yield its address."""
+    """Start a server, and end it with its ranks; yield its address."""
     token = uuid.uuid4().hex
-    own = {PLACE: PLACE_VALUE, "PYTHONPATH": processes.import_path()}
+    own = {SPACE: SPACE_VALUE, "PYTHONPATH": processes.import_path()}
     # It must not have threads.
     own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
     # Any other look for a GPU spoils CUDA in forks.
@@ -107,29 +96,22 @@ def _log(address: str) -> Path:
     return Path(address).with_name("log")
 
 
-def _hash(environment: Mapping[str, str]) -> str:
-    """Return the hash of the variables that have their effect when a server begins."""
-    early = [pair for pair in environment.items() if not pair[0].startswith(READ_LATER)]
-    return hashlib.sha256(repr(sorted(early)).encode()).hexdigest()
-
-
 @contextmanager
 def shared() -> Iterator[None]:
-    """Have one server for all runs that begin meanwhile, here or in processes started from here.
+    """Keep one server for all runs that this process, and those it starts, begin meanwhile.
 
-    Inside a SLURM job there is none: srun starts the ranks. Nor where there is one already.
+    Inside a SLURM job there is none: srun starts the ranks.
     """
     if Allocation.current() or SERVER in os.environ:
         yield
         return
-    environment = processes.inherited()
     with ExitStack() as stack:
         try:
-            address = stack.enter_context(_server(environment))
+            address = stack.enter_context(_server(processes.inherited()))
         except OSError as error:
             said = f"cannot start the process that ranks are forked from: {error}"
             raise LaunchError(said) from None
-        os.environ[SERVER] = f"{_hash(environment)} {address}"
+        os.environ[SERVER] = address
         stack.callback(os.environ.pop, SERVER)
         yield
 
@@ -138,13 +120,13 @@ def shared() -> Iterator[None]:
 def local_ranks(
     command: Command, logs: Path, environment: Mapping[str, str], token: str
 ) -> Iterator["LocalRanks"]:
-    """Start the ranks of a run, whose processes carry `token`; in the end, its server if own."""
+    """Start the ranks of a run, whose processes carry `token`."""
     request = {"command": command, "logs": logs, "environment": dict(environment)}
     request |= {"token": token, "folder": Path.cwd()}
-    hashed, _, address = os.environ.get(SERVER, "").partition(" ")
-    connection = _connect(address) if hashed == _hash(environment) else None
+    address = os.environ.get(SERVER, "")
     with ExitStack() as stack:
-        if connection is None:  # no server, or one of another environment
+        connection = _connect(address)
+        if connection is None:  # there is none, or it is gone
             address = stack.enter_context(_server(environment))
             connection = _connect(address)
         answer = None
@@ -161,8 +143,8 @@ def local_ranks(
 
 def _connect(address: str) -> Connection | None:
     with suppress(ConnectionError, FileNotFoundError):
-        return Client(address)
-    return None  # it is gone
+        return Client(address) if address else None
+    return None
 
 
 class LocalRanks:
@@ -188,7 +170,7 @@ class LocalRanks:
 
 def serve() -> NoReturn:
     """Import torch, then fork a leader for each request at the socket that is standard input."""
-    shown = {name: _shown(name) for name in (TOKEN, PLACE)}
+    shown = {name: _shown(name) for name in (TOKEN, SPACE)}
     # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     listener = socket.socket(fileno=os.dup(0))
@@ -283,7 +265,7 @@ class Leader:
         self.client.close()  # its end is to say that the leader is gone
         port = meeting.getsockname()[1]
         meeting.close()
-        _show(self.shown[PLACE] - len(f"{PLACE}="), RANK.format(rank))
+        _show(self.shown[SPACE] - len(f"{SPACE}="), RANK.format(rank))
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
         ranks = self.command.ranks

@@ -6,12 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 rank = os.environ["RANK"]
 place = {
     **{name: os.environ.get(name) for name in ("WORLD_SIZE", "LOCAL_RANK", "DDL_COLOUR")},
-    "capability": torch.backends.cpu.get_cpu_capability(),
     "main": sys.modules["__main__"].__spec__.name,
     "folder": str(Path.cwd()),
 }

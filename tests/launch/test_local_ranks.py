@@ -9,9 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import psutil
 import pytest
 
@@ -21,7 +19,6 @@ from ddl_tools import processes
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.commands import Command
 from ddl_tools.launch.local_ranks import LocalRanks
-from ddl_tools.launch.notebook import execute
 from ddl_tools.processes import import_path
 from tests.launch.running import wait_for
 
@@ -48,51 +45,43 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         yield start
 
 
-def told(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
-
-
-def test_each_rank_is_at_its_place_with_the_variables_of_its_run(ask, tmp_path) -> None:
+def test_each_rank_has_its_place_and_the_variables_of_its_run(ask: Ask, tmp_path: Path) -> None:
     assert ask(DDL_COLOUR="red").wait(60) == 0
-    first, second = told(tmp_path)
-    assert (first["LOCAL_RANK"], second["LOCAL_RANK"]) == ("0", "1")
-    assert first["WORLD_SIZE"] == "2"
-    assert first["DDL_COLOUR"] == "red"
-    assert first["main"] == "tests.launch.place_worker"
-    assert Path(first["folder"]) == Path.cwd()
+    for rank in ("0", "1"):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": rank,
+            "DDL_COLOUR": "red",
+            "main": "tests.launch.place_worker",
+            "folder": str(Path.cwd()),
+        }
 
 
-def test_one_server_serves_many_runs_and_has_no_threads(ask) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_leader_that_is_ended_takes_its_ranks_along(
+    ask: Ask, tmp_path: Path, number: signal.Signals
+) -> None:
+    ranks = ask("0")
+    leader = psutil.Process(ranks.pid)
+    wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
+    family = leader.children(recursive=True)
+    assert family  # rank 1 may have ended
+    leader.send_signal(number)
+    assert ranks.wait(10) == -9
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+    logs = (tmp_path / "logs").rglob("*.log")
+    assert not any("Traceback" in log.read_text() for log in logs)
+
+
+def test_one_server_serves_many_runs_and_has_no_threads(ask: Ask) -> None:
     leaders = []
-    for number in range(2):
-        # As torch's compiler sets it, in a process that imports it after the server began.
-        ranks = ask("0", TORCHINDUCTOR_CACHE_DIR=f"/somewhere/{number}")
+    for _ in range(2):
+        ranks = ask("0")
         leaders.append(psutil.Process(ranks.pid).parent())
         os.kill(ranks.pid, 9)
         assert ranks.wait(10) == -9
     assert leaders[0] == leaders[1]
     assert leaders[0].num_threads() == 1  # else a fork might inherit a lock that nobody opens
-
-
-def test_ranks_that_are_to_load_torch_otherwise_have_a_server_of_their_own(ask, tmp_path) -> None:
-    ranks = ask(ATEN_CPU_CAPABILITY="default")
-    assert ranks.wait(120) == 0
-    assert [one["capability"] for one in told(tmp_path)] == ["DEFAULT", "DEFAULT"]
-
-
-@pytest.mark.notebook
-def test_the_ranks_of_a_notebook_come_from_the_server_that_its_study_has(tmp_path) -> None:
-    """Its kernel sets variables of its own, none of which is read when torch is loaded."""
-    cells = ["target = ''", "import json, os; json.dump(dict(os.environ), open(target, 'w'))"]
-    code = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    code[0].metadata["tags"] = ["parameters"]
-    kernel = {"name": "python3", "display_name": "", "language": "python"}
-    notebook = nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernel})
-    nbformat.write(notebook, tmp_path / "a.ipynb")
-    target = tmp_path / "environment.json"
-    execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", {"target": str(target)})
-    found = json.loads(target.read_text())
-    assert local_ranks._hash(found) == local_ranks._hash(os.environ)
 
 
 LOOKS_FOR_GPUS = """
@@ -117,33 +106,16 @@ def test_loading_looks_for_no_gpu_which_would_spoil_cuda_in_a_fork() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_server_that_is_gone_is_replaced(ask, tmp_path, monkeypatch) -> None:
-    hashed = os.environ[local_ranks.SERVER].partition(" ")[0]
-    monkeypatch.setenv(local_ranks.SERVER, f"{hashed} {tmp_path}/nobody")
+def test_a_server_that_is_gone_is_replaced(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(local_ranks.SERVER, f"{tmp_path}/nobody")
     assert ask().wait(120) == 0
 
 
-def test_a_leader_that_is_killed_takes_its_ranks_along(ask, tmp_path) -> None:
-    ranks = ask("0")
-    leader = psutil.Process(ranks.pid)
-    wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
-    family = leader.children(recursive=True)
-    assert family  # rank 1 may have ended
-    leader.kill()
-    assert ranks.wait(10) == -9
-    assert psutil.wait_procs(family, timeout=20)[1] == []
-
-
-def test_an_interrupt_ends_the_leader_by_its_name_and_not_with_a_traceback(ask, tmp_path) -> None:
-    ranks = ask("0")
-    wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
-    os.kill(ranks.pid, signal.SIGINT)
-    assert ranks.wait(10) == -9
-    logs = (tmp_path / "logs").rglob("*.log")
-    assert not any("Traceback" in log.read_text() for log in logs)
-
-
-def test_a_server_that_cannot_be_started_is_an_error_for_users(monkeypatch) -> None:
+def test_a_server_that_cannot_be_started_is_an_error_for_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
@@ -153,7 +125,7 @@ def test_a_server_that_cannot_be_started_is_an_error_for_users(monkeypatch) -> N
         pytest.fail("there is no server")
 
 
-def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path) -> None:
+def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path: Path) -> None:
     code = "import tempfile; print(tempfile.mkdtemp())"
     command = Command((sys.executable, "-c", code), 1)
     with ranks.start(command, tmp_path, processes.inherited(), uuid.uuid4().hex) as launcher:
@@ -164,16 +136,12 @@ def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path) -> None:
     assert not left.parent.exists()
 
 
-def test_a_server_leaves_nothing(monkeypatch) -> None:
+def test_a_server_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(local_ranks.SERVER, raising=False)
     before = psutil.Process().children()
     with local_ranks.shared():
-        _, _, address = os.environ[local_ranks.SERVER].partition(" ")
+        address = os.environ[local_ranks.SERVER]
         new = (one for one in psutil.Process().children() if one not in before)
-        (server,) = filter(_serves, new)
+        (server,) = (one for one in new if local_ranks.PROGRAM in one.cmdline())
     assert not server.is_running()
     assert not Path(address).parent.exists()
-
-
-def _serves(process: psutil.Process) -> bool:
-    return local_ranks.PROGRAM in process.cmdline()
