@@ -26,23 +26,10 @@ def rank_info() -> dict[str, Any]:
 
 
 def run_rank(worker: str, run_dir: str, logs: str, variables: Mapping[str, str]) -> int:
-    """Execute this engine's rank of a run.
+    """Execute this engine's rank of a run; return the exit status of its `worker`, a module.
 
-    Parameters
-    ----------
-    worker
-        Module whose ``main`` is one rank; by name, since a launcher does not import it.
-    run_dir
-        The run's folder.
-    logs
-        Folder of the attempt's output.
-    variables
-        Environment for this run, e.g. where its ranks meet.
-
-    Returns
-    -------
-    int
-        The worker's exit status. Where the rank is meanwhile goes to `AsyncResult.data`.
+    Its state goes to `AsyncResult.data`, its output to a folder in `logs`. `variables` belong to
+    the environment of this run alone, e.g. where its ranks meet.
     """
     from ipyparallel.datapub import publish_data
 

@@ -1,12 +1,11 @@
-"""Runs on engines that stay: for a notebook in which one turns a knob, looks, and turns it again.
+"""Runs on ipyparallel engines that stay between the runs of a notebook.
 
-Such a run is like any other: the same worker, checks, record and files. Only its ranks are not
-started for it. Imports ipyparallel: import it when needed.
+Such a run has the same worker, checks, record and files as any other. Imports ipyparallel: import
+this module when needed.
 """
 
 import logging
 import os
-import shutil
 import socket
 import sys
 import time
@@ -20,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import psutil
-from filelock import FileLock, Timeout
 from ipyparallel import Cluster
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher
 from ipyparallel.error import IPythonError
@@ -29,7 +27,7 @@ from traitlets import Any as AnyTrait
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.registry import known
-from ddl_core.system import kept
+from ddl_core.system import Passing, temporary_in
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, engine, preflight, ranks
 from ddl_tools.launch.commands import Allocation
@@ -83,31 +81,24 @@ class _RankEngines(EngineLauncher):
             del self.environment["IPP_CONNECTION_INFO"]
             words.append(f"--file={self.connection_files['engine']}")
             step = commands.step(self.spec, words, folder, allocation)
-            self.processes = [self._begin(step, diagnose.launcher_log(folder), {})]
-        else:
-            size = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
-            self.processes = [
-                self._begin(
-                    words,
-                    folder / f"rank_{rank}.log",
-                    {"RANK": rank, "LOCAL_RANK": rank, **size},
-                )
-                for rank in range(n)
-            ]
+            self.processes = [self._begin(step, diagnose.launcher_log(folder))]
+            return
+        size = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
+        self.processes = [
+            self._begin(words, folder / f"rank_{rank}.log", RANK=rank, LOCAL_RANK=rank, **size)
+            for rank in range(n)
+        ]
 
-    def _begin(self, words: list[str], log: Path, place: dict[str, int]) -> Popen[bytes]:
-        own = {name: str(value) for name, value in place.items()}
-        environment = {**self.environment, **own}
+    def _begin(self, words: list[str], log: Path, **numbers: int) -> Popen[bytes]:
+        environment = self.environment | {name: str(one) for name, one in numbers.items()}
         return processes.start(words, token=self.token, log=log, environment=environment)
 
 
 class Engines:
     """One engine per rank of a run, on this machine or on the nodes of the SLURM job around it.
 
-    Engines survive a run that completes, unless it was one of Horovod or DeepSpeed, or used a
-    network or plug-in of the user's, whose code may be edited before the next run. After one that
-    fails, hangs or is interrupted they are ended at once, since one in a hung collective answers
-    nothing else. The next run gets new ones.
+    Engines survive a run that completes. They are replaced after a run that did not, after one of
+    Horovod or DeepSpeed, and after one with the user's own code, which may be edited meanwhile.
 
     Parameters
     ----------
@@ -130,7 +121,7 @@ class Engines:
         self.close()
 
     @property
-    def places(self) -> list[dict[str, Any]]:
+    def ranks(self) -> list[dict[str, Any]]:
         """``rank``, ``host``, ``pid`` of every engine, in order of rank; starts them if need be."""
         self._start()
         return self._ranks
@@ -142,22 +133,10 @@ class Engines:
         on_ranks: OnRanks | None = None,
         stall_timeout: float | None = None,
     ) -> RunRecord:
-        """Execute a planned, failed or interrupted run on the engines; return its record.
+        """Execute a run on the engines, as `ranks.run_ranks` does; refuse one that does not fit.
 
-        Parameters
-        ----------
-        run_dir, on_progress, stall_timeout
-            See `ranks.run_ranks`.
-        on_ranks
-            Called several times a second with where every rank is, in order of rank: what
-            ``progress.json`` says, its own ``images_per_s``, and ``rank``, ``host``, ``pid``.
-
-        Raises
-        ------
-        LaunchError, SpecError, DataError, RecordError, NotInstalledError
-            As `ranks.run_ranks`; also if the run does not fit the engines.
-        KeyboardInterrupt
-            If this process was interrupted, once the engines are gone.
+        `on_ranks` is called several times a second with the state of every rank, in order of rank:
+        what ``progress.json`` says, its own ``images_per_s``, and ``rank``, ``host``, ``pid``.
         """
         self._check(read_record(Path(run_dir)).spec)
         execute = partial(self._execute, on_ranks)
@@ -181,7 +160,6 @@ class Engines:
                     process.wait(processes.PATIENCE_S)
             if cluster.controller:
                 _stop_controller(cluster)
-            self._lock.release()
             self._folder.cleanup()
 
     def _start(self) -> None:
@@ -190,7 +168,7 @@ class Engines:
             return
         self.close()
         self._token, self._client = uuid.uuid4().hex, None
-        self._folder, self._lock = private_folder()
+        self._folder = _private_folder()
         allocation = Allocation.current()
         self._cluster = Cluster(
             controller=_Controller,
@@ -207,7 +185,7 @@ class Engines:
         )
         environment = {**commands.environment(self._spec), "IPYTHONDIR": self._folder.name}
         if not allocation:
-            environment["TMPDIR"] = self._folder.name
+            environment |= temporary_in(self._folder.name)
         try:
             self._cluster.start_controller_sync()
             self._cluster.start_engines_sync(
@@ -234,7 +212,7 @@ class Engines:
         found.sort(key=lambda pair: pair[0]["rank"])
         self._ranks, self._views = [info for info, _ in found], [view for _, view in found]
         numbers = [info["rank"] for info in self._ranks]
-        if numbers != list(range(self._spec.world_size)):
+        if numbers != [*range(self._spec.world_size)]:
             raise RuntimeError(f"the engines were given the ranks {numbers}")
 
     def _wait(self, condition: Callable[[], bool]) -> None:
@@ -262,11 +240,9 @@ class Engines:
         return [(rank, code) for rank, code in codes if code]
 
     def _check(self, spec: RunSpec) -> None:
+        other = f"framework = {spec.framework!r}: engines compute with torch"
         for unfit, reason in (
-            (
-                spec.framework != "torch",
-                f"framework = {spec.framework!r}: engines compute with torch",
-            ),
+            (spec.framework != "torch", other),
             (spec.emulated, "emulated = true: engines are in no emulated node"),
             (spec.nsys, "nsys = true: Nsight Systems can only begin with a process"),
         ):
@@ -328,23 +304,13 @@ class Engines:
             return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
 
 
-def private_folder() -> tuple["TemporaryDirectory[str]", FileLock]:
-    """Return a private folder for logs and keys, with its lock; a job has it in its results.
-
-    A notebook that was killed leaves its folder, but not its lock: the next one removes it. Not in
-    a job, whose nodes may share the files, but not the locks.
-    """
-    job = Allocation.current()
-    base = results().root / ".engines" if job else kept("engines")
+def _private_folder() -> "Passing | TemporaryDirectory[str]":
+    """Return a private folder for logs and keys; a job has it where all of its nodes see it."""
+    if not Allocation.current():
+        return Passing()
+    base = results().root / ".engines"
     base.mkdir(parents=True, exist_ok=True)
-    with FileLock(base / ".lock"):
-        for old in () if job else base.glob("[!.]*"):
-            with suppress(Timeout, OSError), FileLock(old / "lock", blocking=False):
-                shutil.rmtree(old)
-        folder = TemporaryDirectory(dir=base, ignore_cleanup_errors=True)
-        lock = FileLock(Path(folder.name) / "lock")
-        lock.acquire()
-    return folder, lock
+    return TemporaryDirectory(dir=base, ignore_cleanup_errors=True)
 
 
 def _stop_controller(cluster: Any) -> None:

@@ -23,8 +23,8 @@ from ddl_tools.records.paths import results
 from ddl_tools.records.run import read_epochs, read_record
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
-from tests.launch.running import TINY, free_port, is_training, wait_for
-from tests.launch.stand_ins import SRUN, StandIns
+from tests.launch.running import TINY, error_of, is_training, wait_for
+from tests.launch.stand_ins import StandIns
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
 PAIR = {**TINY, "strategy": "ddp", "gpus_per_node": 2, "epochs": 2}
@@ -43,7 +43,7 @@ def engines() -> Iterator[Engines]:
 
 
 def engine_pids(engines: Engines) -> list[int]:
-    return [place["pid"] for place in engines.places]
+    return [place["pid"] for place in engines.ranks]
 
 
 def assert_gone(pids: list[int]) -> None:
@@ -100,15 +100,17 @@ def test_each_rank_tells_its_own_rate_while_it_trains(engines: Engines) -> None:
 
 def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines) -> None:
     before = engine_pids(engines)
-    with pytest.raises(LaunchError, match="gpus_per_node = 1, but these engines were started"):
-        engines.run(plan("other", strategy="single", gpus_per_node=1))
-    with pytest.raises(LaunchError, match=r"nsys = true.*use ranks.run_ranks"):
-        engines.run(plan("recorded", nsys=True))
-    assert read_record(plan("recorded", nsys=True)).status == "planned"
-    with pytest.raises(LaunchError, match=r"framework = 'keras'.*use ranks.run_ranks"):
-        engines.run(plan("foreign", framework="keras", strategy="spmd"))
-    with pytest.raises(LaunchError, match=r"emulated = true.*use ranks.run_ranks"):
-        engines.run(plan("in_a_box", **EMULATED))
+    unfit: dict[str, dict[str, Any]] = {
+        "gpus_per_node = 1, but these engines": {"strategy": "single", "gpus_per_node": 1},
+        "nsys = true.*use ranks.run_ranks": {"nsys": True},
+        "framework = 'keras'.*use ranks.run_ranks": {"framework": "keras", "strategy": "spmd"},
+        "emulated = true.*use ranks.run_ranks": EMULATED,
+    }
+    for words, fields in unfit.items():
+        run_dir = plan("unfit", **fields)
+        with pytest.raises(LaunchError, match=words):
+            engines.run(run_dir)
+        assert read_record(run_dir).status == "planned"
     run_dir = plan("broken", loader="native", dataset="nowhere")
     with pytest.raises(DataError, match="nowhere"):
         engines.run(run_dir)
@@ -124,9 +126,7 @@ def test_a_hanging_rank_is_named_and_the_next_run_gets_new_engines(engines: Engi
         engines.run(run_dir, stall_timeout=20)
     stopping.join()
     assert_gone(before)
-    error = read_record(run_dir).error
-    assert error is not None
-    assert (error.kind, error.rank) == ("Timeout", 1)
+    assert (error_of(run_dir).kind, error_of(run_dir).rank) == ("Timeout", 1)
     assert engines.run(plan("hang")).status == "completed"
     assert set(engine_pids(engines)).isdisjoint(before)
 
@@ -139,9 +139,7 @@ def test_an_interrupt_ends_the_engines_and_is_recorded(engines: Engines) -> None
         engines.run(run_dir)
     stopping.join()
     assert_gone(before)
-    error = read_record(run_dir).error
-    assert error is not None
-    assert error.kind == "Interrupted"
+    assert error_of(run_dir).kind == "Interrupted"
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "deepspeed"])
@@ -164,9 +162,8 @@ def test_an_edited_network_is_that_of_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "edited_net.py"
-    file.write_text("from torchvision.models import resnet18\n\n\ndef net(classes):\n")
-    with file.open("a") as code:
-        code.write("    return resnet18(num_classes=classes)\n")
+    file.write_text("from torchvision.models import resnet18\ndef net(classes):\n"
+                    "    return resnet18(num_classes=classes)\n")  # fmt: skip
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Engines(RunSpec(**PAIR)) as engines:
         engines.run(plan("first", model="edited_net:net"))
@@ -181,40 +178,17 @@ def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> N
         Engines(RunSpec(**PAIR))
 
 
-def test_the_folder_of_a_killed_notebook_is_removed_by_the_next(start: Start) -> None:
-    code = "from ddl_tools.launch.interactive import private_folder; import os, sys, time\n"
-    killed = start("-c", f"{code}folder = private_folder(); print(folder[0].name, flush=True)\n"
-                         "os.kill(os.getpid(), 9)")  # fmt: skip
-    left = Path(killed.communicate(timeout=60)[0].strip())
-    assert left.is_dir()
-    folder, lock = interactive.private_folder()
-    assert not left.exists()
-    other, other_lock = interactive.private_folder()
-    assert Path(folder.name).is_dir()  # its lock is held
-    lock.release()
-    other_lock.release()
-    folder.cleanup()
-    other.cleanup()
-
-
 @pytest.mark.extended
 def test_inside_a_job_engines_are_tasks_of_one_step(
-    stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_ins.python("srun", SRUN)
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    monkeypatch.setenv("DDL_SRUN", "srun --kill-on-bad-exit=1")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     shape = {"nodes": 2, "gpus_per_node": 1}
     with Engines(RunSpec(**{**PAIR, **shape})) as engines:
         token = engines._token
         first = engines.run(plan("tasks", **shape))
         engines.run(plan("tasks", **shape, local_batch_size=4))
         assert first.world_size == 2
-        assert [place["rank"] for place in engines.places] == [0, 1]
+        assert [place["rank"] for place in engines.ranks] == [0, 1]
         assert len(processes.carrying(token)) > 2
     assert processes.carrying(token) == []
     assert not list((results().root / ".engines").glob("[!.]*"))
@@ -227,7 +201,7 @@ import sys, time
 from ddl_tools.launch.interactive import Engines
 from ddl_core.config import RunSpec
 engines = Engines(RunSpec.model_validate_json(sys.argv[1]))
-print(*(place["pid"] for place in engines.places), flush=True)
+print(*(place["pid"] for place in engines.ranks), flush=True)
 time.sleep(600)
 """
 
