@@ -19,12 +19,11 @@ HOME = Path(__file__).resolve().parents[1]
 # Every process of a run inherits this variable. Process groups would not do: a process may make a
 # session of its own, and one whose parent was killed has a new parent.
 TOKEN = "DDL_RUN_TOKEN"
-# Not without end: some programs close every number up to their limit, one by one.
-MOST_OPEN_FILES = 65_536
+MOST_OPEN_FILES = 65_536  # some programs close every number up to their limit, one by one
 PATIENCE_S = 20.0
 
-# Asks the system to send SIGTERM when the parent dies, then becomes the command. A program rather
-# than Popen's preexec_fn, which may deadlock in a process with threads, as a notebook kernel is.
+# Asks the system to send SIGTERM when the parent dies, then becomes the command. Popen's preexec_fn
+# may deadlock in a process with threads, as a notebook kernel is.
 LEASH = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -68,7 +67,7 @@ def import_path() -> str:
 
 
 def inherited() -> dict[str, str]:
-    """Return the environment without the ``RANK`` that a shell may have: only ranks are to."""
+    """Return the environment without the ``RANK`` that a shell may have."""
     return {name: value for name, value in os.environ.items() if name != "RANK"}
 
 
@@ -95,8 +94,7 @@ def of_ranks(token: str) -> list[psutil.Process]:
 def freeze(token: str) -> list[psutil.Process]:
     """Stop the ranks that inherited `token`, and what they started, until `thaw`; return them.
 
-    Not who leads them: it sleeps, and has to notice if one of them or its own master ends. Repeated
-    until nothing new is found: a process that is stopped late may start another one.
+    Repeated until nothing new is found: a process that is stopped late may start another one.
     """
     stopped: dict[int, psutil.Process] = {}
     while found := [one for one in of_ranks(token) if one.pid not in stopped]:
@@ -108,14 +106,14 @@ def freeze(token: str) -> list[psutil.Process]:
 
 
 def thaw(stopped: Iterable[psutil.Process]) -> None:
-    """Let them go on; those that have ended meanwhile are no matter."""
+    """Let processes go on, unless they have ended meanwhile."""
     for process in stopped:
         with suppress(psutil.Error):
             process.resume()
 
 
 def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
-    """Kill every process that inherited `token`; return those that even so did not go.
+    """Kill every process that inherited `token`; return those that are left even so.
 
     Repeated until none is left, because a process may start another one meanwhile.
     """
@@ -133,8 +131,7 @@ def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
 def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many processes the system has ended because memory ran out; 0 if unknown.
 
-    Of this process's own control group, its job or session, where the system counts them so:
-    another user's may have been killed meanwhile. Else of the whole machine.
+    Those of this process's control group, its job or session; else those of the whole machine.
     """
     try:
         lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -162,14 +159,14 @@ def stoppable(*others: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let nobody interrupt a clean-up: it takes seconds, and half of it is worse than none."""
+    """Ignore signals that would interrupt a clean-up."""
     with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
         yield
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a block come to its end before a signal interrupts; it may wait for other programs."""
+    """Let a block come to its end before a signal interrupts."""
     came: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with _handlers(signals, lambda number, frame: came.append(number)):
@@ -195,10 +192,7 @@ def _handlers(
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files to the highest that this process may have and may need.
-
-    A set of 1,024 shards, or the sockets of 1,024 ranks, is more than the 1,024 of most systems.
-    """
+    """Raise the limit of open files, 1,024 on most systems: sets have more shards than that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -120,8 +120,8 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
             click.echo(f"{name} waits for {small}")
     for item in plan.left_out:
         click.echo(
-            f"not submitted: {names[item.spec.run_id]}: the smallest runs of its arm have failed; "
-            "try them again with --retry-failed, or leave --small-first out"
+            f"not submitted: {names[item.spec.run_id]}: the smallest runs of its configuration "
+            "have failed; try them again with --retry-failed, or leave --small-first out"
         )
 
 

@@ -17,18 +17,14 @@ from ddl_tools.processes import import_path, inherited
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
 
-# srun tells a rank its place in its own variables and passes all output on to its own. This gives
-# it the names that torchrun sets, and log files of its own.
+# Gives a task of srun the variables that torchrun sets, and log files of its own.
 TASK = """
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
-
-
-# Of Nsight Systems: writing the report goes on after the rank has ended. Less than the default
-# stall time-out.
+# Nsight Systems writes its report after the rank has ended. Less than the default stall time-out.
 NSYS_EXIT_GRACE_S = 240.0
-# Every flag of it, and what it is for; docs/how-to/profile-a-run.md prints the same.
+# docs/how-to/profile-a-run.md prints the same.
 NSYS_FLAGS = {
     "--trace=cuda,nvtx": "kernels and copies of the GPU, and the marks of the training loop",
     "--sample=none": "no sampling of the CPU: it costs time and needs rights that sites deny",
@@ -49,11 +45,7 @@ class Allocation:
 
     @classmethod
     def current(cls) -> "Allocation | None":
-        """Return the allocation of this process.
-
-        None outside a job, and in a job without ``DDL_SRUN``, which the job script sets: there a
-        run uses this node alone, as on a laptop.
-        """
+        """Return the allocation of this process; None outside a job script, which sets DDL_SRUN."""
         srun = os.environ.get("DDL_SRUN")
         if not srun or "SLURM_JOB_ID" not in os.environ:
             return None
@@ -67,24 +59,12 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Command:
-    """What starts the ranks of a run.
+    """What starts the ranks of a run."""
 
-    Attributes
-    ----------
-    rank
-        Words of each rank's command.
-    ranks
-        How many of them begin on this machine.
-    step
-        Words of the job step that starts them all, inside a SLURM job; else empty.
-    wiring
-        Nodes to make for them on this machine; None: they are in none.
-    """
-
-    rank: tuple[str, ...]
-    ranks: int
-    step: tuple[str, ...] = ()
-    wiring: Wiring | None = None
+    rank: tuple[str, ...]  # words of each rank's command
+    ranks: int  # how many of them begin on this machine
+    step: tuple[str, ...] = ()  # words of the job step that starts them all, inside a SLURM job
+    wiring: Wiring | None = None  # of emulated nodes
 
     def __str__(self) -> str:
         if self.step:
@@ -96,20 +76,10 @@ class Command:
 def command(
     spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
 ) -> Command:
-    """Return what starts the ranks of a run.
+    """Return what starts the ranks of a run, each a `worker`, a module with `run_dir` as argument.
 
-    Parameters
-    ----------
-    spec
-        The run.
-    worker
-        Module that each rank executes, with `run_dir` as its argument.
-    run_dir
-        The run's folder.
-    logs
-        Folder for ``*/attempt_*/RANK/stderr.log`` of each rank.
-    before
-        Words before each rank's own command: a profiler that runs it.
+    Their output goes to ``*/attempt_*/RANK/stderr.log`` in `logs`. The words `before` a rank's own
+    command are those of a profiler.
     """
     interpreters.require(spec.framework, spec.strategy)
     python = str(interpreters.python_of(spec.framework))
@@ -130,19 +100,7 @@ def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> 
 
 
 def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run, a task for each rank: a pure function.
-
-    Parameters
-    ----------
-    spec
-        The run.
-    rank
-        Command of a rank.
-    logs
-        Folder for ``srun/attempt_0/RANK/stderr.log`` of each rank.
-    allocation
-        The job that the step is part of.
-    """
+    """Return the job step of a run, a task for each rank; read nothing of this machine."""
     size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * spec.gpus_per_node}"]
     size.append(f"--ntasks-per-node={spec.gpus_per_node}")
     task = ["sh", "-c", TASK, str(logs / "srun" / "attempt_0"), *rank]
@@ -152,12 +110,6 @@ def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Alloca
 def report_folder(logs: Path) -> Path:
     """Return where the Nsight Systems reports of an attempt are, one per rank."""
     return logs / "nsys"
-
-
-def make_report_folder(spec: RunSpec, logs: Path) -> None:
-    """Make that folder, if it is needed; else nsys writes into the node's own temporary folder."""
-    if spec.nsys:
-        report_folder(logs).mkdir(parents=True, exist_ok=True)
 
 
 def nsys(spec: RunSpec, logs: Path) -> list[str]:
@@ -182,17 +134,13 @@ def nsys_prefix(logs: Path) -> list[str]:
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:
-    """Return the environment of the ranks: this package importable, threads as the run says.
-
-    Whatever the shell has: torch computes with OpenMP and MKL. NumPy, with an OpenBLAS of its own,
-    has one thread, as it has in a fork of a process that loaded it so.
-    """
+    """Return the environment of the ranks: this package importable, threads as the run says."""
     threads = str(spec.cpu_threads)
     return {
         **inherited(),
         "PYTHONPATH": import_path(),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # NumPy's; as in a fork of the server
         **compiled(),
     }

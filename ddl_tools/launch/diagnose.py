@@ -69,19 +69,22 @@ def diagnose(
     logs
         Folder of this attempt's output: ``launcher.log`` and a folder for each rank.
     exit_code
-        Of what started them; negative where a signal ended it.
+        Of what started the ranks; negative where a signal ended it.
     oom_kills
-        How many processes of this machine the system ended meanwhile because memory ran out.
+        Number of processes that the system ended meanwhile because memory ran out.
     ended
-        Rank and exit code of what ended badly, the first one first; by default as `logs` tell.
+        Rank and exit code of what ended badly, in order; by default read from `logs`.
     """
     ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
         return failure
     for rank, code in killed or ended:
-        if code == -signal.SIGTERM:  # and nobody failed before: all were told to end
-            return _told_to_end(f"rank {rank} was told to end from outside", launcher_log(logs))
+        if code == -signal.SIGTERM:  # and nobody failed before; SLURM may have logged the reason
+            found = classify("Killed", _text(launcher_log(logs)))
+            why = found if found in INTERRUPTIONS else "cancelled"
+            text = f"rank {rank} was told to end from outside"
+            return Failure(kind=INTERRUPTED, message=text, category=why)
         oom = oom_kills > 0 and code == -signal.SIGKILL
         cause = OOM_KILLER if oom else ""
         text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
@@ -95,21 +98,11 @@ def diagnose(
     return Failure.of("Killed" if exit_code < 0 else "NotStarted", text, exit_code=exit_code)
 
 
-def _told_to_end(text: str, log: Path) -> Failure:
-    """Return an interruption; SLURM may have written the reason into the log."""
-    found = classify("Killed", _text(log))
-    category = found if found in INTERRUPTIONS else "cancelled"
-    return Failure(kind=INTERRUPTED, message=text, category=category)
-
-
 def ended_ranks(logs: Path) -> list[tuple[int, int]]:
     """Return rank and exit code of what ended badly, a signal as its negative number."""
     text = _text(launcher_log(logs))
-    found = ENDED_FORK.findall(text)
-    return [(int(rank), int(code)) for rank, code in found] or _first_task(text)
-
-
-def _first_task(text: str) -> list[tuple[int, int]]:
+    if found := ENDED_FORK.findall(text):
+        return [(int(rank), int(code)) for rank, code in found]
     if not (first := ENDED_TASK.search(text)):
         return []
     rank, ending, code = first.groups()
@@ -131,8 +124,8 @@ def rank_log(logs: Path, rank: int) -> Path:
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
     """Return the last `lines` of a log, headed by its name; nothing if there are none."""
     last = [line for line in _text(log).splitlines() if line.strip()][-lines:]
-    place = "/".join(log.parts[log.parts.index("logs") :]) if "logs" in log.parts else log.name
-    return "".join(f"\n  {line}" for line in (f"last lines of {place}:", *last)) if last else ""
+    name = "/".join(log.parts[log.parts.index("logs") :]) if "logs" in log.parts else log.name
+    return "".join(f"\n  {line}" for line in (f"last lines of {name}:", *last)) if last else ""
 
 
 def _from_rank(path: Path) -> Failure | None:
@@ -162,21 +155,18 @@ def _text(path: Path) -> str:
 def ask_ranks(logs: Path, token: str, text: str) -> Failure:
     """Return the failure of a run that makes no progress, with the rank to blame where known."""
     ranks = _processes(token)
-    # Before they are asked: an answer may be complete before the next line runs.
-    starts = {rank: _size(rank_log(logs, rank)) for rank in sorted(ranks)}
+    starts = {rank: _size(rank_log(logs, rank)) for rank in sorted(ranks)}  # before they are asked
     for process in ranks.values():
         with suppress(psutil.Error):
             process.send_signal(signal.SIGUSR1)
-    places = _answers(logs, starts)
-    absent = [rank for rank, place in places.items() if not _in_framework(place)]
-    blamed = absent[0] if len(absent) == 1 and len(places) > 1 else None
-    shown = [f"\n  rank {rank}: {place or 'does not answer'}" for rank, place in places.items()][
-        :SHOWN_RANKS
-    ]
-    if blamed is not None:
-        text += f"; the others wait for rank {blamed}"
-        shown.append(tail(rank_log(logs, blamed)))
-    return Failure.of("Timeout", text + "".join(shown), blamed)
+    frames = _answers(logs, starts)
+    absent = [rank for rank, frame in frames.items() if not _in_framework(frame)]
+    blamed = absent[0] if len(absent) == 1 and len(frames) > 1 else None
+    shown = [f"\n  rank {rank}: {frame or 'does not answer'}" for rank, frame in frames.items()]
+    text += "" if blamed is None else f"; the others wait for rank {blamed}"
+    text += "".join(shown[:SHOWN_RANKS])
+    text += "" if blamed is None else tail(rank_log(logs, blamed))
+    return Failure.of("Timeout", text, blamed)
 
 
 def _processes(token: str) -> dict[int, psutil.Process]:
@@ -194,9 +184,9 @@ def _answers(logs: Path, starts: dict[int, int]) -> dict[int, str | None]:
     """Return where each rank is, waiting until all have answered or the time is up."""
     deadline = time.monotonic() + ANSWER_S
     while True:
-        places = {rank: _place(rank_log(logs, rank), start) for rank, start in starts.items()}
-        if all(places.values()) or time.monotonic() > deadline:
-            return places
+        frames = {rank: _frame(rank_log(logs, rank), start) for rank, start in starts.items()}
+        if all(frames.values()) or time.monotonic() > deadline:
+            return frames
         time.sleep(POLL_S)
 
 
@@ -204,7 +194,7 @@ def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _place(log: Path, start: int) -> str | None:
+def _frame(log: Path, start: int) -> str | None:
     """Return the innermost frame that a rank wrote after position `start` of its log."""
     if not log.exists():
         return None
@@ -214,5 +204,5 @@ def _place(log: Path, start: int) -> str | None:
     return "{2} ({0}:{1})".format(*found[-1]) if found else None
 
 
-def _in_framework(place: str | None) -> bool:
-    return place is not None and any(name in place for name in FRAMEWORKS)
+def _in_framework(frame: str | None) -> bool:
+    return frame is not None and any(name in frame for name in FRAMEWORKS)

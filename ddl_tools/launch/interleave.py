@@ -1,9 +1,8 @@
 """Interleaved measurement: one run of a study trains an epoch while all others are paused.
 
-A machine drifts: the same program is faster now and slower a minute later. Two runs that measure
-within seconds of each other are affected alike, so that their ratio is not. All runs of a block are
-alive, their ranks stopped by signal; in each round every run gets one window, in an order drawn
-anew. Ranks ask for their turn through `ddl_tools/rank/turns.py`.
+A machine drifts, but two runs that measure within seconds of each other are affected alike. All
+runs of a block are alive, their ranks stopped by signal. In each round every run measures one
+window, in an order drawn anew. Ranks ask for it through `ddl_tools/rank/turns.py`.
 """
 
 import itertools
@@ -57,16 +56,12 @@ class ActiveRun:
     requests: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
     stopped: list[psutil.Process] = field(default_factory=list)
-    reported: bool = False  # how it ended was said
+    reported: bool = False
 
     @property
     def waits(self) -> bool:
-        """Whether all its ranks wait for a turn."""
+        """Whether all its ranks wait."""
         return len(self.requests) == self.entry.spec.world_size
-
-    def hold(self, token: str) -> None:
-        """Stop its processes: some frameworks have threads that are at work between windows."""
-        self.stopped = processes.freeze(token)
 
     def release(self, turn: Turn | None) -> None:
         """Let it measure one window; None: let it come to its end."""
@@ -78,8 +73,8 @@ class ActiveRun:
                 connection.send_bytes(json.dumps(turn and turn.model_dump()).encode())
 
 
-class TurnServer:
-    """Where the ranks of all runs ask for their turn, a socket that only this user can reach."""
+class WindowServer:
+    """Where the ranks of all runs ask for a window: a socket that only this user can reach."""
 
     def __init__(self) -> None:
         self._folder = Passing()
@@ -90,7 +85,7 @@ class TurnServer:
         self._ranks: list[Connection] = []
 
     def receive(self, runs: dict[str, ActiveRun]) -> None:
-        """Note who asks, for a moment; stop a run when all its ranks have asked."""
+        """Wait a moment for ranks that ask; stop a run once all of its ranks have."""
         for ready in wait([self._socket, *self._ranks], POLL_S):
             if ready is self._socket:
                 self._ranks.append(Connection(self._socket.accept()[0].detach()))
@@ -104,8 +99,8 @@ class TurnServer:
                 continue
             run = runs[asks["run"]]
             run.requests[asks["rank"]], run.last = ready, asks["last"]
-            if run.waits:
-                run.hold(asks["token"])
+            if run.waits:  # some frameworks have threads that are at work between windows
+                run.stopped = processes.freeze(asks["token"])
 
     def __enter__(self) -> Self:
         os.environ[TURNS] = self.address
@@ -129,12 +124,13 @@ def run_interleaved(
 ) -> None:
     """Run the runs of each repetition together, in as many blocks as memory asks for.
 
-    Every block has a run of the baseline: its own, or one beyond the study's repeats.
+    Every block has a run of the baseline, if need be one beyond the study's repeats.
     """
     assert study.interleave is not None
     done, names = 0, named(study.expand())
     for repeat in sorted({item.spec.repeat for item in todo}):
-        left = [_now(item) for item in todo if item.spec.repeat == repeat]
+        planned = (item for item in todo if item.spec.repeat == repeat)
+        left = [entry(item.spec, item.directory) for item in planned]
         while left := [item for item in left if item.state != "completed"]:
             own = [item for item in left if study.interleave.is_reference(item.spec)]
             first = own or [_further_reference(study, tree, data_dir)]
@@ -150,10 +146,6 @@ def _further_reference(study: Study, tree: Tree, data_dir: Path | None) -> Entry
     return next(item for item in found if item.state != "completed")
 
 
-def _now(item: Entry) -> Entry:
-    return entry(item.spec, item.directory)
-
-
 class Block:
     """Runs that are alive together, the first of them the one that the others are compared with."""
 
@@ -167,7 +159,7 @@ class Block:
 
     def run(self, entries: list[Entry]) -> list[Entry]:
         """Run as many of `entries` as memory holds to their end; return the others."""
-        with TurnServer() as server, self._ended_together():
+        with WindowServer() as server, self._ended_together():
             self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
             begun = self._begin(entries, server)
             self._shown.restart_clock(self._done_now())
@@ -180,7 +172,8 @@ class Block:
                 for place, run in enumerate(measuring):
                     turn = Turn(block=self.name, reference=entries[0].spec.run_id,
                                 round=number, place=place)  # fmt: skip
-                    self._measure(run, turn, server)
+                    run.release(turn)
+                    self._wait_for(run, server)
                 number += 1
             self._where = "evaluating"
             for run in self._alive():
@@ -192,7 +185,7 @@ class Block:
             self._report_ends()
         return entries[begun:]
 
-    def _begin(self, entries: list[Entry], server: TurnServer) -> int:
+    def _begin(self, entries: list[Entry], server: WindowServer) -> int:
         """Start runs one by one, each up to its first window; return how many have found memory."""
         memory = MemoryNeed()
         for number, item in enumerate(entries):
@@ -206,16 +199,12 @@ class Block:
                 continue
             run = self._runs[str(job.run_dir)] = ActiveRun(item, job)
             self._where = f"starting {item.spec.run_id}"
-            self._wait_for_turn(run, server)
+            self._wait_for(run, server)
             memory.learn(item.spec)
         return len(entries)
 
-    def _measure(self, run: ActiveRun, turn: Turn | None, server: TurnServer) -> None:
-        run.release(turn)
-        self._wait_for_turn(run, server)
-
-    def _wait_for_turn(self, run: ActiveRun, server: TurnServer) -> None:
-        """Wait until a run asks for its next turn, or has ended."""
+    def _wait_for(self, run: ActiveRun, server: WindowServer) -> None:
+        """Wait until a run asks for its next window, or has ended."""
         while not (run.waits or run.job.ended):
             server.receive(self._runs)
             self._show(run)
@@ -231,7 +220,13 @@ class Block:
         self._shown.show(self._done_now(), self._where, read_progress(run.job.run_dir))
 
     def _done_now(self) -> float:
-        return self._done + sum(_epochs_done(run) for run in self._runs.values())
+        """Return how many epochs are done, as progress bars count them."""
+        shares = (
+            run.entry.spec.epochs
+            * (1 if run.job.ended else fraction(read_progress(run.job.run_dir)))
+            for run in self._runs.values()
+        )
+        return self._done + sum(shares)
 
     def _report_ends(self) -> None:
         """Say how those runs ended that have ended since."""
@@ -262,11 +257,6 @@ class Block:
             raise
 
 
-def _epochs_done(run: ActiveRun) -> float:
-    epochs = run.entry.spec.epochs
-    return epochs if run.job.ended else epochs * fraction(read_progress(run.job.run_dir))
-
-
 class MemoryNeed:
     """Learns from runs that have started what the next one will need."""
 
@@ -277,32 +267,29 @@ class MemoryNeed:
     def learn(self, spec: RunSpec) -> None:
         """Note what the run took that has just started."""
         now = free_bytes()
-        for place, free in now.items():
-            taken = (self._free.get(place, free) - free) // spec.world_size
-            self._per_rank[place] = max(self._per_rank.get(place, 0), taken)
+        for device, free in now.items():
+            taken = (self._free.get(device, free) - free) // spec.world_size
+            self._per_rank[device] = max(self._per_rank.get(device, 0), taken)
         self._free = now
 
     def fits(self, spec: RunSpec) -> bool:
         """Say whether one more run finds memory."""
         return all(
-            self._per_rank[place] * spec.world_size * MARGIN + SPARE_BYTES <= free
-            for place, free in self._free.items()
-            if self._per_rank[place]
+            self._per_rank[device] * spec.world_size * MARGIN + SPARE_BYTES <= free
+            for device, free in self._free.items()
+            if self._per_rank[device]
         )
 
     def __str__(self) -> str:
         return "; ".join(
-            f"{place}: {self._free[place] / GIB:.1f} GiB free, {needed / GIB:.1f} GiB for each rank"
-            for place, needed in self._per_rank.items()
-            if needed
+            f"{device}: {self._free[device] / GIB:.1f} GiB free, {need / GIB:.1f} GiB for each rank"
+            for device, need in self._per_rank.items()
+            if need
         )
 
 
 def free_bytes() -> dict[str, int]:
-    """Return what could still be taken, by place: this machine, and each GPU that its driver shows.
-
-    What a container may take less than its machine has is not known here.
-    """
+    """Return the free memory of this machine and of each GPU that its driver shows."""
     found = {"this machine": psutil.virtual_memory().available}
     program = shutil.which("nvidia-smi")
     if program is None:

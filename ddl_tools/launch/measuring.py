@@ -1,24 +1,23 @@
 """One measurement at a time on a machine: two would slow each other, and no record would say so.
 
-The lock is a file that all users of the machine find at the same place. The system frees it when
-its holder dies. Processes that a holder starts (a study's notebooks, their ranks) measure under it.
-Inside a SLURM job nobody waits: SLURM has granted the cores, and the job's time runs.
+The lock is one file for all users of the machine; the system frees it when its holder dies.
+Processes that a holder starts measure under it. Inside a SLURM job nobody waits.
 """
 
-import getpass
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from ddl_core.errors import LaunchError
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.records.storage import now
 
-LOCK = "DDL_MEASURING_LOCK"  # another file than the machine's, for who must not wait: tests
+LOCK = "DDL_MEASURING_LOCK"  # names another file than the machine's
 HELD = "DDL_MEASURING"  # set where this process, or the one that started it, holds the lock
 # In memory: the same for all users whatever TMPDIR is, and gone with the next start of the machine.
 PLACES = (Path("/dev/shm"), Path("/tmp"))
@@ -28,10 +27,7 @@ POLL_S = 0.5
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Measure `what` in a ``with`` block while nobody else on this machine does; wait for that.
-
-    Whoever waits says on standard error for whom.
-    """
+    """Measure `what` in a ``with`` block; wait until nobody else on this machine measures."""
     if HELD in os.environ:
         yield
         return
@@ -53,7 +49,8 @@ def alone(what: str) -> Iterator[None]:
             "machine away)"
         ) from None
     if lock.is_locked:
-        _name_holder(path, f"{what} (process {os.getpid()} of {_user()}, since {now()})")
+        user = psutil.Process().username()
+        _name_holder(path, f"{what} (process {os.getpid()} of {user}, since {now()})")
     os.environ[HELD] = str(os.getpid())
     try:
         yield
@@ -87,10 +84,3 @@ def _name_holder(path: Path, text: str) -> None:
     with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # it may be another user's
         file.truncate()
         file.write(text)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a number without a name
-        return str(os.geteuid())

@@ -1,4 +1,4 @@
-"""Execute notebooks by papermill, in a kernel that is certain to be this Python.
+"""Execute notebooks by papermill, in a kernel of this Python.
 
 A run on this machine is a thread that drives papermill: the kernel of its notebook starts the
 ranks. The executed copy of the notebook is the run's lab book. jupyter is imported when needed.
@@ -39,16 +39,8 @@ def execute(
 ) -> None:
     """Execute `notebook` with `parameters`; `target` then holds the executed copy.
 
-    Parameters
-    ----------
-    notebook
-        Never changed.
-    target
-        Replaced in one step, also when a cell failed: the error is part of the lab book.
-    parameters
-        Values of variables in the cell tagged ``parameters``.
-    on_kernel
-        Called with the kernel's manager before it starts; its `pid` is the kernel's process.
+    `target` is replaced in one step, also when a cell failed: the error is part of the lab book.
+    `on_kernel` is called with the manager of the kernel before it starts.
     """
     import papermill
     from jupyter_core.utils import ensure_event_loop
@@ -91,11 +83,11 @@ def execute(
 
 
 def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], None]) -> type[Any]:
-    """Return a class of kernel managers that ask no kernel specification and open no network port.
+    """Return a class of kernel managers that start this Python and open no network port.
 
     The user's home may hold a kernel `python3` of another environment, and TCP on a shared node
-    lets every user of it talk to the kernel. So: this executable, and sockets in a private folder.
-    nbclient takes a class and no instance, hence `on_kernel` is told of the one that it makes.
+    lets every user of it talk to the kernel. nbclient takes a class and makes the instance, which
+    `on_kernel` gets.
     """
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
@@ -124,10 +116,7 @@ def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], No
             on_kernel(self)
 
         async def start_kernel(self, **settings: Any) -> None:  # type: ignore[override]
-            """Start the kernel; what it says itself goes to a file, not into the user's terminal.
-
-            Told to end while it is being interrupted, it may complain of its own closed sockets.
-            """
+            """Start the kernel, whose own output goes to a file, not into the user's terminal."""
             with (sockets / KERNEL_LOG).open("ab") as log:
                 await super().start_kernel(**settings, cwd=str(directory), stderr=log)
 
@@ -161,11 +150,6 @@ class LocalJob:
         # A daemon: should this process end in spite of all, its kernel notices and ends the ranks.
         self._thread = Thread(target=self._drive, name=f"run {run_dir.name}", daemon=True)
         self._thread.start()
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the ranks' output."""
-        return RunFiles(self.run_dir).logs
 
     @property
     def state(self) -> Status:
@@ -215,14 +199,14 @@ class LocalJob:
             )
         except DDLError as error:
             # A kernel that is interrupted while it starts does not survive.
-            self._error = error = Interrupted("told to stop") if self._stopped else error
+            self._error = Interrupted("told to stop") if self._stopped else error
             try:
-                self._record(error)
+                self._record(self._error)
             except DDLError as unwritten:  # it has the reason too
                 self._error = unwritten
 
     def _record(self, error: DDLError) -> None:
-        """Let the record say so if the kernel could not: it did not start, or was killed."""
+        """Record the failure of a kernel that did not start, or was killed."""
         if not is_locked(self.run_dir) and self.state in ("planned", "submitted", "running"):
             finish_run(self.run_dir, Failure.of_error(error))
 

@@ -30,14 +30,18 @@ def check_run(spec: RunSpec) -> None:
     allocation = Allocation.current()
     if spec.emulated:
         nodes.check_support()  # its ranks share whatever cores there are
-    elif allocation:
-        _check_nodes(spec, allocation)
-    else:
-        if spec.nodes > 1:
+    elif allocation:  # its GPUs and cores were asked for, and granted, with the job
+        if spec.nodes > allocation.nodes:
             raise SpecError(
-                f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
-                "to 1, or submit the study to SLURM with `ddl study submit`"
+                f"nodes = {spec.nodes}, but this SLURM job has {allocation.nodes}; "
+                "submit the run with `ddl study submit`, or set nodes to fewer"
             )
+    elif spec.nodes > 1:
+        raise SpecError(
+            f"nodes = {spec.nodes}: the local launcher runs on this machine only; set nodes "
+            "to 1, or submit the study to SLURM with `ddl study submit`"
+        )
+    else:
         _check_ranks(spec, gpus.count() if spec.device != "cpu" else 0)
     check_batch(spec)
 
@@ -60,15 +64,6 @@ def check_batch(spec: RunSpec) -> None:
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
-        )
-
-
-def _check_nodes(spec: RunSpec, allocation: Allocation) -> None:
-    """Check the nodes only: their GPUs and cores were asked for, and granted, with the job."""
-    if spec.nodes > allocation.nodes:
-        raise SpecError(
-            f"nodes = {spec.nodes}, but this SLURM job has {allocation.nodes}; "
-            "submit the run with `ddl study submit`, or set nodes to fewer"
         )
 
 

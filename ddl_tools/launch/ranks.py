@@ -1,7 +1,6 @@
-"""Start the ranks of one run, watch them, and leave a record that tells how they ended.
+"""Start the ranks of one run, watch them, and record how they ended.
 
-Whatever happens (a rank is killed, raises or hangs, none can be started, the caller is
-interrupted) no process is left behind and ``run.json`` says why.
+However a run ends, no process is left behind and ``run.json`` says why.
 """
 
 import os
@@ -11,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
@@ -35,13 +33,9 @@ STALL_TIMEOUT_S = 300.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
 SETUP_TIMEOUT_S = 1200.0
 PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
-# A rank may hang at its end after correct training. Nothing of the result is outstanding once the
-# record says completed.
+# A rank may hang at its end, after the record says completed.
 EXIT_GRACE_S = 20.0
-
-
-# Less than what whoever stops a run waits for, before it kills this process as well.
-STEP_END_S = 15.0
+STEP_END_S = 15.0  # less than `LocalJob.cancel` waits before it kills this process as well
 
 Launcher = Popen[bytes] | LocalRanks
 OnProgress = Callable[[Standing], None]
@@ -65,17 +59,15 @@ def run_ranks(
         Called with every new content of ``progress.json``, about once a second.
     stall_timeout
         Seconds without a new ``progress.json`` after which a run that makes steps counts as
-        hanging; by default the environment variable ``DDL_STALL_TIMEOUT``, else 300. Before its
-        first step, and that of its first evaluation: ``DDL_SETUP_TIMEOUT``, else 1200 at least. Of
-        a probe: ``DDL_SETUP_TIMEOUT``, else 300.
+        hanging; by default ``DDL_STALL_TIMEOUT``, else 300. For set-up and first steps, and for
+        probes, see `setup_limit_s`.
     execute
         How the ranks are executed; by default as processes of their own, by the run's launcher.
 
     Raises
     ------
     LaunchError
-        If the run failed: then the record says why. Also, leaving the record alone, if the run is
-        complete or another process executes it.
+        If the run failed, as its record then says; or if it is complete or at work elsewhere.
     SpecError, DataError, RecordError, NotInstalledError
         If it could not be started.
     KeyboardInterrupt
@@ -104,7 +96,10 @@ def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
 
 
 def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
-    """Return how long a stage of set-up may take; never less than steps may by default."""
+    """Return how long set-up and first steps may take: ``DDL_SETUP_TIMEOUT``, else 1200 at least.
+
+    Of a probe 300, unless the variable says otherwise.
+    """
     if given := os.environ.get("DDL_SETUP_TIMEOUT"):
         return float(given)
     return PROBE_TIMEOUT_S if spec.work == "probe" else max(SETUP_TIMEOUT_S, stall_timeout)
@@ -144,7 +139,8 @@ def _execute(
     stall_timeout: float,
 ) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
-    commands.make_report_folder(spec, logs)
+    if spec.nsys:  # else it would write into the node's own temporary folder
+        commands.report_folder(logs).mkdir(parents=True, exist_ok=True)
     _draw_weights(spec, files)
     oom_kills, token = processes.oom_kills(), uuid.uuid4().hex
     with ExitStack() as stack:
@@ -155,8 +151,9 @@ def _execute(
             cause = f"the ranks cannot be started: {error}"
             raise Failed(Failure.of("NotStarted", cause)) from None
         try:
-            ended = partial(_has_ended, launcher)
-            stalled = watch(spec, ended, files, on_progress, stall_timeout)
+            stalled = watch(
+                spec, lambda: launcher.poll() is not None, files, on_progress, stall_timeout
+            )
             failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
         finally:
             with processes.undisturbed():
@@ -207,10 +204,6 @@ def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
         raise Failed(Failure.of("NotStarted", text))
 
 
-def _has_ended(launcher: Launcher) -> bool:
-    return launcher.poll() is not None
-
-
 def watch(
     spec: RunSpec,
     ended: Callable[[], bool],
@@ -218,10 +211,7 @@ def watch(
     on_progress: OnProgress | None,
     stall_timeout: float,
 ) -> str | None:
-    """Return when the ranks have ended; if they make no progress any more, return a text on that.
-
-    `ended` is asked several times a second.
-    """
+    """Return when the ranks have `ended`; if they make no progress any more, return a text."""
     seen, since, progress = _changed(files.progress), time.monotonic(), None
     setup_timeout = setup_limit_s(spec, stall_timeout)
     grace = commands.NSYS_EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
@@ -234,7 +224,7 @@ def watch(
             if progress and on_progress:
                 on_progress(progress)
         if progress and progress["phase"] == WAITING:
-            since = time.monotonic()  # other arms measure: it is not to move, nor to be looked at
+            since = time.monotonic()  # another run of its study measures
         waited = time.monotonic() - since
         if waited > grace and read_record(files.directory).status == "completed":
             return None

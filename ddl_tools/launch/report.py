@@ -36,7 +36,7 @@ class Page(NamedTuple):
     path: str  # from the report's folder
 
 
-class Study(NamedTuple):
+class StudyPage(NamedTuple):
     """What the index tells of a study: question, facts, figure, table, lab books of its runs."""
 
     name: str
@@ -50,15 +50,8 @@ class Study(NamedTuple):
 def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
     """Execute the notebooks on the records of `tree`; return the index of their pages in `folder`.
 
-    An older report there is replaced once the new one is whole. Anything else is left alone: a
-    folder that holds a file which no report wrote is refused.
-
-    Raises
-    ------
-    LaunchError
-        If a notebook fails.
-    RecordError
-        If there is no such tree, `folder` holds something else, or cannot be written.
+    An older report there is replaced once the new one is whole. A folder with any other file in it
+    is refused.
     """
     if not tree.studies():
         raise RecordError(
@@ -68,8 +61,8 @@ def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
     try:
         _require_report(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=".report-") as place:
-            made = Path(place) / folder.name
+        with TemporaryDirectory(dir=folder.parent, prefix=".report-") as temporary:
+            made = Path(temporary) / folder.name
             made.mkdir()
             _write_pages(tree, made, progress)
             written = sorted(str(one.relative_to(made)) for one in _files(made))
@@ -115,7 +108,7 @@ def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
     _fill(folder / INDEX, title="", up="", body="", pages=pages, studies=studies)
 
 
-def _of_study(tree: Tree, study: str, folder: Path) -> Study:
+def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
     """Copy the table of a study and write its lab books."""
     table = tree.tables / f"{study}.csv"
     if table.is_file():
@@ -134,7 +127,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> Study:
     drawn = next((path for path in figures if path.is_file()), None)
     content = base64.b64encode(drawn.read_bytes()).decode() if drawn else ""
     figure = f"data:image/png;base64,{content}" if drawn else ""
-    return Study(
+    return StudyPage(
         study, question.question if question else "", _facts(study, tree), figure, linked, books
     )
 
@@ -152,14 +145,14 @@ def _facts(study: str, tree: Tree) -> list[str]:
     commits = {
         f"{(one.provenance or {}).get('git_commit')}"[:8] for one in records if one.provenance
     }
-    told = {
+    facts = {
         "runs": ", ".join(f"{number} {state}" for state, number in sorted(by_state.items())),
         "measured": " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         "machine": ", ".join(sorted(machines)),
         "commit": ", ".join(sorted(commits)),
         "records": portable(tree.study(study)),
     }
-    return [f"{name}: {text}" for name, text in told.items() if text]
+    return [f"{name}: {text}" for name, text in facts.items() if text]
 
 
 def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:

@@ -73,21 +73,6 @@ class Screen:
         pass
 
 
-class TerminalScreen(Screen):
-    """One line that is rewritten."""
-
-    def _new_bar(self, **settings: Any) -> _Bar:
-        # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
-        return _Bar(file=sys.stderr, ncols=shutil.get_terminal_size().columns - 1, **settings)
-
-    def say(self, line: str) -> None:
-        """Show a line that stays."""
-        self._bar.write(line, file=sys.stderr)
-
-    def _draw(self) -> None:
-        self._bar.refresh()
-
-
 class LogScreen(Screen):
     """A line now and then, for output that goes to a file."""
 
@@ -95,11 +80,23 @@ class LogScreen(Screen):
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        self._bar.write(line, file=sys.stderr)
 
     def _draw(self) -> None:
         self.say(str(self._bar))
+
+
+class TerminalScreen(LogScreen):
+    """One line that is rewritten."""
+
+    _every_s = 0.0
+
+    def _new_bar(self, **settings: Any) -> _Bar:
+        # Not tqdm's own guess: it shows nothing where the terminal does not tell its width.
+        return _Bar(file=sys.stderr, ncols=shutil.get_terminal_size().columns - 1, **settings)
+
+    def _draw(self) -> None:
+        self._bar.refresh()
 
 
 class CellScreen(Screen):
@@ -157,16 +154,16 @@ def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
 
     handle = display({"text/plain": "starting the ranks"}, raw=True, display_id=True)
     shown = 0.0
-    rates: dict[int, float] = {}
+    rates: dict[int, float | None] = {}
 
     def show(states: list[dict[str, Any]]) -> None:
         nonlocal shown
-        rates.update(training_rates(states))
-        if time.monotonic() - shown >= EVERY_S or all(
-            state.get("phase") == "done" for state in states
-        ):
+        for state in states:  # the last rates in training stay in the saved notebook
+            if state.get("phase") == "train" and state.get("images_per_s"):
+                rates[state["rank"]] = state["images_per_s"]
+        done = all(state.get("phase") == "done" for state in states)
+        if done or time.monotonic() - shown >= EVERY_S:
             shown = time.monotonic()
-            # What a cell shows at last is what the notebook keeps, so the last rates stay in it.
             kept = [{**state, "images_per_s": rates.get(state["rank"])} for state in states]
             handle.update({"text/plain": rank_table(kept)}, raw=True)
 
@@ -176,29 +173,18 @@ def show_ranks() -> Callable[[list[dict[str, Any]]], None]:
 def rank_table(states: list[dict[str, Any]]) -> str:
     """Return a line per rank with its own images/s, and one with their sum.
 
-    Parameters
-    ----------
-    states
-        One per rank, as `interactive.Engines.run` reports them.
+    `states` are those that `interactive.Engines.run` reports.
     """
-    rates = [state.get("images_per_s") for state in states]
-    known = [rate for rate in rates if rate]
+    known = [state["images_per_s"] for state in states if state.get("images_per_s")]
     lines = [f"{'rank':>4}  {'host':<16} {'images/s':>9}  {'':<{TABLE_BAR_WIDTH}}  where"]
-    for state, rate in zip(states, rates, strict=True):
+    for state in states:
+        rate = state.get("images_per_s")
         bar = "#" * round(TABLE_BAR_WIDTH * rate / max(known)) if rate else ""
-        number = f"{rate:9.1f}" if rate else f"{'-':>9}"
         where = describe(None if "phase" not in state else {**state, "images_per_s": None})
-        line = f"{state['rank']:>4}  {state['host'][:16]:<16} {number}"
+        line = f"{state['rank']:>4}  {state['host'][:16]:<16} {_number(rate)}"
         lines.append(f"{line}  {bar:<{TABLE_BAR_WIDTH}}  {where}")
-    total = f"{sum(known):9.1f}" if known else f"{'-':>9}"
-    return "\n".join([*lines, f" all  {'':<16} {total}"])
+    return "\n".join([*lines, f" all  {'':<16} {_number(sum(known))}"])
 
 
-def training_rates(states: list[dict[str, Any]]) -> dict[int, float]:
-    """Return the images/s of each rank that is training now."""
-    found = {
-        state["rank"]: state.get("images_per_s")
-        for state in states
-        if state.get("phase") == "train"
-    }
-    return {rank: rate for rank, rate in found.items() if rate}
+def _number(rate: float | None) -> str:
+    return f"{rate:9.1f}" if rate else f"{'-':>9}"

@@ -38,19 +38,13 @@ from ddl_tools.records.progress import describe, fraction, read_progress
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
 
-ENOUGH_STEPS = 200  # of a window on GPUs: some 10 s, in which a start of 0.1 s is one per cent
+ENOUGH_STEPS = 200  # of an epoch on GPUs: some 10 s, in which a start of 0.1 s is one per cent
 POLL_S = 0.25
 ALMOST = 0.99
 
 
 def find_study(name: str) -> Study:
-    """Load a study by its file, or by its bare name from the project's ``studies/``.
-
-    Raises
-    ------
-    SpecError
-        If there is no such study, or its file is wrong.
-    """
+    """Load a study by its file, or by its bare name from the project's ``studies/``."""
     if Path(name).suffix in (".yaml", ".yml"):
         return Study.load(Path(name))
     known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -86,10 +80,7 @@ def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -
 
 
 def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
-    """Check that runs ask for no more images and classes than the folders have that are there.
-
-    What else is wrong with a folder its ranks name.
-    """
+    """Check that runs ask for no more images and classes than their folders have."""
     checked = set()
     for item in entries:
         spec, folder = item.spec, _folder_of(item, tree, data_dir)
@@ -97,7 +88,7 @@ def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None)
         if folder is None or spec.data_format != "folder" or (folder, asked) in checked:
             continue
         checked.add((folder, asked))
-        with suppress(DataError):
+        with suppress(DataError):  # what else is wrong with a folder its ranks name
             images = len(Dataset(spec, folder, "train"))
             preflight.check_batch(spec.model_copy(update={"train_images": images}))
             if spec.work == "train" and spec.eval_every:
@@ -105,7 +96,7 @@ def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None)
 
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
-    """Return what a run will read: what is chosen now, else what was chosen when it was planned."""
+    """Return the folder that a run will read: by default the one that it was planned with."""
     if data_dir is None and item.record is not None:
         planned = item.record.data_dir
         return locate(planned) if planned else None
@@ -121,41 +112,31 @@ def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
 
 
 def short_windows(runs: list[RunSpec]) -> str | None:
-    """Say which runs on GPUs have windows too short to tell more than how a loader starts.
-
-    A window is an epoch. Where a run's number of images is not known before it starts, nothing is
-    said of it.
-    """
-    steps = {run.world_size: count for run in runs if (count := _few_steps(run))}
+    """Say which runs on GPUs have epochs too short to tell more than how a loader starts."""
+    steps = [
+        (run.world_size, _steps(run))
+        for run in runs
+        if run.device == "cuda" and run.known_images is not None and _steps(run) < ENOUGH_STEPS
+    ]
     if not steps:
         return None
-    short = sum(_few_steps(run) is not None for run in runs)
-    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in sorted(steps.items()))
+    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in sorted(dict(steps).items()))
     return (
-        f"short windows: in {short} of {len(runs)} runs an epoch, the window, has fewer than "
+        f"short windows: in {len(steps)} of {len(runs)} runs an epoch, the window, has fewer than "
         f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
         f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer "
         "(docs/explanation/measurement.md)"
     )
 
 
-def _few_steps(run: RunSpec) -> int | None:
-    """Return the steps of a window where they are too few; None where not, or not known."""
-    if run.device != "cuda" or run.known_images is None:
-        return None
-    steps = _steps(run, run.known_images)
-    return steps if steps < ENOUGH_STEPS else None
-
-
-def _steps(run: RunSpec, images: int) -> int:
+def _steps(run: RunSpec) -> int:
+    """Return the steps of an epoch of a run that has a known number of images."""
+    images = run.known_images or 1
     return images * run.passes(images) // run.global_batch_size
 
 
 def without_throughput(runs: list[RunSpec]) -> str | None:
-    """Say which runs will have no throughput: what does not count is as long as they are.
-
-    Where a run's number of images is not known before it starts, nothing is said of it.
-    """
+    """Say which runs will have no throughput: none of their epochs will count."""
     cold = [run for run in runs if _all_cold(run)]
     if not cold:
         return None
@@ -176,7 +157,7 @@ def _all_cold(run: RunSpec) -> bool:
 
 
 def _cold(run: RunSpec) -> int:
-    return run.cold_epochs(max(1, _steps(run, run.known_images or 1)))
+    return run.cold_epochs(max(1, _steps(run)))
 
 
 def _point_to(directory: Path, data_dir: Path) -> None:
@@ -188,10 +169,7 @@ def _point_to(directory: Path, data_dir: Path) -> None:
 
 
 def _set_aside_damaged(item: Entry) -> None:
-    """Make room for a new record; the damaged one is kept for whoever wants to look at it.
-
-    With its lines and its checkpoint: a new record would take them for its own.
-    """
+    """Rename a damaged record, with its lines and checkpoint: a new one would take them."""
     if item.state != "damaged":
         return
     files = RunFiles(item.directory)
@@ -218,10 +196,8 @@ def run_study(
 
     Parameters
     ----------
-    study
-        What to run.
-    tree
-        Where its records are.
+    study, tree
+        The study, and where its records are.
     retry_failed
         Also run again what failed.
     data_dir
@@ -239,8 +215,7 @@ def run_study(
     Raises
     ------
     LaunchError
-        At once, if another process runs this study; or if some of its runs are jobs and SLURM does
-        not answer. What another process measures on this machine is waited for.
+        If another process runs this study, or if SLURM, which has some of its runs, is silent.
     DataError, RecordError
         If the data are missing or the results cannot be written: nothing was started.
     KeyboardInterrupt
@@ -266,12 +241,13 @@ def _run_all(
     submit: Submit,
     progress: bool,
 ) -> None:
-    # Not in turns in a SLURM job, whose ranks may be on other nodes.
-    turns = study.interleave is not None and Allocation.current() is None
-    total, part = (sum(one.spec.epochs for one in todo), "epoch") if turns else (len(todo), "run")
+    # Not in a SLURM job, whose ranks may be on other nodes.
+    interleaved = study.interleave is not None and Allocation.current() is None
+    epochs = sum(one.spec.epochs for one in todo)
+    total, part = (epochs, "epoch") if interleaved else (len(todo), "run")
     shown = screen(total, part) if progress else Screen(total)
     try:
-        if turns:
+        if interleaved:
             run_interleaved(study, todo, tree, data_dir, submit, shown)
         else:
             _one_by_one(_drawn(study, todo), submit, shown, named(study.expand()))
@@ -280,18 +256,17 @@ def _run_all(
 
 
 def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
-    """Return what is left; what SLURM has in its queue is not run here, if it was ever asked.
+    """Return what is left and not in SLURM's queue.
 
-    Where there is no SLURM, what was handed to one elsewhere is run on demand, like what failed.
+    Without SLURM, what was handed to one elsewhere is run on demand, like what failed.
     """
     if not any(item.job_id and item.state != "completed" for item in entries):
         return pending(entries, retry_failed)
     queue = slurm_cli.queue()
     if queue is None and retry_failed:
-        gone = [item.state == "submitted" for item in entries]
         entries = [
-            replace(item, state="interrupted") if lost else item
-            for item, lost in zip(entries, gone, strict=True)
+            replace(item, state="interrupted") if item.state == "submitted" else item
+            for item in entries
         ]
     left = pending(reconciled(entries, queue), retry_failed)
     # One that failed in a block whose job is still there may be tried again by that job.
@@ -299,7 +274,7 @@ def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
 
 
 def summary(entries: list[Entry]) -> str:
-    """Return the counts, each bad end with its reason's first line, the remedies, the agreement."""
+    """Return the counts, how runs ended badly, what to do about it, and whether weights agree."""
     bad = ("failed", "interrupted", "damaged")
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
@@ -320,15 +295,15 @@ def live(entries: list[Entry]) -> list[str]:
 
 
 def _drawn(study: Study, todo: list[Entry]) -> list[Entry]:
-    """Return the runs repetition by repetition, each in an order that is drawn from their names.
+    """Return the runs of one repetition after the other, each in an order drawn from their names.
 
     In the order of the grid, a machine that drifts would touch one end of every axis alone.
     """
 
-    def place(item: Entry) -> tuple[int, int]:
+    def rank(item: Entry) -> tuple[int, int]:
         return item.spec.repeat, derive_seed(f"order of {study.name}, {item.spec.run_id}")
 
-    return sorted(todo, key=place)
+    return sorted(todo, key=rank)
 
 
 def _one_by_one(todo: list[Entry], submit: Submit, shown: Screen, names: Names) -> None:
@@ -336,7 +311,7 @@ def _one_by_one(todo: list[Entry], submit: Submit, shown: Screen, names: Names) 
         name = names[item.spec.run_id]
         try:
             job = submit(item.directory)
-            show_until_ended(job, shown, done)
+            _show_until_ended(job, shown, done)
             job.wait()
             shown.say(f"completed  {name}")
         except DDLError as error:
@@ -344,26 +319,18 @@ def _one_by_one(todo: list[Entry], submit: Submit, shown: Screen, names: Names) 
 
 
 def run_one(run_dir: Path) -> RunRecord:
-    """Execute one planned run and show its progress; return its completed record.
-
-    Raises
-    ------
-    LaunchError
-        If the run failed, was complete before, or is at work elsewhere.
-    KeyboardInterrupt
-        If this process was interrupted; the run was ended cleanly.
-    """
+    """Execute one planned run through its notebook and show its progress; return its record."""
     shown = screen(1)
     try:
         with stoppable(), measuring.alone(f"run {run_dir.name}"), local_ranks.shared():
             job = submit(run_dir)
-            show_until_ended(job, shown, 0)
+            _show_until_ended(job, shown, 0)
             return job.wait()
     finally:
         shown.close()
 
 
-def show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
+def _show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
     """Show a job's progress until it ends; end it when this process is interrupted."""
     try:
         while not job.ended:

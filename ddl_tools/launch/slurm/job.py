@@ -35,8 +35,8 @@ NO_TURN = "its job was stopped before its turn in the block"
 def main(arguments: list[str]) -> int:
     """Execute runs through their notebooks, one after the other; return the exit status.
 
-    A run that fails stops no other: the status then is 1 once all have ended. It is `STOPPED` if
-    the job was told to stop and something is left that may go on.
+    It is 1 if a run failed, which stops no other, and `STOPPED` if the job was told to stop and
+    something is left that may go on.
     """
     block = [Path(one) for one in arguments]
     try:
@@ -68,8 +68,8 @@ def main(arguments: list[str]) -> int:
 def _left(block: list[Path]) -> list[Path]:
     """Return the runs that a job has to execute, in their order.
 
-    What is complete is not run again. What failed is, as SLURM may have started the job again since
-    a node broke; but not after the notice of the time limit, which fails nothing.
+    A failed run is tried again, as a node may have broken, but not after the notice of the time
+    limit.
     """
     records = {run_dir: read_record(run_dir) for run_dir in block}
     errors = [record.error for record in records.values() if record.error]
@@ -83,7 +83,7 @@ def _left(block: list[Path]) -> list[Path]:
 
 
 def _tell_place(place: int) -> None:
-    """Tell the run that is next, for its record, in which start of which job it is, and where."""
+    """Tell the next run its place and the name of its block, for its record."""
     job, number = os.environ.get("SLURM_JOB_NAME"), os.environ.get("SLURM_JOB_ID")
     # Started again, a job may have other nodes: that is another block.
     os.environ[BLOCK] = f"{job}-job{number}.{os.environ.get('SLURM_RESTART_COUNT', 0)}"
@@ -110,7 +110,7 @@ def _headway(run_dir: Path) -> tuple[int, int]:
 
 
 def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:
-    """Let the record say that it was the time limit; return `STOPPED` if the run may go on.
+    """Record that it was the time limit; return `STOPPED` if the run may go on.
 
     `before` is its headway at the start of the job, None if that began with another run.
     """

@@ -24,21 +24,17 @@ def numbers(items: Iterable[Entry]) -> list[str]:
 
 
 def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
-    """Return the job of a run, if it is in the queue.
-
-    The number alone does not tell: another cluster, or one that was set up anew, may have given it
-    to another job.
-    """
+    """Return the job of a run, if it is in the queue."""
     job = jobs.get(item.job_id or "") if jobs else None
+    # Another cluster may have given the number to another job.
     return job if job and may_be_of(job.name, item) else None
 
 
 def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
     """Return the ledger as the queue has it.
 
-    A login node may not see the lock that a compute node holds, so a run that looks interrupted
-    may be at work; one that was interrupted may wait for its next turn; and a job that was
-    cancelled before its start leaves a record that still says submitted.
+    A login node may not see the lock that a compute node holds, so a run that looks interrupted may
+    be at work. A job that was cancelled before its start leaves a record that says submitted.
     """
     return [_with_queue(item, jobs) for item in entries]
 
@@ -68,10 +64,9 @@ def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
 
 
 def reconciled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
-    """Return the ledger as SLURM has it, after settling the records of jobs that are gone.
+    """Return the ledger as SLURM has it, after settling the records of jobs that have ended.
 
-    Only what SLURM says has ended is settled, never what it merely does not know; and never a
-    record that says by itself how its run ended. `queue` has to be asked after the ledger was read.
+    `queue` has to be asked after the ledger was read.
     """
     entries = with_queue(entries, queue)
     lost = [item for item in entries if queue is not None and _is_lost(item)]
@@ -129,16 +124,9 @@ def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
 
 
 def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
-    """Return the runs that have a job in the queue, of all or of some runs.
+    """Return the runs, of all or of some, that are open and have a job in the queue.
 
-    That of a complete run is not among them: it only finishes the lab book.
-
-    Raises
-    ------
-    SpecError
-        If there is no such run, or if its job would end others that are not among `run_ids`.
-    LaunchError
-        If SLURM is not there or does not answer.
+    `SpecError` if there is no such run, or if the end of its job would end others.
     """
     if unknown := sorted(set(run_ids) - {item.spec.run_id for item in entries}):
         raise SpecError(
@@ -162,11 +150,7 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
 
 
 def cancel(items: list[Entry]) -> None:
-    """Cancel the jobs of some runs.
-
-    A run at work is told to stop and writes its own record; that of a run which waits is written
-    here.
-    """
+    """Cancel the jobs of some runs; write the records of those that are not at work."""
 
     def cause(record: RunRecord) -> Failure | None:
         again = record.error is not None and record.error.kind == INTERRUPTED  # for its next turn

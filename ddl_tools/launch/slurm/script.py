@@ -19,8 +19,7 @@ from ddl_tools.records.paths import SITES, RunFiles
 USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
 TEMPLATE = "job.sh.j2"
 NAME = re.compile(r"[\w.,@/-]+")
-# A line break ends an #SBATCH line, and what follows would be a line of its own.
-CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")  # a line break would end an #SBATCH line
 
 
 def job_name(study: str, specs: Sequence[RunSpec]) -> str:
@@ -101,26 +100,23 @@ class JobPaths:
                 )
 
 
-def render(specs: Sequence[RunSpec], site: Site, options: Options, place: JobPaths) -> str:
+def render(specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPaths) -> str:
     """Return the script of a job that executes one run or, one after the other, those of a block.
 
-    Raises
-    ------
-    SpecError
-        If a run, the options or their time do not fit the site, or a path cannot stand in it.
+    `SpecError` if a run, the options or their time do not fit the site.
     """
     options.check(site)
-    place.check()
+    paths.check()
     for spec in specs:
         site.check(spec)
-    name = job_name(place.run_dirs[0].parent.name, specs)
+    name = job_name(paths.run_dirs[0].parent.name, specs)
     options.check_length(site, name, len(specs))
     return template(TEMPLATE).render(
         # They need the same nodes; what one of them needs to use MPI hinders no other.
-        **job_environment(max(specs, key=lambda one: _over_mpi(one, site)), site, place.project),
-        directives=_directives(name, specs, site, options, place),
-        python=shlex.quote(place.python),
-        run_dirs=[shlex.quote(str(one)) for one in place.run_dirs],
+        **job_environment(max(specs, key=lambda one: _over_mpi(one, site)), site, paths.project),
+        directives=_directives(name, specs, site, options, paths),
+        python=shlex.quote(paths.python),
+        run_dirs=[shlex.quote(str(one)) for one in paths.run_dirs],
         requeues=requeues(specs, site),
     )
 
@@ -150,24 +146,21 @@ def job_environment(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
 
 
 def requeues(specs: Sequence[RunSpec], site: Site) -> int:
-    """Return how often a job may go on after its time limit.
-
-    A run alone never without checkpoints; what a block has completed stays.
-    """
+    """Return how often a job may go on after its time limit; a single run needs checkpoints."""
     return site.requeues if len(specs) > 1 or specs[0].checkpoint_every else 0
 
 
 def _directives(
-    name: str, specs: Sequence[RunSpec], site: Site, options: Options, place: JobPaths
+    name: str, specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPaths
 ) -> list[str]:
     spec = specs[0]
     # A % would be a placeholder to sbatch.
-    log = str(RunFiles(place.run_dirs[0]).logs).replace("%", "%%") + "/slurm-%j.log"
+    log = str(RunFiles(paths.run_dirs[0]).logs).replace("%", "%%") + "/slurm-%j.log"
     values = {
         "job-name": name,
         "output": shlex.quote(log),
         "open-mode": "append",
-        "chdir": shlex.quote(str(place.project)),
+        "chdir": shlex.quote(str(paths.project)),
         "account": options.account,
         "partition": options.partition or site.partition,
         "constraint": site.constraint,

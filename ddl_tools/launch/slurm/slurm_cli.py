@@ -38,10 +38,7 @@ Queue = dict[str, QueuedJob]
 
 
 def submit(script: Path, after: Sequence[str] = ()) -> str:
-    """Submit a job; return its number.
-
-    It waits for the jobs `after` to end well, and is cancelled if one does not.
-    """
+    """Submit a job; return its number. It starts once the jobs `after` have ended well."""
     wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes") if after else ()
     said = call("sbatch", "--parsable", *wait, str(script))
     if not (found := JOB_ID.search(said)):
@@ -97,10 +94,7 @@ class EndedJob:
 
 
 def ended(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    """Return, by number, those of some jobs of which SLURM's accounting says that they have ended.
-
-    A site may have no accounting; then nothing is known of any.
-    """
+    """Return, by number, those of some jobs that have ended, as SLURM's accounting says, if any."""
     chosen = ("--allocations", "--jobs", ",".join(job_ids))
     try:
         rows = call("sacct", "--noheader", "--parsable2", f"--format={FIELDS}", *chosen)

@@ -1,7 +1,4 @@
-"""Hand what is left of a study to SLURM, a job per run or per block, and say what it may cost.
-
-The large runs of an arm may wait for a small one: a broken set-up then burns few node-hours.
-"""
+"""Hand what is left of a study to SLURM, a job per run or per block, and say what it may cost."""
 
 import hashlib
 import os
@@ -55,7 +52,7 @@ class SubmitPlan:
 
     entries: list[Entry]
     jobs: list[Job]
-    left_out: list[Entry]  # the small runs of their arm have failed
+    left_out: list[Entry]  # the small runs of their configuration have failed
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,7 @@ class Choice:
 def prepare(
     entries: list[Entry], site: Site, options: Options, queue: Queue | None, choice: Choice
 ) -> SubmitPlan:
-    """Return the jobs of what a study still has to run; write nothing.
-
-    What is complete or at work, by its ledger joined with `queue`, has no job; nor has what failed,
-    unless that is chosen and its block has ended.
-    """
+    """Return the jobs of what a study still has to run; write nothing."""
     options.check(site)
     todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
     for item in todo:
@@ -86,11 +79,11 @@ def prepare(
 
 
 def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Job:
-    place = JobPaths(tuple(item.directory for item in entries), PROJECT, sys.executable)
+    paths = JobPaths(tuple(item.directory for item in entries), PROJECT, sys.executable)
     specs = [item.spec for item in entries]
     found = (waits[spec.run_id] for spec in specs if spec.run_id in waits)
     after = list({item.spec.run_id: item for item in found}.values())
-    text, limit_s = render(specs, site, options, place), options.limit_s(site, len(specs))
+    text, limit_s = render(specs, site, options, paths), options.limit_s(site, len(specs))
     return Job(entries, text, limit_s, node_hours(specs, site, options), after)
 
 
@@ -98,9 +91,7 @@ def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
     """Return some runs of a study as blocks, each in the order in which its job executes them.
 
     A block is what is left of one repeat and needs the same nodes: a slow node then slows all of
-    its runs and cancels in their ratios. The order is random, so that what changes with time does
-    not fall on the same arm each time, and the same whenever it is asked for: it follows from the
-    names of the run and the block, whatever else is left.
+    its runs and cancels in their ratios. The order is drawn from the names of run and block.
     """
     found: dict[tuple[object, ...], list[Entry]] = {}
     for item in items:
@@ -122,18 +113,19 @@ def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
 
 
 def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
-    """Return a table of runs, complete ones, jobs and node-hours at most, per arm and in total.
+    """Return a table of runs, complete ones, jobs and node-hours at most, per configuration.
 
-    Arms differ in more than their size. The runs of a block have equal shares in what it costs, and
-    it counts as a job of each arm.
+    Configurations differ in more than their size. The runs of a block have equal shares in what it
+    costs, and it counts as a job of each configuration.
     """
     names = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
-    arms: dict[str, list[Entry]] = {}
+    found: dict[str, list[Entry]] = {}
     for item, name in zip(entries, names, strict=True):
-        arms.setdefault(name or arm(item.spec), []).append(item)
-    width = max(map(len, (*arms, "total")))
-    lines = [f"{'arm':<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most"]
-    for name, runs in (*arms.items(), ("total", entries)):
+        found.setdefault(name or configuration(item.spec), []).append(item)
+    head = "configuration"
+    width = max(map(len, (*found, head)))
+    lines = [f"{head:<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most"]
+    for name, runs in (*found.items(), ("total", entries)):
         complete = sum(item.state == "completed" for item in runs)
         own = {item.directory for item in runs}
         shares = [(job, sum(item.directory in own for item in job.entries)) for job in jobs]
@@ -156,20 +148,13 @@ def submit(
     """Submit what is left of a study; yield each run with the number of its job.
 
     `show` is called with what is about to be submitted. Jobs that SLURM holds because their start
-    failed are released, and yielded too.
-
-    Raises
-    ------
-    LaunchError
-        If SLURM refuses a job (those before it are submitted), does not answer or is not there.
-    SpecError, DataError, RecordError
-        If an option, a run, the data or the place for results is wrong: nothing was submitted.
+    failed are released, and yielded too. If SLURM refuses a job, those before it are submitted.
     """
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
         found = ledger(study, tree)
-        queue = slurm_cli.queue()  # if it cannot be asked, nothing is submitted: it might be twice
+        queue = slurm_cli.queue()  # an error ends this: jobs must not be submitted twice
         entries = reconciled(found, queue)
         for item in release_held(entries, queue):
             yield item, str(item.job_id)
@@ -190,8 +175,7 @@ def submit(
 def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> str:
     """Submit a job of planned runs, to start once the jobs `after` have ended well.
 
-    Return its number, which the records of its runs then name. If SLURM refuses, no record says
-    that the runs were submitted. Ctrl-C waits until the records name the job.
+    Return its number, which the records of its runs then name; Ctrl-C waits for that.
     """
     first, *others = (RunFiles(item.directory) for item in entries)
     for files in (first, *others):
@@ -230,8 +214,8 @@ def _link(path: Path, target: Path) -> None:
         raise cannot_write(path, error) from error
 
 
-def arm(spec: RunSpec) -> str:
-    """Return what the runs of one curve have in common."""
+def configuration(spec: RunSpec) -> str:
+    """Return what runs of all sizes have in common."""
     return f"{spec.framework} {spec.strategy} {spec.loader} {spec.model}"
 
 
@@ -240,18 +224,18 @@ def small_first(
 ) -> tuple[list[Entry], dict[str, Entry]]:
     """Return what may be submitted, in order, and by run the smaller one that it waits for.
 
-    A run on more nodes than the smallest of its arm waits for the first of these that is about to
-    be submitted or in the queue. Where one of them is complete, nothing waits; where all have
-    failed and are not tried again, the larger runs of the arm are left out.
+    A run on more nodes than the smallest of its configuration waits for the first of these that is
+    about to be submitted or in the queue: a broken set-up then burns few node-hours. Where one is
+    complete, nothing waits. Where all have failed for good, the larger runs are left out.
     """
     smallest: dict[str, list[Entry]] = {}
     for item in sorted(entries, key=_nodes):
-        own = smallest.setdefault(arm(item.spec), [item])
+        own = smallest.setdefault(configuration(item.spec), [item])
         if item is not own[0] and _nodes(item) == _nodes(own[0]):
             own.append(item)
     order, waits = [], {}
     for item in sorted(todo, key=_nodes):
-        small = smallest[arm(item.spec)]
+        small = smallest[configuration(item.spec)]
         alive = [one for one in small if one in todo or queued(one, queue)]
         if item in small or any(one.state == "completed" for one in small):
             order.append(item)
