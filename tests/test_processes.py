@@ -14,6 +14,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_tools import processes
 from ddl_tools.launch.commands import environment
+from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
 FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
@@ -46,22 +47,18 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         child.wait()
 
 
-def test_everything_that_a_command_started_is_ended(begin: Begin, token: str) -> None:
+def test_everything_that_a_command_started_is_ended_and_nothing_else(
+    begin: Begin, token: str
+) -> None:
+    other = begin(["/bin/sleep", "300"], f"{token}-other")
     begin(FAMILY, token)
     wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
     assert processes.end_all(token) == []
     assert processes.carrying(token) == []
-
-
-def test_another_run_is_left_alone(begin: Begin, token: str) -> None:
-    other = begin(["/bin/sleep", "300"], f"{token}-other")
-    begin(FAMILY, token)
-    wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
-    processes.end_all(token)
     assert other.poll() is None
 
 
-def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
+def test_a_command_dies_with_its_parent(start: Start, tmp_path: Path, token: str) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
         "from ddl_tools.processes import start\n"
@@ -69,18 +66,12 @@ def test_a_command_dies_with_its_parent(tmp_path: Path, token: str) -> None:
         " environment=os.environ)\n"
         "print(child.pid, flush=True); time.sleep(300)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log"), token],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    parent = start("-c", code, str(tmp_path / "log"), token)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     wait_for(lambda: child.name() == "sleep", "the command", seconds=30)
     parent.kill()
-    parent.communicate()
     wait_for(lambda: not processes.carrying(token), "the child to go", seconds=30)
-    assert processes.carrying(token) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -23,17 +23,16 @@ from ddl_tools.processes import import_path
 from ddl_tools.rank import recorder
 from ddl_tools.records.failures import REMEDIES, Category, classify, remedy
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Failure, read_record, write_record
+from ddl_tools.records.run import Failure, read_record
 from tests.launch.fixtures import Start
-from tests.launch.running import free_port, planned
+from tests.launch.running import CALLER, change, error_of, free_port, planned
 
 MEETING = Path(__file__).with_name("meeting.py")
 
 
 def test_every_class_has_a_remedy_of_one_line() -> None:
     assert set(REMEDIES) == set(get_args(Category))
-    for category in REMEDIES:
-        assert "\n" not in remedy(category)
+    assert not [category for category in REMEDIES if "\n" in remedy(category)]
 
 
 @pytest.mark.multiprocess
@@ -78,12 +77,9 @@ def test_memory_that_is_refused(start: Start, greedy: str) -> None:
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
     """A control group of 1 GB; needs root. Yields the file that takes the processes."""
-    version_1 = Path("/sys/fs/cgroup/memory")
-    root, name = (
-        (version_1, "memory.limit_in_bytes")
-        if version_1.is_dir()
-        else (Path("/sys/fs/cgroup"), "memory.max")
-    )
+    root, name = Path("/sys/fs/cgroup"), "memory.max"
+    if (root / "memory").is_dir():  # version 1
+        root, name = root / "memory", "memory.limit_in_bytes"
     group = root / f"ddl-test-{uuid.uuid4().hex[:8]}"
     try:
         group.mkdir()
@@ -99,39 +95,45 @@ def small_memory() -> Iterator[Path]:
 @pytest.mark.multiprocess
 def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path) -> None:
     run_dir = planned(local_batch_size=512, train_images=512, image_size=224)
-    code = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
     begin = f'echo $$ >{small_memory} && exec "$@"'
     # The ranks have to come from a server that is in this group as well.
     alone = {name: value for name, value in os.environ.items() if name != local_ranks.SERVER}
     done = subprocess.run(
-        ["sh", "-c", begin, "sh", sys.executable, "-c", code, str(run_dir)],
+        ["sh", "-c", begin, "sh", sys.executable, "-c", CALLER, str(run_dir)],
         env={**alone, "PYTHONPATH": import_path()},
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-    error = read_record(run_dir).error
-    assert error is not None, done.stderr
+    assert read_record(run_dir).error, done.stderr
+    error = error_of(run_dir)
     assert (error.kind, error.rank, error.category) == ("Killed", 0, "out_of_memory")
     assert diagnose.OOM_KILLER in error.message
 
 
 @pytest.mark.multiprocess
-def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("classes", "words", "kind", "category"),
+    [
+        (2, "DataError", "DataError", "data"),  # they cannot be read
+        (1, "2 class folders", "SpecError", "settings"),
+    ],
+)
+def test_images_that_a_rank_cannot_use(
+    tmp_path: Path, classes: int, words: str, kind: str, category: Category
+) -> None:
     for name in ("train/a", "train/b", "val/a", "val/b"):
         folder = tmp_path / "data" / name
         folder.mkdir(parents=True)
         for number in range(8):
             (folder / f"{number}.jpg").write_bytes(b"no image")
-    run_dir = planned(loader="native", classes=2, train_images=None, eval_images=None)
-    record = read_record(run_dir).model_copy(update={"data_dir": str(tmp_path / "data")})
-    write_record(run_dir, record)
-    with pytest.raises(LaunchError, match="DataError"):
+    run_dir = planned(loader="native", classes=classes, train_images=None, eval_images=None)
+    change(run_dir, data_dir=str(tmp_path / "data"))
+    with pytest.raises(LaunchError, match=words):
         run_ranks(run_dir)
-    error = read_record(run_dir).error
-    assert error is not None
-    assert error.category == "data"
+    error = error_of(run_dir)
+    assert (error.kind, error.rank, error.category) == (kind, 0, category)
 
 
 def of_worker(files: RunFiles, error: Exception) -> Failure:
@@ -173,18 +175,17 @@ def test_an_error_of_a_loaders_process_is_told_by_its_sentence(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("number", "category"),
+    ("text", "number", "state", "category"),
     [
-        (signal.SIGKILL, "killed"),
-        (signal.SIGINT, "killed"),
-        (signal.SIGSEGV, "code"),
-        (signal.SIGBUS, "code"),
+        ("rank 0 was killed", signal.SIGKILL, "", "killed"),
+        ("rank 0 was killed", signal.SIGINT, "", "killed"),
+        ("rank 0 was killed", signal.SIGSEGV, "", "code"),
+        ("rank 0 was killed", signal.SIGBUS, "", "code"),
+        ("out of memory", signal.SIGKILL, "TIMEOUT", "time_limit"),  # the scheduler's word first
+        ("no space left on device", signal.SIGKILL, "FAILED", "disk"),
     ],
 )
-def test_a_signal_from_outside_and_one_by_its_own_mistake(number: int, category: Category) -> None:
-    assert classify("Killed", "rank 0 was killed", exit_code=-number) == category
-
-
-def test_the_schedulers_word_comes_first() -> None:
-    assert classify("Killed", "out of memory", exit_code=-9, state="TIMEOUT") == "time_limit"
-    assert classify("Killed", "no space left on device", state="FAILED") == "disk"
+def test_a_signal_from_outside_and_one_by_its_own_mistake(
+    text: str, number: int, state: str, category: Category
+) -> None:
+    assert classify("Killed", text, exit_code=-number, state=state) == category

@@ -1,4 +1,4 @@
-"""Arms that measure in turns: real ranks, frozen and let go."""
+"""Interleaved runs: real ranks, frozen and let go."""
 
 import signal
 import socket
@@ -14,17 +14,16 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted
-from ddl_tools.launch import interleave, ranks
+from ddl_tools.launch import interleave
 from ddl_tools.launch.interleave import MemoryNeed
 from ddl_tools.launch.study import run_study
 from ddl_tools.rank.turns import Turns
 from ddl_tools.records.ledger import INTERRUPTED, ledger
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.progress import WAITING, read_progress
-from ddl_tools.records.run import Turn, read_epochs, read_record
+from ddl_tools.records.run import Turn, read_epochs
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
-from tests.launch.running import TINY, planned, processes_of, wait_for
+from tests.launch.running import TINY, processes_of, wait_for
 
 EPOCHS = 4  # the first one is cold
 
@@ -54,66 +53,57 @@ def windows(asked: Study) -> dict[int, list[Turn | None]]:
 
 
 @pytest.mark.multiprocess
-def test_each_round_has_a_window_of_each_arm_and_the_first_epoch_is_none() -> None:
+def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states: dict[bool, list[str]] = {True: [], False: []}  # of the run that measures, and others
+    release = interleave.ActiveRun.release
+
+    def look(run: interleave.ActiveRun, turn: Turn | None) -> None:
+        release(run, turn)
+        for item in entries if turn else ():
+            own = item.directory == run.job.run_dir
+            states[own] += [one.status() for one in processes_of(item.directory) if _is_rank(one)]
+
+    monkeypatch.setattr(interleave.ActiveRun, "release", look)
     asked = study()
+    entries = ledger(asked, results())
     entries = run_study(asked, results(), progress=False)
     assert [item.state for item in entries] == ["completed"] * 3
+    assert len(states[False]) >= 2 * 3 * (EPOCHS - 1)
+    assert set(states[False]) == {psutil.STATUS_STOPPED}
+    assert psutil.STATUS_STOPPED not in states[True]
+
     found = windows(asked)
     order: dict[int, dict[int, int]] = defaultdict(dict)
-    for arm, (cold, *warm) in found.items():
+    for classes, (cold, *warm) in found.items():
         assert cold is None
         assert len(warm) == EPOCHS - 1
         for turn in warm:
             assert turn is not None
-            order[turn.round][turn.place] = arm
+            order[turn.round][turn.place] = classes
     assert sorted(order) == [*range(EPOCHS - 1)]
-    assert all(sorted(arms) == [0, 1, 2] for arms in order.values())
-    assert all(set(arms.values()) == {3, 4, 5} for arms in order.values())
-    blocks = {turn.block for warm in found.values() for turn in warm if turn}
-    references = {turn.reference for warm in found.values() for turn in warm if turn}
-    assert len(blocks) == 1
-    assert references == {entries[1].spec.run_id}
+    assert all(sorted(places) == [0, 1, 2] for places in order.values())
+    assert all(set(places.values()) == {3, 4, 5} for places in order.values())
+    given = [turn for warm in found.values() for turn in warm if turn]
+    assert len({turn.block for turn in given}) == 1
+    assert {turn.reference for turn in given} == {entries[1].spec.run_id}
     evaluated = [row for item in entries for row in read_epochs(item.directory)]
     assert {row.interleave for row in evaluated if row.phase == "eval"} == {None}
 
 
 @pytest.mark.multiprocess
-def test_while_one_arm_measures_the_ranks_of_all_others_stand_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[tuple[str, set[str]]] = []
-    release = interleave.ActiveRun.release
-
-    def look(arm: interleave.ActiveRun, turn: Turn | None) -> None:
-        release(arm, turn)
-        if turn:
-            for item in entries:
-                own = filter(_is_rank, processes_of(item.directory))
-                states = {one.status() for one in own}
-                seen.append(("own" if item.directory == arm.job.run_dir else "other", states))
-
-    monkeypatch.setattr(interleave.ActiveRun, "release", look)
-    asked = study()
-    entries = ledger(asked, results())
-    run_study(asked, results(), progress=False)
-    others = [states for whose, states in seen if whose == "other"]
-    assert len(others) == 2 * 3 * (EPOCHS - 1)
-    assert set().union(*others) == {psutil.STATUS_STOPPED}
-    assert all(psutil.STATUS_STOPPED not in states for whose, states in seen if whose == "own")
-
-
-@pytest.mark.multiprocess
 @pytest.mark.extended
-def test_a_killed_arm_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     release, killed = interleave.ActiveRun.release, []
 
-    def kill(arm: interleave.ActiveRun, turn: Turn | None) -> None:
-        if turn and turn.round == 1 and arm.entry.spec.classes == 3:
-            killed.extend(one for one in processes_of(arm.job.run_dir) if _is_rank(one))
+    def kill(run: interleave.ActiveRun, turn: Turn | None) -> None:
+        if turn and turn.round == 1 and run.entry.spec.classes == 3:
+            killed.extend(one for one in processes_of(run.job.run_dir) if _is_rank(one))
             for process in killed:
                 with suppress(psutil.NoSuchProcess):  # it went with another one
                     process.kill()
-        release(arm, turn)
+        release(run, turn)
 
     monkeypatch.setattr(interleave.ActiveRun, "release", kill)
     entries = run_study(study(), results(), progress=False)
@@ -135,17 +125,16 @@ def _is_rank(process: psutil.Process) -> bool:
 
 @pytest.mark.multiprocess
 @pytest.mark.extended
-def test_arms_that_find_no_room_form_blocks_each_with_the_reference(
+def test_runs_that_find_no_memory_form_blocks_each_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(MemoryNeed, "fits", lambda room, spec: False)
+    monkeypatch.setattr(MemoryNeed, "fits", lambda memory, spec: False)
     asked = study()
     entries = run_study(asked, results())
     assert "no memory for more than 2 runs at once: this machine: " in capsys.readouterr().err
     assert [item.state for item in entries] == ["completed"] * 4
-    blocks = {
-        arm: {turn.block for turn in warm if turn} for arm, (_, *warm) in windows(asked).items()
-    }
+    found = windows(asked)
+    blocks = {key: {turn.block for turn in found[key] if turn} for key in found}
     assert blocks[3] == blocks[4]
     assert blocks[5] == blocks[104]
     assert blocks[3] != blocks[5]
@@ -173,68 +162,42 @@ def test_a_study_that_is_ended_leaves_nothing_and_goes_on(number: signal.Signals
         said = process.stderr.read() if process.stderr else ""
     wait_for(lambda: not any(map(processes_of, folders)), "all ranks to end")
     # A kernel that has lost its study holds its run a moment longer.
-    wait_for(lambda: _states(asked) == ["interrupted"] * 3, f"all runs to be free:\n{said}", 60)
+    wait_for(
+        lambda: {item.state for item in ledger(asked, results())} == {"interrupted"},
+        f"all runs to be free:\n{said}",
+    )
     if number == signal.SIGINT:
         assert "go on with: ddl study run" in said
         assert process.returncode != 0
-
-
-def _states(asked: Study) -> list[str]:
-    return [item.state for item in ledger(asked, results())]
 
 
 def _has_window(directory: Path) -> bool:
     return any(row.interleave for row in read_epochs(directory))
 
 
-def test_a_rank_that_waits_for_its_turn_is_not_said_to_hang(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    directory = planned()
-    files = RunFiles(directory)
-    polls = iter(range(100))
-
-    def ended() -> bool:
-        number = next(polls)
-        if number in (3, 40):
-            phase = WAITING if number == 3 else "train"
-            write_atomically(files.progress, f'{{"phase": "{phase}", "epoch": 1}}')
-        return number == 99
-
-    now = iter(range(0, 10_000, 5))
-    monkeypatch.setattr(ranks.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(ranks.time, "sleep", lambda seconds: None)
-    text = ranks.watch(read_record(directory).spec, ended, files, None, stall_timeout=60)
-    assert text is not None
-    assert next(polls) > 41  # not in the first 40, of ten seconds each
-    assert "in phase train" in text
-    assert read_progress(directory) == {"phase": "train", "epoch": 1}
-
-
-def test_room_is_what_the_largest_arm_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_what_the_largest_run_took(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1024**3
     free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
     monkeypatch.setattr("ddl_tools.launch.interleave.free_bytes", lambda: next(free))
-    room = MemoryNeed()
+    memory = MemoryNeed()
     two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
-    assert room.fits(six)  # nothing is known yet
-    room.learn(two)  # 2 GiB a rank
-    room.learn(two)
-    assert room.fits(two)
-    assert not room.fits(six)
-    assert str(room) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
+    assert memory.fits(six)  # nothing is known yet
+    memory.learn(two)  # 2 GiB a rank
+    memory.learn(two)
+    assert memory.fits(two)
+    assert not memory.fits(six)
+    assert str(memory) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
 
 
 def test_a_rank_whose_study_is_gone_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It may be let go by its study's end, and be faster than who ends it."""
-    with socket.socket(socket.AF_UNIX) as desk:
-        desk.bind(str(tmp_path / "desk"))
-        desk.listen()
-        monkeypatch.setenv("DDL_TURNS", str(tmp_path / "desk"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "server"))
+        server.listen()
+        monkeypatch.setenv("DDL_TURNS", str(tmp_path / "server"))
         asking = Turns(tmp_path, 0)
-        desk.accept()[0].close()
+        server.accept()[0].close()
         with pytest.raises(Interrupted, match="has ended") as caught:
             asking.wait()
     assert type(caught.value).__name__ == INTERRUPTED  # what the record will tell as its kind

@@ -30,13 +30,18 @@ def add(packages: Path, *names: str) -> None:
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
 
 
+def environment(checkout: Path, library: str) -> Path:
+    """Make an environment whose Python cannot be started; return the folder of its packages."""
+    folder = checkout / f".venv-{library}"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    return folder / "lib" / "python3.11" / "site-packages"
+
+
 @pytest.fixture
 def packages(checkout: Path) -> Path:
-    """Make an environment of TensorFlow whose Python cannot be started; return its packages."""
-    environment = checkout / ".venv-tensorflow"
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").touch()
-    packages = environment / "lib" / "python3.11" / "site-packages"
+    """Make an environment of TensorFlow."""
+    packages = environment(checkout, "tensorflow")
     add(packages, "tensorflow_cpu", "PyYAML", *(name for name in COMMON if name != "pyyaml"))
     return packages
 
@@ -48,25 +53,21 @@ def test_without_an_environment_the_error_names_the_target(library: str) -> None
             ask(library)
 
 
-def test_a_strategy_whose_package_is_not_there_is_refused(packages: Path) -> None:
+def test_an_environment_that_is_not_complete_is_refused(packages: Path) -> None:
     with pytest.raises(NotInstalledError, match=r"strategy 'horovod' of.*run `make tensorflow`"):
         require("tensorflow", "horovod")
     add(packages, "horovod")
     require("tensorflow", "horovod")
-
-
-@pytest.mark.parametrize("package", ["tensorflow_cpu", "PyYAML", "numpy"])
-def test_an_environment_that_is_not_complete_is_refused(packages: Path, package: str) -> None:
-    shutil.rmtree(packages / f"{package}-1.2.dist-info")
-    with pytest.raises(NotInstalledError, match="needs the package"):
-        require("tensorflow", "single")
+    for package in ("tensorflow_cpu", "PyYAML", "numpy"):
+        shutil.rmtree(packages / f"{package}-1.2.dist-info")
+        with pytest.raises(NotInstalledError, match="needs the package"):
+            require("tensorflow", "single")
+        add(packages, package)
 
 
 @pytest.mark.parametrize("package", FRAMEWORKS["keras"].also)
 def test_keras_needs_what_computes_for_it(checkout: Path, package: str) -> None:
-    (checkout / ".venv-keras" / "bin").mkdir(parents=True)
-    (checkout / ".venv-keras" / "bin" / "python").touch()
-    packages = checkout / ".venv-keras" / "lib" / "python3.11" / "site-packages"
+    packages = environment(checkout, "keras")
     add(packages, "keras", *COMMON, *(one for one in FRAMEWORKS["keras"].also if one != package))
     with pytest.raises(NotInstalledError, match=f"the package '{package}'.*run `make keras`"):
         require("keras", "spmd")
@@ -98,16 +99,11 @@ def test_modules_of_a_site_are_found_where_they_say(
     assert (tmp_path / "python.log").read_text() == "\n"  # asked once
 
 
-@pytest.mark.parametrize("named", ["no/such/python", "."])
-def test_a_variable_that_names_no_program_is_an_error(
-    named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DDL_PYTHON_MXNET", named)
-    with pytest.raises(LaunchError, match=rf"^DDL_PYTHON_MXNET = '{named}' is not an executable"):
-        python_of("mxnet")
-
-
-def test_a_program_that_is_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_names_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for named in ("no/such/python", "."):
+        monkeypatch.setenv("DDL_PYTHON_MXNET", named)
+        with pytest.raises(LaunchError, match=f"^DDL_PYTHON_MXNET = '{named}' is not an exec"):
+            python_of("mxnet")
     monkeypatch.setenv("DDL_PYTHON_KERAS", shutil.which("false") or "")
     with pytest.raises(LaunchError, match="does not start as a Python"):
         version("keras", "keras")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from jupyter_client.manager import KernelManager
 
-from ddl_tools.cli import main
 from ddl_tools.launch.kernelspec import Kernel
 from ddl_tools.launch.slurm.site import known_sites
 from ddl_tools.records.paths import PROJECT
+from tests.launch import running
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ddl(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["kernel", *map(str, arguments)])
+    return running.ddl("kernel", *arguments)
 
 
 def test_installing_is_repeatable_and_uninstalling_removes_all(data: Path) -> None:
@@ -73,14 +73,13 @@ def test_a_kernel_that_is_not_ours_is_left_alone(command: str, data: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["DDL", "a b", "-x", "../up"])
-def test_names_that_portals_refuse(name: str, data: Path) -> None:
+def test_names_that_portals_refuse_and_a_folder_that_cannot_be_written(
+    name: str, data: Path
+) -> None:
     done = ddl("install", "--name", name)
     assert done.exit_code == 1
     assert "small letters, digits" in done.output
     assert not data.exists()
-
-
-def test_a_folder_that_cannot_be_written_is_named(data: Path) -> None:
     data.write_text("a file")
     done = ddl("install")
     assert done.exit_code == 1

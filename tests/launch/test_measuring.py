@@ -4,15 +4,13 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ddl_tools.launch import measuring
-from ddl_tools.processes import import_path
+from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
 HOLDER = """
@@ -32,39 +30,12 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def holder(lock: Path) -> Iterator["subprocess.Popen[str]"]:
+def holder(lock: Path, start: Start) -> "subprocess.Popen[str]":
     """A process that measures."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = start("-c", HOLDER)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
-
-
-@pytest.fixture
-def press(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C while the lock is waited for."""
-
-    def press(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("time.sleep", press)
-
-
-def measured(what: str, done: list[str]) -> threading.Thread:
-    def work() -> None:
-        with measuring.alone(what):
-            done.append(what)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
+    return process
 
 
 def test_the_file_is_for_all_users_and_says_who_measures(lock: Path) -> None:
@@ -83,7 +54,13 @@ def test_a_second_one_waits_until_the_first_has_gone_however_it_goes(
     holder: "subprocess.Popen[str]", capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     done: list[str] = []
-    thread = measured("study 'mine'", done)
+
+    def measure() -> None:
+        with measuring.alone("study 'mine'"):
+            done.append("study 'mine'")
+
+    thread = threading.Thread(target=measure, daemon=True)
+    thread.start()
     said: list[str] = []
     wait_for(lambda: said.append(capsys.readouterr().err) or "".join(said), "a word on who")
     assert "study 'mine' waits: study 'other' (process" in "".join(said)
@@ -95,25 +72,25 @@ def test_a_second_one_waits_until_the_first_has_gone_however_it_goes(
     assert "".join([*said, capsys.readouterr().err]).count("mine' waits") == 1
 
 
-def test_who_waits_can_be_interrupted(holder: "subprocess.Popen[str]", press: None) -> None:
+def test_who_waits_can_be_interrupted(
+    holder: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", press)
     with pytest.raises(KeyboardInterrupt), measuring.alone("mine"):
         pytest.fail("another one measures")
     assert measuring.HELD not in os.environ
 
 
-def test_what_a_holder_starts_measures_under_its_lock(lock: Path) -> None:
+def test_what_a_holder_starts_measures_under_its_lock(lock: Path, start: Start) -> None:
     code = (
         "from ddl_tools.launch import measuring\nwith measuring.alone('a run of it'): print('in')"
     )
     with measuring.alone("study 'one'"), measuring.alone("its own run"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": import_path()},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.stdout == "in\n", done.stderr
+        said, errors = start("-c", code).communicate(timeout=60)
+        assert said == "in\n", errors
         assert "study 'one'" in lock.read_text()
     assert measuring.HELD not in os.environ
 

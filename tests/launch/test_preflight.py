@@ -21,11 +21,6 @@ def _two_cores_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_more_ranks_than_cores_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"gpus_per_node = 3.*2 core\(s\)"):
-        check_run(ddp(3))
-
-
 @pytest.fixture
 def gpus(stand_ins: StandIns) -> StandIns:
     """A driver tool that lists three GPUs."""
@@ -41,7 +36,7 @@ def test_ranks_are_counted_against_gpus_where_there_are_some(
     check_run(ddp(3))
     with pytest.raises(SpecError, match=r"gpus_per_node = 4.*3 GPU\(s\)"):
         check_run(ddp(4))
-    with pytest.raises(SpecError, match=r"2 core\(s\)"):
+    with pytest.raises(SpecError, match=r"gpus_per_node = 3.*2 core\(s\)"):
         check_run(ddp(3, device="cpu"))
 
 
@@ -97,31 +92,25 @@ def test_gpus_are_those_that_the_driver_lists_and_the_shell_leaves_us(
     assert count() == number
 
 
-def test_missing_data_are_named_with_a_remedy(tmp_path: Path) -> None:
+def test_data_that_are_not_whole_are_named_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing does not exist.*ddl data sample.*--data DIR"):
         check_data(tmp_path / "nothing", "folder")
-
-
-def test_data_need_both_parts(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match="val: No such file"):
         check_data(tmp_path, "folder")
     (tmp_path / "val").mkdir()
     check_data(tmp_path, "folder")
+    with pytest.raises(DataError, match="ddl data convert"):
+        check_data(tmp_path, "tfrecord")
+    (tmp_path / "tfrecord").mkdir()
+    (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
+    check_data(tmp_path, "tfrecord")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"cannot write .*file/results: Not a directory"):
         check_room(tmp_path / "file" / "results")
-
-
-def test_a_folder_without_shards_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="ddl data convert"):
-        check_data(tmp_path, "tfrecord")
-    (tmp_path / "tfrecord").mkdir()
-    (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
-    check_data(tmp_path, "tfrecord")
 
 
 def test_a_job_gives_way_to_as_many_nodes_as_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,9 @@ def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture
     assert lines[2].endswith("starting the ranks, second]")
 
 
-def test_what_goes_at_another_pace_tells_no_time_to_go(
+def test_starts_at_another_pace_tell_no_time_to_go(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Arms that start one after the other count as little and take long."""
     clock = [0.0]
     monkeypatch.setattr("time.time", lambda: clock[0])
     shown = LogScreen(30, "epoch")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from ddl_tools.cli import main
 from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
 from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.launch.slurm.site import find_site
@@ -18,14 +17,14 @@ from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import Attempt, Failure, read_record, write_record
+from ddl_tools.records.run import Attempt, Failure, read_record
 from ddl_tools.records.storage import now
 from ddl_tools.study import Study
-from tests.launch.running import study_file
+from tests.launch.running import change, ddl, study_file
 from tests.launch.stand_ins import StandIns
 
 GENERIC = find_site("generic")
-ARMS = ["ddp", "horovod", "deepspeed"]
+STRATEGIES = ["ddp", "horovod", "deepspeed"]
 NUMBERED = '#!/bin/sh\necho "$*" >>{calls}\nwc -l <{calls}\n'
 
 
@@ -39,27 +38,13 @@ def sbatch(tmp_path: Path, stand_ins: StandIns) -> Path:
     return calls
 
 
-def arms_of(folder: Path, **fields: Any) -> tuple[Path, Study]:
-    path = study_file(folder, **{"strategy": ARMS, **fields})
+def study_of(folder: Path, **fields: Any) -> tuple[Path, Study]:
+    path = study_file(folder, **{"strategy": STRATEGIES, **fields})
     return path, Study.load(path)
 
 
 def by_block(path: Path, *options: str) -> Result:
-    line = ["study", "submit", str(path), "--site", "generic", "--by", "block", *options]
-    return CliRunner().invoke(main, line)
-
-
-def cancel(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(main, ["study", "cancel", str(path), *options])
-
-
-def change(item: Entry, **fields: Any) -> None:
-    write_record(item.directory, read_record(item.directory).model_copy(update=fields))
-
-
-def seen(items: list[Entry]) -> list[Entry]:
-    """Return what the records say now."""
-    return [entry(item.spec, item.directory) for item in items]
+    return ddl("study", "submit", path, "--site", "generic", "--by", "block", *options)
 
 
 def queue_of(items: list[Entry], state: str) -> Queue:
@@ -70,11 +55,11 @@ def queue_of(items: list[Entry], state: str) -> Queue:
 
 def in_a_job(folder: Path, *states: dict[str, Any]) -> list[Entry]:
     """Return the runs of job 17, a block, with records of these states."""
-    _, study = arms_of(folder)
+    _, study = study_of(folder)
     items = plan(study, results())
     for item, fields in zip(items, states, strict=True):
-        change(item, job_id="17", **fields)
-    return seen(items)
+        change(item, job_id="17", **{"error": None, "attempts": [], **fields})
+    return [entry(item.spec, item.directory) for item in items]
 
 
 def running() -> dict[str, Any]:
@@ -87,11 +72,11 @@ FAILED = {"status": "failed", "error": Failure.of("DataError", "its own")}
 
 def test_a_block_is_what_one_repeat_runs_on_the_same_nodes(tmp_path: Path) -> None:
     axes = {"nodes": [1, 2], "work": ["train", "load"], "device": ["cpu", "auto"]}
-    _, study = arms_of(tmp_path, loader="native", repeats=2, **axes)
+    _, study = study_of(tmp_path, loader="native", repeats=2, **axes)
     found = blocks(ledger(study, results()), GENERIC)
     assert [len(block) for block in found] == [3] * 16
     for block in found:
-        assert sorted(item.spec.strategy for item in block) == sorted(ARMS)
+        assert sorted(item.spec.strategy for item in block) == sorted(STRATEGIES)
         alike = {(one.spec.repeat, one.spec.nodes, one.spec.work, one.spec.device) for one in block}
         assert len(alike) == 1
     # Without GPUs, ranks on the CPU ask for the same nodes as any other.
@@ -99,13 +84,13 @@ def test_a_block_is_what_one_repeat_runs_on_the_same_nodes(tmp_path: Path) -> No
 
 
 def test_the_order_is_random_and_the_same_again(tmp_path: Path) -> None:
-    _, study = arms_of(tmp_path, repeats=60)
+    _, study = study_of(tmp_path, repeats=60)
     items = ledger(study, results())
     found = blocks(items, GENERIC)
     assert blocks(items[::-1], GENERIC)[::-1] == found
     for place in range(3):
         first = [block[place].spec.strategy for block in found]
-        assert all(10 <= first.count(one) <= 30 for one in ARMS)  # 20 expected
+        assert all(10 <= first.count(one) <= 30 for one in STRATEGIES)  # 20 expected
     # What is left of a block keeps its order; another study has another one.
     left = [[block[0], block[2]] for block in found]
     assert blocks([item for block in left for item in block], GENERIC) == left
@@ -117,14 +102,25 @@ def test_the_order_is_random_and_the_same_again(tmp_path: Path) -> None:
 
 
 def test_one_job_gets_all_runs_and_the_sum_of_their_limits(tmp_path: Path, sbatch: Path) -> None:
-    path, study = arms_of(tmp_path, repeats=2)
+    path, study = study_of(tmp_path, nodes=4, repeats=2)
+    first, second = blocks(ledger(study, results()), GENERIC)
+    shown = by_block(path, "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("#!/bin/bash") == 2
+    lines = shown.output.splitlines()
+    at = lines.index("small-4x1-r0: 3 runs in 03:00:00, in this order:")
+    assert lines[at + 1 : at + 4] == [f"  {item.spec.run_id}" for item in first]
+    costs = [line.split() for line in lines if line.endswith(("24.0", "8.0"))]
+    assert costs[-1] == ["total", "6", "0", "2", "24.0"]
+    assert costs[-2][-3:] == ["0", "2", "8.0"]  # of each configuration a third
+    assert not results().root.exists()
+    assert not sbatch.exists()
     done = by_block(path)
     assert done.exit_code == 0, done.output
-    first, second = blocks(ledger(study, results()), GENERIC)
     assert len(sbatch.read_text().splitlines()) == 2
     for number, block in (("1", first), ("2", second)):
         script = RunFiles(block[0].directory).script.read_text()
-        assert f"#SBATCH --job-name=ddl-small-1x1-r{block[0].spec.repeat}\n" in script
+        assert f"#SBATCH --job-name=ddl-small-4x1-r{block[0].spec.repeat}\n" in script
         assert "#SBATCH --time=03:00:00\n" in script
         given = re.findall(r"^  ?(\S+/small/\S+)|job (\S+) ", script, re.MULTILINE)
         assert [Path("".join(one)) for one in given] == [item.directory for item in block]
@@ -136,21 +132,6 @@ def test_one_job_gets_all_runs_and_the_sum_of_their_limits(tmp_path: Path, sbatc
             assert RunFiles(item.directory).script.read_text() == script
             assert (RunFiles(item.directory).logs / log.name).read_text() == "said"
             assert f"{number}  {item.spec.run_id}\n" in done.output
-
-
-def test_a_dry_run_shows_the_order_and_writes_nothing(tmp_path: Path, sbatch: Path) -> None:
-    path, study = arms_of(tmp_path, nodes=4)
-    shown = by_block(path, "--dry-run")
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.count("#!/bin/bash") == 1
-    (block,) = blocks(ledger(study, results()), GENERIC)
-    lines = shown.output.splitlines()
-    at = lines.index("small-4x1-r0: 3 runs in 03:00:00, in this order:")
-    assert lines[at + 1 : at + 4] == [f"  {item.spec.run_id}" for item in block]
-    assert lines[at - 1].split() == ["total", "3", "0", "1", "12.0"]
-    assert lines[at - 2].split()[-3:] == ["0", "1", "4.0"]  # of each arm a third
-    assert not results().root.exists()
-    assert not sbatch.exists()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +146,7 @@ def test_a_dry_run_shows_the_order_and_writes_nothing(tmp_path: Path, sbatch: Pa
 def test_a_block_longer_than_the_partition_grants_is_refused(
     tmp_path: Path, sbatch: Path, options: list[str], message: str | None
 ) -> None:
-    path, study = arms_of(tmp_path)
+    path, study = study_of(tmp_path)
     site = tmp_path / "short.toml"
     site.write_text('description = "x"\npartition = "gpu"\ntime_max = "02:30:00"\n')
     done = by_block(path, "--site", str(site), *options)
@@ -181,7 +162,7 @@ def test_a_block_longer_than_the_partition_grants_is_refused(
 def test_only_what_is_left_is_in_the_block_and_nothing_twice(
     tmp_path: Path, sbatch: Path, stand_ins: StandIns
 ) -> None:
-    path, study = arms_of(tmp_path)
+    path, study = study_of(tmp_path)
     (block,) = blocks(plan(study, results()), GENERIC)
     change(block[1], status="completed")
     assert by_block(path).exit_code == 0
@@ -190,20 +171,10 @@ def test_only_what_is_left_is_in_the_block_and_nothing_twice(
     assert str(block[1].directory) not in script
     stand_ins.add("squeue", "1|ddl-small-1x1-r0|PENDING|Priority\n")
     assert by_block(path).exit_code == 0
-    assert (
-        CliRunner().invoke(main, ["study", "submit", str(path), "--site", "generic"]).exit_code == 0
-    )
-    assert len(sbatch.read_text().splitlines()) == 1
-
-
-def test_what_failed_waits_for_the_end_of_its_block(
-    tmp_path: Path, sbatch: Path, stand_ins: StandIns
-) -> None:
-    path, _ = arms_of(tmp_path)
-    in_a_job(tmp_path, FAILED, running(), WAITS)
-    stand_ins.add("squeue", "17|ddl-small-1x1-r0|RUNNING|None\n")
+    assert ddl("study", "submit", path, "--site", "generic").exit_code == 0
+    change(block[0], **FAILED)  # it has to wait for the end of its block
     assert by_block(path, "--retry-failed").exit_code == 0
-    assert not sbatch.exists()
+    assert len(sbatch.read_text().splitlines()) == 1
 
 
 def called(calls: Path) -> list[tuple[str, str]]:
@@ -218,39 +189,40 @@ def called(calls: Path) -> list[tuple[str, str]]:
 
 
 def small_first(path: Path, *options: str) -> Result:
-    line = ["study", "submit", str(path), "--site", "generic", "--small-first", *options]
-    return CliRunner().invoke(main, line)
+    return ddl("study", "submit", path, "--site", "generic", "--small-first", *options)
 
 
-def test_the_smallest_goes_first_and_the_others_wait_for_it(tmp_path: Path, sbatch: Path) -> None:
-    path, study = arms_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
-    four, one, two = (item.spec.run_id for item in ledger(study, results()))
+def test_the_larger_runs_of_a_configuration_wait_for_its_first_small_one(
+    tmp_path: Path, sbatch: Path
+) -> None:
+    axes: dict[str, Any] = {"nodes": [4, 1, 2], "strategy": ["ddp", "horovod"], "repeats": 2}
+    path, study = study_of(tmp_path, **axes)
     done = small_first(path)
     assert done.exit_code == 0, done.output
-    assert called(sbatch) == [(one, ""), (two, "1"), (four, "1")]
-    assert f"{four} waits for {one}" in done.output
-
-
-def test_each_arm_waits_for_its_first_repeat(tmp_path: Path, sbatch: Path) -> None:
-    path, _ = arms_of(tmp_path, nodes=[2, 1], strategy=["ddp", "horovod"], repeats=2)
-    assert small_first(path).exit_code == 0
-    found = called(sbatch)
-    first = {name.split("-")[0]: str(i) for i, (name, _) in reversed([*enumerate(found, 1)])}
-    assert [job for name, job in found if "-1x1-" in name] == [""] * 4
-    larger = [(name.split("-")[0], job) for name, job in found if "-2x1-" in name]
-    assert sorted(larger) == [("ddp", first["ddp"])] * 2 + [("horovod", first["horovod"])] * 2
+    of = {item.spec.run_id: item.spec for item in ledger(study, results())}
+    found = [(of[name], job) for name, job in called(sbatch)]
+    assert [spec.nodes for spec, _ in found] == [1] * 4 + [2] * 4 + [4] * 4
+    first: dict[str, tuple[str, str]] = {}
+    for number, (spec, job) in enumerate(found, start=1):
+        if spec.nodes == 1:
+            first.setdefault(spec.strategy, (str(number), spec.run_id))
+        small, name = first[spec.strategy]
+        assert job == ("" if spec.nodes == 1 else small)
+        assert (f"{spec.run_id} waits for {name}" in done.output) == (spec.nodes > 1)
 
 
 def test_a_small_run_that_ended_lets_the_larger_ones_start_or_not(
     tmp_path: Path, sbatch: Path
 ) -> None:
-    path, study = arms_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
+    path, study = study_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
     four, one, _ = plan(study, results())
     change(one, **FAILED)
     done = small_first(path)
     assert done.exit_code == 0
     assert called(sbatch) == []
-    assert f"not submitted: {four.spec.run_id}: the smallest runs of its arm" in done.output
+    assert (
+        f"not submitted: {four.spec.run_id}: the smallest runs of its configuration" in done.output
+    )
     assert small_first(path, "--retry-failed").exit_code == 0
     assert [job for _, job in called(sbatch)] == ["", "1", "1"]
     change(one, status="completed", error=None)
@@ -261,7 +233,7 @@ def test_a_small_run_that_ended_lets_the_larger_ones_start_or_not(
 def test_small_first_may_wait_for_several_jobs(
     tmp_path: Path, sbatch: Path, stand_ins: StandIns
 ) -> None:
-    path, study = arms_of(tmp_path, nodes=[4, 1])
+    path, study = study_of(tmp_path, nodes=[4, 1])
     items = plan(study, results())
     small = [item for item in items if item.spec.nodes == 1]
     for number, item in enumerate(small, start=17):
@@ -287,50 +259,41 @@ def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "of_the_one_at_work", "of_those_that_wait"),
+    ("state", "at_work", "waiting", "unbegun"),
     [
-        ("CANCELLED", ("interrupted", "cancelled"), ("interrupted", "cancelled")),
-        ("TIMEOUT", ("interrupted", "time_limit"), ("interrupted", "time_limit")),
-        ("NODE_FAIL", ("interrupted", "node_failure"), ("interrupted", "node_failure")),
-        ("OUT_OF_MEMORY", ("failed", "out_of_memory"), ("interrupted", "cancelled")),
-        ("FAILED", ("failed", "killed"), ("interrupted", "cancelled")),
+        ("CANCELLED", "cancelled", "cancelled", "cancelled"),
+        ("TIMEOUT", "time_limit", "time_limit", "time_limit"),
+        ("NODE_FAIL", "node_failure", "node_failure", "node_failure"),
+        ("OUT_OF_MEMORY", "failed out_of_memory", "cancelled", "failed out_of_memory"),
+        ("FAILED", "failed killed", "cancelled", "failed killed"),
     ],
 )
 def test_all_open_runs_of_a_job_that_died_are_settled(
-    tmp_path: Path,
-    stand_ins: StandIns,
-    state: str,
-    of_the_one_at_work: tuple[str, str],
-    of_those_that_wait: tuple[str, str],
+    tmp_path: Path, stand_ins: StandIns, state: str, at_work: str, waiting: str, unbegun: str
 ) -> None:
-    items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
+    def settled(*states: dict[str, Any]) -> list[str]:
+        found = reconciled(in_a_job(tmp_path, *states), {})
+        assert f"job 17 ended as {state}" in found[-1].reason
+        return [f"{item.state} {item.category}".removeprefix("interrupted ") for item in found]
+
     stand_ins.add("sacct", f"17|ddl-small-1x1-r0|{state}|0:9\n")
-    done, at_work, waits = reconciled(items, {})
-    assert done.state == "completed"
-    assert (at_work.state, at_work.category) == of_the_one_at_work
-    assert (waits.state, waits.category) == of_those_that_wait
-    assert f"job 17 ended as {state}" in waits.reason
+    begun = settled({"status": "completed"}, running(), WAITS)
+    assert begun == ["completed None", at_work, waiting]
     assert [call.split()[-1] for call in stand_ins.calls("sacct")] == ["17"]
-
-
-def test_a_job_that_began_with_no_run_fails_them_all(tmp_path: Path, stand_ins: StandIns) -> None:
-    items = in_a_job(tmp_path, WAITS, WAITS, WAITS)
-    stand_ins.add("sacct", "17|ddl-small-1x1-r0|FAILED|1:0\n")
-    found = reconciled(items, {})
-    assert {(item.state, item.category) for item in found} == {("failed", "environment")}
+    assert settled(WAITS, WAITS, WAITS) == [unbegun] * 3  # the job began with none of them
 
 
 def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins: StandIns) -> None:
-    path, _ = arms_of(tmp_path)
     items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
+    cancelling = ("study", "cancel", tmp_path / "small.yaml")
     stand_ins.add("squeue", "17|ddl-small-1x1-r0|RUNNING|None\n")
     stand_ins.add("scancel")
     names = [item.spec.run_id for item in items]
-    refused = cancel(path, "--run", names[1])
+    refused = ddl(*cancelling, "--run", names[1])
     assert refused.exit_code == 1
     assert f"that of {names[1]} also has {names[2]}: name these with --run" in refused.output
     assert stand_ins.calls("scancel") == []
-    both = cancel(path, "--run", names[1], "--run", names[2])
+    both = ddl(*cancelling, "--run", names[1], "--run", names[2])
     assert both.exit_code == 0, both.output
     assert stand_ins.calls("scancel") == ["17"]
     assert both.output.count("cancelled  ") == 2

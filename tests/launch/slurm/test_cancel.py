@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from ddl_tools.cli import main
 from ddl_tools.records.ledger import Entry, entry, exclusive, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import Failure, read_record, write_record
+from ddl_tools.records.run import Failure
 from ddl_tools.study import Study
-from tests.launch.running import study_file
+from tests.launch.running import change, ddl, study_file
 from tests.launch.stand_ins import StandIns
 
 
@@ -22,8 +20,7 @@ def study(tmp_path: Path, stand_ins: StandIns) -> tuple[Path, list[Entry]]:
     notice = Failure.of("Interrupted", "stopped at the notice")
     states = [("submitted", None), ("failed", notice), ("running", None), ("completed", None)]
     for number, (item, (status, error)) in enumerate(zip(runs, states, strict=True), start=1):
-        changes = {"status": status, "error": error, "job_id": str(number)}
-        write_record(item.directory, read_record(item.directory).model_copy(update=changes))
+        change(item, status=status, error=error, job_id=str(number))
     lines = [
         f"{number}|ddl-{runs[number - 1].spec.run_id}|{state}|None\n"
         for number, state in ((1, "PENDING"), (2, "PENDING"), (3, "RUNNING"), (4, "COMPLETING"))
@@ -33,17 +30,13 @@ def study(tmp_path: Path, stand_ins: StandIns) -> tuple[Path, list[Entry]]:
     return path, ledger(Study.load(path), results())
 
 
-def ddl(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["study", "cancel", *(str(one) for one in arguments)])
-
-
 def test_jobs_are_cancelled_and_those_that_wait_are_marked(
     study: tuple[Path, list[Entry]], stand_ins: StandIns
 ) -> None:
     path, runs = study
     before = [RunFiles(item.directory).record.read_bytes() for item in runs]
     with exclusive(RunFiles(runs[2].directory).lock, "the run"):
-        done = ddl(path)
+        done = ddl("study", "cancel", path)
     assert done.exit_code == 0, done.output
     assert stand_ins.calls("scancel") == ["1 2 3"]
     for item in runs[:2]:
@@ -55,26 +48,23 @@ def test_jobs_are_cancelled_and_those_that_wait_are_marked(
     assert after[2:] == before[2:]  # the one at work says so itself, the complete one stays
 
 
-def test_a_dry_run_cancels_nothing(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
-    shown = ddl(study[0], "--dry-run")
+def test_a_dry_run_or_a_machine_without_slurm_cancels_nothing(
+    study: tuple[Path, list[Entry]], stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = ddl("study", "cancel", study[0], "--dry-run")
     assert shown.output.count("would cancel") == 3
+    monkeypatch.setenv("PATH", str(stand_ins.folder / "nothing"))
+    refused = ddl("study", "cancel", study[0])
+    assert refused.exit_code == 1
+    assert "there is no squeue here" in refused.output
     assert stand_ins.calls("scancel") == []
     assert ledger(Study.load(study[0]), results()) == study[1]
 
 
 def test_one_run_alone(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
     path, runs = study
-    assert ddl(path, "--run", runs[1].spec.run_id).exit_code == 0
+    assert ddl("study", "cancel", path, "--run", runs[1].spec.run_id).exit_code == 0
     assert stand_ins.calls("scancel") == ["2"]
-    unknown = ddl(path, "--run", "nothing")
+    unknown = ddl("study", "cancel", path, "--run", "nothing")
     assert unknown.exit_code == 1
     assert "no run nothing; `ddl study status`" in unknown.output
-
-
-def test_a_machine_without_slurm(
-    study: tuple[Path, list[Entry]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    refused = ddl(study[0])
-    assert refused.exit_code == 1
-    assert "there is no squeue here" in refused.output

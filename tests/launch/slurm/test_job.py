@@ -9,9 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,9 +25,9 @@ from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.study import pending
 from ddl_tools.records.ledger import entry, finish_run, is_locked
 from ddl_tools.records.paths import PROJECT, RunFiles
-from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record
+from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record
 from ddl_tools.records.storage import now
-from tests.launch.running import ENDLESS, is_training, planned, processes_of, wait_for
+from tests.launch.running import ENDLESS, change, is_training, planned, processes_of, wait_for
 from tests.launch.stand_ins import SRUN, StandIns
 
 JOB = str(os.getpid())  # a job's ranks meet at a port that follows from it
@@ -42,10 +43,10 @@ def slurm(stand_ins: StandIns) -> StandIns:
 @contextmanager
 def begun(run_dir: Path) -> "Iterator[subprocess.Popen[str]]":
     """Execute the script of a run as a job of one node would; it is ended with the block."""
-    spec = read_record(run_dir).spec
     script = RunFiles(run_dir).script
-    place = JobPaths((run_dir,), PROJECT, sys.executable)
-    script.write_text(render([spec], find_site("localtest"), Options(), place))
+    paths = JobPaths((run_dir,), PROJECT, sys.executable)
+    spec = read_record(run_dir).spec
+    script.write_text(render([spec], find_site("localtest"), Options(), paths))
     values = {
         "SLURM_JOB_ID": JOB,
         "SLURM_JOB_NUM_NODES": "1",
@@ -84,22 +85,27 @@ def test_the_script_completes_its_run(slurm: StandIns) -> None:
     assert read_record(run_dir) == record
 
 
+def noticed(run_dir: Path, ready: Callable[[int], Any]) -> int:
+    """Send a job the notice of its time limit once `ready`; return its exit status."""
+    with begun(run_dir) as process:
+        wait_for(lambda: ready(process.pid), "the moment")
+        process.send_signal(signal.SIGUSR1)
+        process.communicate(timeout=120)
+    assert processes_of(run_dir) == []
+    return process.returncode
+
+
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: StandIns) -> None:
     run_dir = planned(**{**ENDLESS, "train_images": 32, "checkpoint_every": 1}, strategy="ddp")
-    with begun(run_dir) as process:
-        wait_for(RunFiles(run_dir).checkpoint.exists, "the first checkpoint")
-        process.send_signal(signal.SIGUSR1)
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == STOPPED, output
+    assert noticed(run_dir, lambda _: RunFiles(run_dir).checkpoint.exists()) == STOPPED
     record = read_record(run_dir)
     item = entry(record.spec, run_dir)
     assert item.reason == f"Interrupted: {job.STOPPED_AT_LIMIT}"
     assert (item.state, item.category, item.job_id) == ("interrupted", "time_limit", JOB)
     assert record.attempts[-1].error == record.error
     assert pending([item]) == [item]
-    assert processes_of(run_dir) == []
     assert slurm.calls("scontrol")[-1] == f"requeue {JOB}"
 
 
@@ -110,11 +116,7 @@ def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
     slurm: StandIns,
 ) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
-    with begun(run_dir) as process:
-        wait_for(lambda: is_training(run_dir), "the first step")
-        process.send_signal(signal.SIGUSR1)
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == 1, output
+    assert noticed(run_dir, lambda _: is_training(run_dir)) == 1
     item = entry(read_record(run_dir).spec, run_dir)
     assert (item.state, item.category) == ("failed", "time_limit")
     assert "give it more with --time" in item.reason
@@ -127,14 +129,9 @@ def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
 def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
     before = RunFiles(run_dir).record.read_bytes()
-    with begun(run_dir) as process:
-        wait_for(lambda: job_process(process.pid), "the job's program")
-        process.send_signal(signal.SIGUSR1)
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode > 128, output
+    assert noticed(run_dir, job_process) > 128
     assert slurm.calls("scontrol")[-1] == f"requeue {JOB}"
     assert RunFiles(run_dir).record.read_bytes() == before
-    assert processes_of(run_dir) == []
 
 
 def job_process(script: int) -> bool:
@@ -171,16 +168,14 @@ class Runs:
             self.set(one, "submitted")
 
     def set(self, run_dir: Path, status: str, error: Failure | None = None) -> None:
-        changes = {"status": status, "error": error, "job_id": "17"}
-        write_record(run_dir, read_record(run_dir).model_copy(update=changes))
+        change(run_dir, status=status, error=error, job_id="17")
 
     def execute(self, run_dir: Path) -> RunRecord:
         job = Allocation.current()
         assert job is not None
         self.begun.append((self.dirs.index(run_dir), job.block, job.place))
-        record = read_record(run_dir)
-        record.attempts.append(Attempt(started_utc=now()))
-        write_record(run_dir, record)
+        before = read_record(run_dir).attempts
+        change(run_dir, attempts=[*before, Attempt(started_utc=now())])
         act = self.acts.get(run_dir, "complete")
         if act == "complete":
             self.set(run_dir, "completed")
@@ -201,7 +196,7 @@ class Runs:
     def numbers(self) -> list[int]:
         return [number for number, _, _ in self.begun]
 
-    def told(self) -> list[tuple[str, str | None]]:
+    def states(self) -> list[tuple[str, str | None]]:
         """Return state and class of each run, as its record has it."""
         items = [entry(read_record(one).spec, one) for one in self.dirs]
         return [(item.state, item.category) for item in items]
@@ -227,13 +222,6 @@ def test_a_block_is_executed_in_its_order_and_each_run_told_its_place(runs: Runs
     assert runs.begun == [(place, "ddl-small-1x1-r0-job17.0", place) for place in range(3)]
 
 
-def test_a_run_that_fails_stops_no_other(runs: Runs) -> None:
-    runs.acts[runs.dirs[1]] = "fail"
-    assert runs.start() == 1
-    assert runs.numbers == [0, 1, 2]
-    assert runs.told() == [("completed", None), ("failed", "data"), ("completed", None)]
-
-
 def test_what_is_complete_is_passed_over_and_keeps_its_place(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,42 +232,34 @@ def test_what_is_complete_is_passed_over_and_keeps_its_place(
     assert runs.begun == [(1, name, 1), (2, name, 2)]
 
 
-def test_the_notice_stops_the_block_which_goes_on_with_what_is_left(runs: Runs) -> None:
-    failed, noticed, _ = runs.dirs
-    runs.acts = {failed: "fail", noticed: "SIGUSR1"}
-    assert runs.start() == STOPPED
-    limit = ("interrupted", "time_limit")
-    assert runs.told() == [("failed", "data"), limit, limit]
+DONE, LIMIT, STOPPED_BY_HAND = (
+    ("completed", None),
+    ("interrupted", "time_limit"),
+    ("interrupted", "cancelled"),
+)
+
+
+@pytest.mark.parametrize(
+    ("acts", "status", "states", "again"),
+    [
+        # A run that fails stops no other; started again by SLURM, the job tries it again.
+        ({1: "fail"}, 1, [DONE, ("failed", "data"), DONE], [1]),
+        # The notice stops the block, which goes on with what is left.
+        ({0: "fail", 1: "SIGUSR1"}, STOPPED, [("failed", "data"), LIMIT, LIMIT], [1, 2]),
+        # A run that had all of the time fails alone.
+        ({0: "SIGUSR1"}, STOPPED, [("failed", "time_limit"), LIMIT, LIMIT], [1, 2]),
+        ({1: "SIGTERM"}, STOPPED, [DONE, STOPPED_BY_HAND, STOPPED_BY_HAND], [1, 2]),
+    ],
+)
+def test_what_ends_one_run_of_a_block_and_what_the_job_does_when_it_is_started_again(
+    runs: Runs, acts: dict[int, str], status: int, states: list[Any], again: list[int]
+) -> None:
+    runs.acts = {runs.dirs[number]: act for number, act in acts.items()}
+    assert runs.start() == status
+    assert runs.states() == states
     runs.acts = {}
     assert runs.start() == 0
-    assert runs.numbers == [1, 2]
-
-
-def test_a_run_that_had_all_of_the_time_fails_alone(runs: Runs) -> None:
-    runs.acts[runs.dirs[0]] = "SIGUSR1"
-    assert runs.start() == STOPPED
-    limit = ("interrupted", "time_limit")
-    assert runs.told() == [("failed", "time_limit"), limit, limit]
-    runs.acts = {}
-    assert runs.start() == 0
-    assert runs.numbers == [1, 2]
-
-
-def test_a_cancelled_job_leaves_all_its_open_runs_interrupted(runs: Runs) -> None:
-    runs.acts[runs.dirs[1]] = "SIGTERM"
-    assert runs.start() == STOPPED
-    cancelled = ("interrupted", "cancelled")
-    assert runs.told() == [("completed", None), cancelled, cancelled]
-    items = [entry(read_record(one).spec, one) for one in runs.dirs]
-    assert pending(items) == items[1:]
-
-
-def test_where_slurm_starts_a_job_again_what_failed_is_tried_again(runs: Runs) -> None:
-    runs.acts[runs.dirs[0]] = "fail"  # its node broke, perhaps
-    assert runs.start() == 1
-    runs.acts = {}
-    assert runs.start() == 0
-    assert runs.numbers == [0]
+    assert runs.numbers == again
 
 
 def test_a_record_that_cannot_be_read_is_named(

@@ -10,9 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ddl_tools.cli import main
 from ddl_tools.doctor import machine
 from ddl_tools.emulation.local_slurm import EmulatedSlurm
 from ddl_tools.launch.slurm import slurm_cli
@@ -25,7 +23,7 @@ from ddl_tools.records.run import read_epochs, read_record
 from ddl_tools.study import Study
 from tests.fields import EMULATED
 from tests.frameworks.equality import interpreter
-from tests.launch.running import ENDLESS, is_training, study_file, wait_for
+from tests.launch.running import ENDLESS, ddl, error_of, is_training, study_file, wait_for
 from tests.launch.slurm import faults
 
 pytestmark = [
@@ -55,8 +53,7 @@ def one_job(folder: Path, **fields: object) -> Path:
 
 def again(folder: Path, *options: str) -> int:
     """Submit the study, or what is left of it; return how many runs that handed over."""
-    arguments = ["study", "submit", str(folder / "small.yaml"), "--site", "localtest", *options]
-    done = CliRunner().invoke(main, arguments)
+    done = ddl("study", "submit", folder / "small.yaml", "--site", "localtest", *options)
     assert done.exit_code == 0, done.output
     return len(re.findall(r"^\d+  \S+$", done.output, re.MULTILINE))
 
@@ -108,12 +105,16 @@ def ended_with_reason(run_dir: Path) -> None:
     assert read_record(run_dir).weights_sha256 is None
 
 
-@pytest.mark.extended
-def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: EmulatedSlurm) -> None:
-    items = submitted(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=4)
+def all_complete(items: list[Entry]) -> None:
     for item in items:
         left_queue(item.directory)
         assert read_record(item.directory).status == "completed", log_of(item.directory)
+
+
+@pytest.mark.extended
+def test_every_framework_completes_on_four_nodes(tmp_path: Path, localtest: EmulatedSlurm) -> None:
+    items = submitted(tmp_path, strategy=["ddp", "horovod", "deepspeed"], nodes=4)
+    all_complete(items)
     assert again(tmp_path) == 0
 
 
@@ -132,9 +133,7 @@ def test_every_library_completes_on_two_nodes(
     for strategy in strategies:
         interpreter(library, strategy)
     items = submitted(tmp_path, framework=library, strategy=strategies, model="resnet8", nodes=2)
-    for item in items:
-        left_queue(item.directory)
-        assert read_record(item.directory).status == "completed", log_of(item.directory)
+    all_complete(items)
     assert len({read_record(item.directory).weights_sha256 for item in items}) == 1
 
 
@@ -145,12 +144,9 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     fields = {**EMULATED, "emu_link_mbit": 50, "emu_step_ms": 200, "image_size": 8}
     warm = {"epochs": 2, "discard_steps": 1, "checkpoint_every": 0}
     (run,) = submitted(tmp_path, **fields, **warm, nodes=3)
-    left_queue(run.directory)
-    record = read_record(run.directory)
-    assert record.status == "completed", log_of(run.directory)
-    script = RunFiles(run.directory).script.read_text()
-    assert "#SBATCH --nodes=1\n" in script
-    facts = record.emulation
+    all_complete([run])
+    assert "#SBATCH --nodes=1\n" in RunFiles(run.directory).script.read_text()
+    facts = read_record(run.directory).emulation
     assert facts is not None
     assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
 
@@ -173,25 +169,29 @@ def test_the_time_limits_notice_changes_no_weight(tmp_path: Path, localtest: Emu
     assert again(tmp_path) == 0
 
 
-@pytest.mark.extended
-def test_a_cancelled_job_says_so(tmp_path: Path, localtest: EmulatedSlurm) -> None:
-    run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES})
-    trains(run_dir)
-    slurm_cli.call("scancel", job_of(run_dir))
-    left_queue(run_dir)
-    ended_with_reason(run_dir)
-
-
-@pytest.mark.extended
-def test_a_killed_rank_is_named(tmp_path: Path, localtest: EmulatedSlurm) -> None:
+@pytest.mark.parametrize(
+    ("fault", "kind", "rank"),
+    [
+        pytest.param("cancelled", "Interrupted", None, marks=pytest.mark.extended),
+        pytest.param("killed rank", "Killed", 1, marks=pytest.mark.extended),
+        ("killed script", None, None),
+    ],
+)
+def test_a_job_that_is_hit_ends_with_a_reason(
+    tmp_path: Path, localtest: EmulatedSlurm, fault: str, kind: str | None, rank: int | None
+) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
-    faults.kill_rank(localtest, run_dir, rank=1)
+    if fault == "cancelled":
+        slurm_cli.call("scancel", job_of(run_dir))
+    elif fault == "killed rank":
+        faults.kill_rank(localtest, run_dir, rank=1)
+    else:
+        faults.kill_script(localtest, job_of(run_dir))
     left_queue(run_dir)
     ended_with_reason(run_dir)
-    error = read_record(run_dir).error
-    assert error is not None
-    assert (error.kind, error.rank) == ("Killed", 1)
+    if kind:
+        assert (error_of(run_dir).kind, error_of(run_dir).rank) == (kind, rank)
 
 
 @pytest.mark.extended
@@ -222,14 +222,6 @@ def test_a_killed_daemon_costs_one_attempt(tmp_path: Path, localtest: EmulatedSl
     assert first.status == "failed"
 
 
-def test_a_killed_script_loses_no_record(tmp_path: Path, localtest: EmulatedSlurm) -> None:
-    run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
-    trains(run_dir)
-    faults.kill_script(localtest, job_of(run_dir))
-    left_queue(run_dir)
-    ended_with_reason(run_dir)
-
-
 def places_of(run_dir: Path) -> list[tuple[str | None, int | None]]:
     return [(one.block, one.place) for one in read_record(run_dir).attempts]
 
@@ -248,9 +240,7 @@ def test_a_block_shares_its_nodes_and_one_that_fails_stops_no_other(
     assert {job_of(one) for one in block} == {job}
     for run_dir in (first, last):
         assert read_record(run_dir).status == "completed", log_of(run_dir)
-    error = read_record(broken).error
-    assert error is not None
-    assert (error.kind, error.category) == ("RecordError", "disk")
+    assert (error_of(broken).kind, error_of(broken).category) == ("RecordError", "disk")
     name = f"ddl-small-2x1-r0-job{job}.0"
     assert [places_of(one) for one in block] == [[(name, place)] for place in range(3)]
     # One after the other.
@@ -289,8 +279,7 @@ def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
     first, last = block_of(tmp_path, **{**ENDLESS, **TWO_NODES, "strategy": ["ddp", "horovod"]})
     assert again(tmp_path, "--by", "block") == 2
     trains(first)
-    alone = ["study", "cancel", str(tmp_path / "small.yaml"), "--run", last.name]
-    refused = CliRunner().invoke(main, alone)
+    refused = ddl("study", "cancel", tmp_path / "small.yaml", "--run", last.name)
     assert refused.exit_code == 1
     assert first.name in refused.output
     slurm_cli.call("scancel", job_of(first))
@@ -306,8 +295,7 @@ def test_a_probe_of_the_doctor_is_a_job_like_any_other(
     localtest: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "examine_packages", lambda strategies: [])
-    asked = ["doctor", "--site", "localtest", "--loader-workers", "1", "--wait", "4", "--json"]
-    done = CliRunner().invoke(main, asked)
+    done = ddl("doctor", "--site", "localtest", "--loader-workers", 1, "--wait", 4, "--json")
     found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["ranks"]["state"] == "ok", found
     (directory,) = results().probes.iterdir()

@@ -10,21 +10,18 @@ from ddl_tools.launch.slurm.reconcile import reconciled
 from ddl_tools.launch.slurm.slurm_cli import EndedJob, ended
 from ddl_tools.records.ledger import Entry, entry, exclusive
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Attempt, Status, read_record, write_record
+from ddl_tools.records.run import Attempt, Status, read_record
 from ddl_tools.records.storage import now
-from tests.launch.running import planned
+from tests.launch.running import change, error_of, planned
 from tests.launch.stand_ins import StandIns
 
 
 def left(status: Status) -> Entry:
     """Return a run whose job 17 is gone and whose record has this status."""
     run_dir = planned()
-    record = read_record(run_dir)
-    record.status, record.job_id = status, "17"
-    if status != "submitted":
-        record.attempts.append(Attempt(started_utc=now(), status=status))
-    write_record(run_dir, record)
-    return entry(record.spec, run_dir)
+    begun = [Attempt(started_utc=now(), status=status)] if status != "submitted" else []
+    change(run_dir, status=status, job_id="17", attempts=begun)
+    return entry(read_record(run_dir).spec, run_dir)
 
 
 def says(stand_ins: StandIns, item: Entry, state: str, code: str = "0:0") -> None:
@@ -52,13 +49,11 @@ def test_a_job_that_is_gone_is_settled(
     says(stand_ins, item, state, code)
     (after,) = reconciled([item], {})
     assert (after.state, after.category) == (found, category)
-    record = read_record(item.directory)
-    assert record.status == "failed"
-    assert record.error is not None
-    assert record.error.message.startswith(f"job 17 ended as {state}")
-    assert ("before the run began" in record.error.message) == (status == "submitted")
-    for attempt in record.attempts:
-        assert (attempt.status, attempt.error) == ("failed", record.error)
+    error = error_of(item.directory)
+    assert error.message.startswith(f"job 17 ended as {state}")
+    assert ("before the run began" in error.message) == (status == "submitted")
+    for attempt in read_record(item.directory).attempts:
+        assert (attempt.status, attempt.error) == ("failed", error)
         assert attempt.ended_utc is not None
     assert reconciled([after], {}) == [after]
     assert len(stand_ins.calls("sacct")) == 1  # what is settled is not asked for again
@@ -97,27 +92,16 @@ def test_only_the_last_state_of_a_job_whose_record_is_open_counts(
     assert unchanged(item, queue)
 
 
-def test_a_run_that_ended_by_itself_meanwhile_is_shown_so(stand_ins: StandIns) -> None:
+def test_a_run_that_is_at_work_or_ended_by_itself_is_left_alone(stand_ins: StandIns) -> None:
     item = left("running")
-    says(stand_ins, item, "NODE_FAIL")
-    write_record(
-        item.directory, read_record(item.directory).model_copy(update={"status": "completed"})
-    )
+    stand_ins.add("sacct", "17|other|NODE_FAIL|0:0\n")  # another one's job of that number
     assert unchanged(item, {})
-    assert reconciled([item], {})[0].state == "completed"
-
-
-def test_a_run_at_work_is_never_touched(stand_ins: StandIns) -> None:
-    item = left("running")
     says(stand_ins, item, "NODE_FAIL")
     with exclusive(RunFiles(item.directory).lock, "the run"):
         assert unchanged(item, {})
-
-
-def test_another_ones_job_of_that_number_tells_nothing(stand_ins: StandIns) -> None:
-    item = left("running")
-    stand_ins.add("sacct", "17|other|NODE_FAIL|0:0\n")
+    change(item, status="completed")
     assert unchanged(item, {})
+    assert reconciled([item], {})[0].state == "completed"
 
 
 def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:

@@ -55,17 +55,13 @@ def block(site: str) -> str:
 
 
 @pytest.mark.parametrize("name", [*CASES, BLOCK])
-def test_the_script_is_the_stored_one(name: str) -> None:
+def test_the_script_is_the_stored_one_and_bash_can_read_it(name: str) -> None:
     text = block("vega") if name == BLOCK else script(*CASES[name])
     stored = GOLDEN / f"{name}.sh"
     if os.environ.get("DDL_WRITE_GOLDEN"):
         stored.write_text(text, encoding="utf-8")
     assert text == stored.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", [*CASES, BLOCK])
-def test_bash_can_read_the_script(name: str) -> None:
-    subprocess.run(["bash", "-n", GOLDEN / f"{name}.sh"], check=True)
+    subprocess.run(["bash", "-n", stored], check=True)
 
 
 @pytest.mark.parametrize(
@@ -83,50 +79,45 @@ def test_options_that_do_not_fit_are_refused(site: str, options: Options, named:
         script(site, ONE_NODE, options)
 
 
-def test_ranks_on_the_cpu_ask_for_no_gpu() -> None:
-    text = script("perlmutter", {**ONE_NODE, "device": "cpu"})
-    assert "gpus-per-node" not in text
-    assert "CUDA_VISIBLE_DEVICES" not in text
+CPU = {**ONE_NODE, "device": "cpu"}
+ONE_MACHINE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n"
 
 
-def test_an_emulated_run_asks_for_the_one_machine_that_makes_its_nodes() -> None:
-    text = script("juwels_booster", {**EMULATED, "nodes": 16, "gpus_per_node": 2})
-    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n" in text
-    assert "gres" not in text
-    alone = RunSpec(**{**EMULATED, "nodes": 16})
-    site = find_site("juwels_booster")
+@pytest.mark.parametrize(
+    ("site", "fields", "there", "absent"),
+    [
+        ("perlmutter", CPU, "--ntasks-per-node=4\n", "gpus-per-node"),
+        ("perlmutter", CPU, "--nodes=1\n", "CUDA_VISIBLE_DEVICES"),
+        ("perlmutter", {**ONE_NODE, "gpus_per_node": 2}, " CUDA_VISIBLE_DEVICES=1,0'", "=3,2"),
+        ("juwels_booster", {**EMULATED, "nodes": 16, "gpus_per_node": 2}, ONE_MACHINE, "gres"),
+        ("localtest", CPU, "scontrol requeue", "--no-requeue"),
+        ("localtest", {**CPU, "checkpoint_every": 0}, "--no-requeue", "scontrol requeue"),
+    ],
+)
+def test_a_script_asks_for_what_its_run_needs(
+    site: str, fields: dict[str, Any], there: str, absent: str
+) -> None:
+    text = script(site, fields)
+    assert there in text
+    assert absent not in text
+
+
+def test_an_emulated_run_costs_one_machine() -> None:
+    alone, site = RunSpec(**{**EMULATED, "nodes": 16}), find_site("juwels_booster")
     assert node_hours([alone], site, ASKED) == node_hours([RunSpec(**ONE_NODE)], site, ASKED)
 
 
-def test_a_list_of_devices_holds_only_those_that_were_asked_for() -> None:
-    assert " CUDA_VISIBLE_DEVICES=1,0'" in script("perlmutter", {**ONE_NODE, "gpus_per_node": 2})
-
-
-def test_a_run_without_checkpoints_is_not_started_again() -> None:
-    fields = {**ONE_NODE, "device": "cpu"}
-    assert "scontrol requeue" in script("localtest", fields, Options())
-    text = script("localtest", {**fields, "checkpoint_every": 0}, Options())
-    assert "scontrol requeue" not in text
-    assert "--no-requeue" in text
-
-
 def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
-    horovod = {**ONE_NODE, "strategy": "horovod"}
-    over_mpi = script("vega", horovod, horovod_controller="mpi")
-    assert "--mpi=pmix_v3" in over_mpi
-    assert 'export HOROVOD_CONTROLLER="mpi"\n' in over_mpi
-    assert "--mpi=none" in script("vega", ONE_NODE, horovod_controller="mpi")
+    over_mpi, horovod = {"horovod_controller": "mpi"}, {**ONE_NODE, "strategy": "horovod"}
+    assert "--mpi=none" in script("vega", ONE_NODE, **over_mpi)
     over_gloo = script("vega", horovod)
     assert "--mpi=none" in over_gloo
     assert "HOROVOD_CONTROLLER" not in over_gloo
-
-
-def test_a_block_is_started_over_mpi_where_one_of_its_runs_needs_it() -> None:
-    site = find_site("vega").model_copy(update={"horovod_controller": "mpi"})
-    both = [RunSpec(**{**ONE_NODE, "strategy": one}) for one in ("ddp", "horovod")]
     place = JobPaths((STUDY / "one", STUDY / "two"), PATHS.project, PATHS.python)
-    assert "--mpi=pmix_v3" in render(both, site, ASKED, place)
-    assert "--mpi=none" in render([both[0]] * 2, site, ASKED, place)
+    both = [RunSpec(**ONE_NODE), RunSpec(**horovod)]  # a block: one of its runs needs it
+    text = render(both, find_site("vega").model_copy(update=over_mpi), ASKED, place)
+    assert "--mpi=pmix_v3" in text
+    assert 'export HOROVOD_CONTROLLER="mpi"\n' in text
 
 
 def test_a_percent_in_a_folder_is_no_placeholder() -> None:

@@ -1,6 +1,8 @@
 """Every machine's file can be read, and a wrong one says what is wrong."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,6 @@ from ddl_tools.launch.slurm.site import Site, find_site, known_sites, seconds
 from ddl_tools.records.paths import SITES
 
 ROCM = {"lumi", "frontier"}
-
-
-def site(**fields: object) -> Site:
-    return Site.model_validate({"description": "x", **fields})
 
 
 @pytest.mark.parametrize("name", known_sites())
@@ -65,28 +63,33 @@ def test_a_wrong_field_is_named_with_its_value(tmp_path: Path, line: str, messag
         Site.load(path)
 
 
-def test_a_run_has_to_fit_a_node() -> None:
-    four = site(gpus_per_node=4, gpu_request="gres")
-    four.check(RunSpec(strategy="ddp", gpus_per_node=4))
-    four.check(RunSpec(strategy="ddp", gpus_per_node=8, device="cpu"))
-    with pytest.raises(SpecError, match="gpus_per_node = 8, but a node of this site has 4"):
-        four.check(RunSpec(strategy="ddp", gpus_per_node=8))
-    with pytest.raises(SpecError, match="this site has no GPUs"):
-        site().check(RunSpec(device="cuda"))
+FOUR = {"gpus_per_node": 4, "gpu_request": "gres"}
 
 
-def test_horovod_over_gloo_is_refused_on_many_nodes() -> None:
-    many = RunSpec(strategy="horovod", nodes=17, device="cpu")
-    site(horovod_controller="mpi").check(many)
-    site().check(RunSpec(strategy="horovod", nodes=16, device="cpu"))
-    site().check(RunSpec(strategy="ddp", nodes=17, device="cpu"))
-    with pytest.raises(SpecError, match=r"nodes = 17, .*up to 16; .*HOROVOD_WITH_MPI=1"):
-        site().check(many)
-
-
-def test_dali_is_refused_where_it_cannot_run() -> None:
-    with pytest.raises(SpecError, match="DALI does not run on this site"):
-        find_site("lumi").check(RunSpec(loader="dali_cpu"))
+@pytest.mark.parametrize(
+    ("of_site", "run", "message"),
+    [
+        (FOUR, {"strategy": "ddp", "gpus_per_node": 4}, None),
+        (FOUR, {"strategy": "ddp", "gpus_per_node": 8, "device": "cpu"}, None),
+        (FOUR, {"strategy": "ddp", "gpus_per_node": 8}, "but a node of this site has 4"),
+        ({}, {"device": "cuda"}, "this site has no GPUs"),
+        ({}, {"strategy": "horovod", "nodes": 16, "device": "cpu"}, None),
+        (
+            {},
+            {"strategy": "horovod", "nodes": 17, "device": "cpu"},
+            "up to 16; .*WITH_MPI=1",
+        ),
+        ({}, {"strategy": "ddp", "nodes": 17, "device": "cpu"}, None),
+        ({"horovod_controller": "mpi"}, {"strategy": "horovod", "nodes": 17}, None),
+        ({"dali": False}, {"loader": "dali_cpu"}, "DALI does not run on this site"),
+    ],
+)
+def test_a_run_has_to_fit_the_site(
+    of_site: dict[str, Any], run: dict[str, Any], message: str | None
+) -> None:
+    refused = pytest.raises(SpecError, match=message) if message else nullcontext()
+    with refused:
+        Site.model_validate({"description": "x", **of_site}).check(RunSpec(**run))
 
 
 @pytest.mark.parametrize(

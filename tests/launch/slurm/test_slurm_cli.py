@@ -27,25 +27,17 @@ def test_the_number_of_a_job_is_read(stand_ins: StandIns, answer: str) -> None:
     assert stand_ins.calls("sbatch") == ["--parsable /run/job.sh"]
 
 
-def test_a_refusal_is_passed_on(stand_ins: StandIns) -> None:
+def test_a_program_that_refuses_hangs_or_is_not_there_is_an_error(
+    stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_ins.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
     with pytest.raises(LaunchError, match=r"sbatch .*: sbatch: error: Invalid account$"):
         slurm_cli.submit(Path("/run/job.sh"))
-
-
-def test_a_program_that_hangs_is_given_up(
-    stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
-) -> None:
     stand_ins.script("squeue", "#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(slurm_cli, "TIMEOUT_S", 0.2)
     with pytest.raises(LaunchError, match="squeue did not answer"):
         slurm_cli.queue()
-
-
-def test_a_machine_without_slurm_has_no_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(stand_ins.folder / "nothing"))
     assert slurm_cli.queue() is None
     with pytest.raises(LaunchError, match="'sbatch' is not on PATH"):
         slurm_cli.submit(Path("/run/job.sh"))

@@ -5,23 +5,23 @@ nothing about what it does: that is in `test_real_slurm`.
 """
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from ddl_core.config import RunSpec
-from ddl_tools.cli import main
 from ddl_tools.launch.slurm import submit
 from ddl_tools.launch.slurm.script import Options
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import Failure, Status, read_record, write_record
+from ddl_tools.records.run import Failure, Status, read_record
 from ddl_tools.study import Study
-from tests.launch.running import study_file
+from tests.launch.running import change, ddl, study_file
 from tests.launch.stand_ins import StandIns
 
 GENERIC = find_site("generic")
@@ -31,24 +31,19 @@ GENERIC = find_site("generic")
 def slurm(stand_ins: StandIns) -> StandIns:
     """Stand-ins for a SLURM whose queue is empty."""
     stand_ins.add("sbatch", "17\n")
-    stand_ins.add("squeue")
-    stand_ins.add("scontrol")
-    stand_ins.add("scancel")
+    for program in ("squeue", "scontrol", "scancel"):
+        stand_ins.add(program)
     return stand_ins
 
 
-def ddl(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+def submitted(path: Path, *options: object) -> Result:
+    return ddl("study", "submit", path, "--site", "generic", *options)
 
 
 def two_runs(folder: Path, **fields: Any) -> tuple[Path, list[Entry]]:
     """Write a study of two runs; return its file and its ledger."""
     path = study_file(folder, **{"strategy": "ddp", "nodes": [1, 4], **fields})
     return path, ledger(Study.load(path), results())
-
-
-def change(item: Entry, **fields: Any) -> None:
-    write_record(item.directory, read_record(item.directory).model_copy(update=fields))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +62,7 @@ def test_node_hours(site: str, fields: dict[str, Any], asked: str | None, hours:
     assert submit.node_hours([spec], find_site(site), Options(time=asked)) == pytest.approx(hours)
 
 
-def test_costs_are_added_per_arm_and_leave_out_what_is_complete(tmp_path: Path) -> None:
+def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_path: Path) -> None:
     path = study_file(tmp_path, strategy=["ddp", "horovod"], nodes=[1, 4])
     study = Study.load(path)
     change(plan(study, results())[3], status="completed")
@@ -85,27 +80,23 @@ def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(
     tmp_path: Path, slurm: StandIns
 ) -> None:
     path, _ = two_runs(tmp_path)
-    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
+    shown = submitted(path, "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("#!/bin/bash") == 2
     assert "#SBATCH --nodes=4\n" in shown.output
     assert shown.output.splitlines()[-1].split() == ["total", "2", "0", "2", "5.0"]
+    slurm.add("squeue", error="no configuration", status=1)
+    shown = submitted(path, "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "warning: without the state of the jobs: squeue" in shown.output
+    assert shown.output.count("#!/bin/bash") == 2
     assert not results().root.exists()
     assert slurm.calls("sbatch") == []
 
 
-def test_a_dry_run_does_without_the_queue(tmp_path: Path, slurm: StandIns) -> None:
-    path, _ = two_runs(tmp_path)
-    slurm.add("squeue", error="no configuration", status=1)
-    shown = ddl("study", "submit", path, "--site", "generic", "--dry-run")
-    assert shown.exit_code == 0, shown.output
-    assert "warning: without the state of the jobs: squeue" in shown.output
-    assert shown.output.count("#!/bin/bash") == 2
-
-
 def test_every_run_becomes_a_job_and_its_record_says_so(tmp_path: Path, slurm: StandIns) -> None:
     path, items = two_runs(tmp_path)
-    done = ddl("study", "submit", path, "--site", "generic", "--time", "00:30:00")
+    done = submitted(path, "--time", "00:30:00")
     assert done.exit_code == 0, done.output
     for item in items:
         record = read_record(item.directory)
@@ -129,10 +120,9 @@ def test_what_is_complete_running_or_queued_is_never_submitted(
     lines = [f"1|ddl-{queued.spec.run_id}|PENDING|Priority"]
     lines += [f"2|ddl-{at_work.spec.run_id}|RUNNING|None"]
     slurm.add("squeue", "\n".join(lines) + "\n")
-    arguments = ("study", "submit", path, "--site", "generic")
-    assert ddl(*arguments).exit_code == 0
+    assert submitted(path).exit_code == 0
     assert slurm.calls("sbatch") == []
-    assert ddl(*arguments, "--retry-failed").exit_code == 0
+    assert submitted(path, "--retry-failed").exit_code == 0
     assert slurm.calls("sbatch") == [f"--parsable {RunFiles(failed.directory).script}"]
 
 
@@ -144,7 +134,7 @@ def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -
     lines = [f"1|ddl-{held.spec.run_id}|PENDING|launch failed requeued held"]
     lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]  # not ours to release
     slurm.add("squeue", "\n".join(lines) + "\n")
-    done = ddl("study", "submit", path, "--site", "generic")
+    done = submitted(path)
     assert done.exit_code == 0, done.output
     assert slurm.calls("scontrol") == ["release 1"]
     assert slurm.calls("sbatch") == []
@@ -157,7 +147,7 @@ def test_what_slurm_refuses_leaves_the_runs_as_they_were(
 ) -> None:
     path, _ = two_runs(tmp_path)
     slurm.add(program, error=f"{program}: error: Unable to contact controller", status=1)
-    refused = ddl("study", "submit", path, "--site", "generic")
+    refused = submitted(path)
     assert refused.exit_code == 1
     assert "Unable to contact" in refused.output
     assert ledger(Study.load(path), results())[0].state in ("missing", "planned")
@@ -198,40 +188,28 @@ def test_ctrl_c_leaves_no_job_that_is_in_no_record(tmp_path: Path, slurm: StandI
     assert (second.status, second.job_id) == ("planned", None)
 
 
-def changing(slurm: StandIns, run_dir: Path, status: Status) -> None:
-    """Let the job of a run start, and end or not, before `sbatch` answers."""
-    record = read_record(run_dir).model_copy(update={"status": status, "job_id": "17"})
-    content = run_dir / "made.json"
-    content.write_text(record.model_dump_json())
-    answer = (slurm.folder / "sbatch").read_text()
-    act = f"#!/bin/sh\nmv {content} {RunFiles(run_dir).record}\n"
-    slurm.script("sbatch", answer.replace("#!/bin/sh\n", act))
-
-
-@pytest.mark.parametrize("status", ["running", "failed", "completed"])
-def test_what_a_job_wrote_that_began_at_once_is_left_alone(
-    tmp_path: Path, slurm: StandIns, status: Status
+@pytest.mark.parametrize("status", ["running", "failed", "completed", None])
+def test_what_a_job_wrote_or_locked_that_began_at_once_is_left_alone(
+    tmp_path: Path, slurm: StandIns, status: Status | None
 ) -> None:
     path = study_file(tmp_path, strategy="ddp")
     (item,) = plan(Study.load(path), results())
-    changing(slurm, item.directory, status)
-    done = ddl("study", "submit", path, "--site", "generic")
+    record, made = RunFiles(item.directory).record, tmp_path / "made.json"
+    before = read_record(item.directory)
+    changes = {"status": status, "job_id": "17"} if status else {}
+    made.write_text(before.model_copy(update=changes).model_dump_json())
+    answer = (slurm.folder / "sbatch").read_text()  # the job begins before `sbatch` answers
+    slurm.script("sbatch", answer.replace("#!/bin/sh\n", f"#!/bin/sh\nmv {made} {record}\n"))
+    locked = nullcontext() if status else exclusive(RunFiles(item.directory).lock, "the run")
+    with locked:
+        done = submitted(path)
     assert done.exit_code == 0, done.output
-    assert read_record(item.directory).status == status
-
-
-def test_a_run_that_its_job_has_locked_is_left_alone(tmp_path: Path, slurm: StandIns) -> None:
-    path = study_file(tmp_path, strategy="ddp")
-    (item,) = plan(Study.load(path), results())
-    before = RunFiles(item.directory).record.read_bytes()
-    with exclusive(RunFiles(item.directory).lock, "the run"):
-        assert ddl("study", "submit", path, "--site", "generic").exit_code == 0
-    assert RunFiles(item.directory).record.read_bytes() == before
+    assert read_record(item.directory) == before.model_copy(update=changes)
 
 
 def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> None:
     path, items = two_runs(tmp_path)
-    ddl("study", "submit", path, "--site", "generic")
+    submitted(path)
     slurm.add("squeue", f"17|ddl-{items[0].spec.run_id}|RUNNING|None\n")
     first, second, counted = ddl("study", "status", path).output.splitlines()[:3]
     assert counted == "2 runs: 1 interrupted, 1 running"
@@ -255,14 +233,14 @@ def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> N
 
 def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
-    submitting = ("study", "submit", path, "--site", "generic", "--time", "6000:00:00")
-    shown = ddl(*submitting, "--dry-run")
+    length = ("--time", "6000:00:00")
+    shown = submitted(path, *length, "--dry-run")
     assert shown.exit_code == 0
     assert "nothing would be submitted: these jobs may cost 30,000 node-hours" in shown.stderr
-    refused = ddl(*submitting)
+    refused = submitted(path, *length)
     assert refused.exit_code == 1
     assert "more than --most-node-hours 10,000; if that is meant" in refused.stderr
     assert not slurm.calls("sbatch")
     assert not list(results().runs.glob("*/*/run.json"))
-    asked = ddl(*submitting, "--most-node-hours", 30_000)
+    asked = submitted(path, *length, "--most-node-hours", 30_000)
     assert asked.exit_code == 0, asked.stderr
