@@ -41,12 +41,12 @@ from ddl_tools.analysis.turns import Turns, Windows, over_blocks, relative
 from ddl_tools.labels import REPEATS, called
 from ddl_tools.records.paths import Tree
 
-SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", estimates.CANNOT_SAY
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 DECIDED = (SUPPORTED, CONTRADICTED)
 NOT_TESTABLE = "not testable here"
 ELSEWHERE = {SUPPORTED: "confirmed here", CONTRADICTED: "contradicted here"}  # other papers' words
 COLUMNS = ["paper", "statement", "kind", "claim", "place", "verdict", "why", "here"]
-SEEN = "seen here"
+SEEN = "related"
 
 # The conditions of the paper: data/paper/settings.csv. Accumulation may stand for GPUs in accuracy.
 LOCAL_BATCH, EPOCHS = 64, 90
@@ -177,7 +177,7 @@ def _judge(table: pd.DataFrame, evidence: dict[str, Evidence]) -> dict[str, str]
     here = _here([one for part in parts for one in _seen(part, evidence, strict=False)], margin)
     word, why = verdict(parts, seen, margin, bool(row["open"]), row["reason"])
     if own and not seen:
-        terms = "not measured on its terms" if parts else ""
+        terms = "not measured" if parts else ""
         word, why = UNDECIDED, "; ".join(filter(None, [terms, row["plan"], row["reason"]]))
     elif not own:
         word = NOT_TESTABLE if row["reason"] else ELSEWHERE.get(word, word)

@@ -3,7 +3,7 @@
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ _FIGURES_HEAD = """\
 
 <!-- written by `ddl figures` from data/, not by hand -->
 
-Every published study: its question, what it was measured on, its figures. Each figure says below
-itself how often, how sure and on which commit; its numbers and a version in vectors lie beside it.
-`make report` executes the notebooks that show them, as a folder of HTML;
-what follows for the paper: [statements](../docs/results/statements.md).
+Every published study: its question, its hardware and commit, and its figures. Each caption states
+the number of runs, the confidence interval and the commit. CSV data and an SVG version are linked
+below each figure. `make report` executes the notebooks that show the results, as a folder of HTML.
+Verdicts on the paper: [statements](../docs/results/statements.md).
 """
 
 
@@ -127,23 +127,34 @@ def statements(table: pd.DataFrame) -> str:
     of_paper = counts.drop("quoted")
     quoted = len(table) - int(of_paper.drop(columns=claims.SEEN).to_numpy().sum())
     lines = [
-        f"Of {len(table) - quoted} statements of the paper these records support "
-        f"{of_paper[claims.SUPPORTED].sum()} and contradict {of_paper[claims.CONTRADICTED].sum()}. "
-        f"Of {of_paper[claims.SEEN].sum()} they show something, at other sizes or on other "
-        f"hardware, which judges nothing. {quoted} more are quoted from others, and not tested.",
+        f"{len(table) - quoted} statements of the paper: {of_paper[claims.SUPPORTED].sum()} "
+        f"supported, {of_paper[claims.CONTRADICTED].sum()} contradicted, "
+        f"{of_paper[claims.UNDECIDED].sum()} undecided. {of_paper[claims.SEEN].sum()} have related "
+        "measurements at other sizes or on other hardware, which do not count as evidence. "
+        f"{quoted} more are quoted from other sources, and not tested.",
         "",
         *_head(["", *counts.columns]),
         *(_line([kind, *counts.loc[kind]]) for kind in counts.index),
         "",
         *(f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}." for row in decided),
         *([""] if decided else []),
-        *_head(["", "the paper says", "verdict on its terms", "seen here"]),
+        *_head(["", "statement", "verdict, or why it is undecided", "related comparisons"]),
         *(
-            _line([row["statement"], row["claim"], f"{row['verdict']}: {row['why']}", row["here"]])
+            _line([row["statement"], row["claim"], _verdict(row), _many(row)])
             for row in table.to_dict("records")
         ),
     ]
     return "\n".join(lines)
+
+
+def _verdict(row: Mapping[Hashable, str]) -> str:
+    decided = row["verdict"] != claims.UNDECIDED
+    return f"{row['verdict']}: {row['why']}" if decided else row["why"]
+
+
+def _many(row: Mapping[Hashable, str]) -> int:
+    """Return the number of related comparisons of a statement."""
+    return len(row["here"].split("; ")) if row["here"] else 0
 
 
 def _head(names: list[str]) -> list[str]:

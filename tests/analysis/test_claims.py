@@ -199,7 +199,7 @@ def test_other_terms_judge_nothing(tree: Tree, make_run: MakeRun, field: str, va
     loaders(make_run, 10.0, **{field: value})
     row = judge(tree).loc["O01"]
     assert row["verdict"] == UNDECIDED
-    assert row["why"].startswith("not measured on its terms; planned in studies/juwels_booster")
+    assert row["why"].startswith("not measured; planned in studies/juwels_booster")
 
 
 def test_what_a_cpu_shows_is_shown_and_judges_nothing(tree: Tree, make_run: MakeRun) -> None:

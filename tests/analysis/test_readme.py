@@ -46,9 +46,7 @@ def test_there_is_a_line_for_each_statement() -> None:
     text = pages.statements(judged)
     for name in judged["statement"]:
         assert f"\n| {name} | " in text
-    assert text.startswith(
-        "Of 63 statements of the paper these records support 0 and contradict 0."
-    )
+    assert text.startswith("63 statements of the paper: 0 supported, 0 contradicted, 63 undecided.")
     assert "\n| throughput | 0 | 0 | 5 | 0 |\n" in text
 
 
