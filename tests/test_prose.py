@@ -15,7 +15,7 @@ PAGES = sorted(
     [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     + [*PROJECT.glob("docs/**/*.md")]
 )
-MOST_BYTES, MOST_LINES = 12_000, 180
+MOST_BYTES, MOST_LINES, CAPTION_WORDS = 12_000, 180, 50
 MOST_WORDS = 28  # 25 in the style guide: here numbers and code count as words, too
 # Pages that show the words in order to replace them.
 SHOWN = {"docs/contributing/style.md"}
@@ -26,6 +26,8 @@ WORDS = re.compile(
     r"|\bunfaithful\b|\bis said\b",
     re.I,
 )
+_TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")
+_CAPTION = re.compile(r'<text style="font-size: 7px[^>]*fill: #333333"[^>]*>([^<]*)</text>')
 _CODE = re.compile(r"^```.*?^```|^ {4}\S.*?$|<!--.*?-->", re.M | re.S)
 _INLINE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|\"[^\"\n]*\"")
 
@@ -53,6 +55,15 @@ def test_a_page_is_plain(page: Path) -> None:
     if name(page) not in SHOWN:
         assert not WORDS.findall(prose(text))
         assert not re.findall(r"^#+ What\b.*", text, re.M)
+
+
+@pytest.mark.parametrize("figure", sorted(PROJECT.glob("figures/*/*.svg")), ids=name)
+def test_a_caption_is_plain(figure: Path) -> None:
+    text = figure.read_text(encoding="utf-8")
+    caption = " ".join(_CAPTION.findall(text))
+    assert 0 < len(caption.split()) <= CAPTION_WORDS
+    assert not [one for one in sentences(caption) if len(one.split()) > MOST_WORDS]
+    assert not WORDS.findall(" ".join(_TEXT.findall(text)))
 
 
 def test_the_readme_has_few_lines() -> None:
