@@ -10,7 +10,7 @@ studies: windows a second apart correlate at 0.5, a pair of windows varies by 0.
 changes a ratio by 0.025 (standard deviations of the log ratio). The drift is quicker or slower,
 tails are normal or heavy (Student's t of 3 degrees of freedom). Fifteen arms take turns in random
 order; one of them is the reference. Every interval should contain 1, 95 times out of 100, and every
-word but "equivalent" and "cannot say" is a false one. Takes less than a minute.
+word but "equivalent" and "inconclusive" is a false one. Takes less than a minute.
 
 Compared are the interval over starts, disturbed rounds left out, and that over the windows of one
 start, which does not contain another start.

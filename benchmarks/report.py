@@ -143,7 +143,7 @@ def others() -> str:
 
 
 def covered(found: dict[str, Any]) -> list[str]:
-    """Return what intervals cover by simulation, and how often equal arms are told apart."""
+    """Return coverage of intervals by simulation, and false differences of equal configurations."""
     designs: dict[str, list[dict[str, Any]]] = {}
     for cell in found["over_starts"]:
         name = f"over {cell['starts']} starts of {cell['rounds']} rounds"
@@ -155,11 +155,12 @@ def covered(found: dict[str, Any]) -> list[str]:
     return [
         *(
             f"`coverage`: 95 % intervals {name} cover {percents(one['covered'] for one in cells)} "
-            f"(half-width {percents(one['half_width'] for one in cells)}); of equal arms "
+            f"(half-width {percents(one['half_width'] for one in cells)}); of equal configurations "
             f"{percents(one['false_words'] for one in cells)} are called faster or slower."
             for name, cells in designs.items()
         ),
-        f"`coverage`: of claims over up to 8 sizes {contradicted} are contradicted by equal arms.",
+        f"`coverage`: of claims over up to 8 sizes {contradicted} are contradicted by equal "
+        "configurations.",
     ]
 
 

@@ -104,7 +104,7 @@ def judged(found: Mapping[str, float], target: float) -> str:
     """Return whether a target was reached, by the whole interval and not its middle alone."""
     if found["low"] >= target:
         return "reached"
-    return "missed" if found["high"] < target else "cannot say"
+    return "missed" if found["high"] < target else "inconclusive"
 
 
 def say(row: Mapping[str, Any]) -> str:
