@@ -52,7 +52,7 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 	@echo "  figures/            the published runs beside the paper's numbers, a folder for each study"
 	@echo "  $${DDL_RESULTS:-results}/figures/    figures of this machine's runs"
 	@echo "  $${DDL_RESULTS:-results}/tables/     this machine's numbers"
-	@echo "  $${DDL_RESULTS:-results}/runs/laptop/*/run.ipynb    the lab book of each run"
+	@echo "  $${DDL_RESULTS:-results}/runs/laptop/*/run.ipynb    the executed notebook of each run"
 
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
