@@ -78,7 +78,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     record = run_one(directory)
     click.echo(f"completed: {metrics.describe(read_epochs(directory))}")
     _say(*validity.warnings([record]))
-    click.echo(f"its lab book is {RunFiles(directory).notebook}")
+    click.echo(f"executed notebook: {RunFiles(directory).notebook}")
 
 
 def _say(*notes: str | None) -> None:
