@@ -288,7 +288,7 @@ def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_fa
     from ddl_tools.launch.study import find_study, pending, run_study, summary, without_throughput
 
     definition = find_study(name)
-    options = {"--data": data_dir, "--results": None if tree == results() else tree.root}
+    options = {"--data": data_dir, "--results": None if tree.root == results().root else tree.root}
     given = [str(part) for pair in options.items() if pair[1] for part in pair]
     same = shlex.join([name, *given])
     _say(without_throughput(definition.expand()))

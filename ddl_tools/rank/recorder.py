@@ -29,7 +29,7 @@ from ddl_tools.records.run import (
     read_record,
     write_record,
 )
-from ddl_tools.records.storage import free_room, keep_room, now
+from ddl_tools.records.storage import now
 
 if TYPE_CHECKING:
     from ddl_tools.emulation.counters import RankCounters
@@ -65,8 +65,6 @@ class RunRecorder:
         rank = int(os.environ.get("RANK", 0))
         self.first = rank == 0
         self._environment = told(os.environ)
-        if self.first:
-            keep_room(self.files.reserve)
         own = self.files.progress if self.first else None
         self.progress = Progress(own, self.spec.epochs, publish)
         self.turns = Turns(directory, rank)
@@ -148,18 +146,13 @@ class RunRecorder:
         self.record.error = None
         self.record.attempts[-1].status = "completed"
         self.record.attempts[-1].ended_utc = now()
-        free_room(self.files.reserve)
         write_record(self.files.directory, self.record)
         self.files.initial.unlink(missing_ok=True)  # 100 MB of ResNet50, drawn again at will
 
 
 def report(directory: Path, error: Exception) -> None:
-    """Leave what went wrong for the launcher; the first rank to fail knows best.
-
-    Where the disk is full, this takes the room that was kept for it.
-    """
+    """Leave what went wrong for the launcher; the first rank to fail knows best."""
     files = RunFiles(directory)
-    free_room(files.reserve)
     kind = type(error).__name__
     if kind in OUT_OF_MEMORY:
         message = f"out of memory on the GPU: {error}; lower local_batch_size"

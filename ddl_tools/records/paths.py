@@ -1,7 +1,6 @@
 """The only place that knows directories and file names."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -34,7 +33,6 @@ class RunFiles:
         self.logs = directory / "logs"  # output of the ranks
         self.script = directory / "job.sh"  # the script that was handed to SLURM
         self.error = directory / "error.json"  # what the first failing rank had to say
-        self.reserve = directory / ".reserve"  # room on the disk for telling how the run ended
         self.lock = directory / ".lock"  # held by the process that executes the run
 
     def trace(self, rank: int) -> Path:
@@ -74,36 +72,16 @@ class ProbeFiles(RunFiles):
         return list(self.directory.glob("rank_*.json"))
 
 
-@dataclass(frozen=True)
 class Tree:
     """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
 
-    root: Path
-
-    @property
-    def runs(self) -> Path:
-        """``runs/<study>/<run_id>/``."""
-        return self.root / "runs"
-
-    @property
-    def tables(self) -> Path:
-        """``tables/<study>.csv``."""
-        return self.root / "tables"
-
-    @property
-    def probes(self) -> Path:
-        """``probes/<name>/``: measurements of `ddl doctor`."""
-        return self.root / "probes"
-
-    @property
-    def figures(self) -> Path:
-        """Figures of the runs under this root."""
-        return FIGURES if self.root == PROJECT / "data" else self.root / "figures"
-
-    @property
-    def notes(self) -> Path:
-        """``notes.csv``: what readers of a study's figures must know of its runs; optional."""
-        return self.root / "notes.csv"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"  # runs/<study>/<run_id>/
+        self.tables = root / "tables"  # tables/<study>.csv
+        self.probes = root / "probes"  # probes/<name>/: measurements of `ddl doctor`
+        self.figures = FIGURES if root == PROJECT / "data" else root / "figures"
+        self.notes = root / "notes.csv"  # optional remarks on runs, for readers of the figures
 
     def study(self, name: str) -> Path:
         """Return the folder of the runs of one study."""

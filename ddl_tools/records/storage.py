@@ -1,8 +1,6 @@
 """Files written whole and read strictly."""
 
 import json
-import os
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +11,6 @@ from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write, describe, replacing
 
 Record = TypeVar("Record", bound=BaseModel)
-
-RESERVE_BYTES = 65_536  # some times what an error and a record take
 
 
 class Strict(BaseModel):
@@ -42,23 +38,6 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
             file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def keep_room(path: Path) -> None:
-    """Take some room on the disk, so that the end of a run can be written where it fills up.
-
-    Raises
-    ------
-    RecordError
-        If there is none.
-    """
-    write_atomically(path, os.urandom(RESERVE_BYTES), sync=False)  # zeros may take no room
-
-
-def free_room(path: Path) -> None:
-    """Give back what `keep_room` has taken."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def read_text(path: Path, remedy: str = "") -> str:

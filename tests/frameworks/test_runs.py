@@ -87,7 +87,6 @@ def test_a_run_leaves_what_torch_leaves(data, by_torch, library, strategy) -> No
     rows = read_epochs(run_dir)
     assert facts(rows) == facts(theirs)
     assert losses(rows) == pytest.approx(losses(theirs), rel=CLOSE)
-    assert not RunFiles(run_dir).reserve.exists()
     assert not RunFiles(run_dir).initial.exists()
     assert processes_of(run_dir) == []
 
