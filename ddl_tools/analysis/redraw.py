@@ -32,7 +32,6 @@ from ddl_tools.analysis.tables import (
     windows_path,
     write_table,
 )
-from ddl_tools.records.damage import with_remedy
 from ddl_tools.records.ledger import find_study, former_folders
 from ddl_tools.records.paths import Tree
 
@@ -149,7 +148,7 @@ def tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
     """Write the tables of a study; return a line on each damaged record."""
     runs = read_table(write_table(tree, study, carbon_g_per_kwh))
     return [
-        f"{tree.study(study) / row['run_id']}: {with_remedy(row['damage'])}"
+        f"{tree.study(study) / row['run_id']}: {row['damage']}"
         for row in runs[runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
     ]
 

@@ -231,7 +231,7 @@ def _row(run: Examined) -> dict[str, Any]:
     asked = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else place
     if run.damages:
         status = UNKNOWN if run.is_unknown else DAMAGED
-        return asked | {"status": status, "damage": "; ".join(run.damages)}
+        return asked | {"status": status, "damage": run.reason}
     assert run.record is not None
     return asked | _measured(run.record, run.rows)
 

@@ -228,7 +228,7 @@ def verify_command(name: str, tree: Tree) -> None:
     if Path(name).suffix in (".yaml", ".yml"):
         name = Study.load(Path(name)).name
     runs = verify(tree, name)
-    _say(*(line for run in runs for line in run.told()))
+    _say(*(line for run in runs for line in run.lines()))
     damaged = sum(bool(run.damages) for run in runs)
     unknown = sum(run.is_unknown for run in runs)
     text = (

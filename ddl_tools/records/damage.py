@@ -1,8 +1,6 @@
-"""Whether the files of a run hold together, and what to do where they do not.
+"""Checks of the files of a run against one another.
 
-A record is believed as a whole or not at all: its name follows from its spec, its lines are those
-that such a run writes, and what they say is possible. What is damaged is named and not counted; the
-files stay as they are, and other runs are none the worse for it.
+A damaged record is named and not counted; its files stay as they are.
 """
 
 from collections import Counter
@@ -17,10 +15,9 @@ from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.run import (
     EMULATION,
-    MIGRATE,
-    UNKNOWN,
     EpochRecord,
     RunRecord,
+    UnknownNameError,
     newest,
     read_record,
     read_rows,
@@ -35,58 +32,55 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Examined:
-    """What the folder of a run holds.
+    """Contents of the folder of a run.
 
-    `record` is None where it cannot be read or is not this run's; `rows` are those that count, none
+    `record` is None where it cannot be read or is another run's; `rows` are those that count, none
     of a damaged run. Each of `damages` is a line that begins with the name of the file.
+    `is_unknown` says that the record is whole, but names a package that is not installed.
     """
 
     directory: Path
     record: RunRecord | None = None
     rows: list[EpochRecord] = field(default_factory=list)
     damages: list[str] = field(default_factory=list)
+    remedy: str = REMEDY
+    is_unknown: bool = False
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether it is whole, but names what is not installed here."""
-        return any(UNKNOWN in reason for reason in self.damages)
+    def reason(self) -> str:
+        """All damages and the remedy in one line."""
+        return "; ".join([*self.damages, self.remedy])
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return a line on each damage: where, what, and what to do."""
-        return [f"{self.directory}/{with_remedy(reason)}" for reason in self.damages]
-
-
-def with_remedy(reason: str) -> str:
-    """Return why a record is not read, and what to do; some reasons say so themselves."""
-    return reason if UNKNOWN in reason or MIGRATE in reason else f"{reason}; {REMEDY}"
+        return [f"{self.directory}/{damage}; {self.remedy}" for damage in self.damages]
 
 
 def examine(directory: Path) -> Examined:
     """Read the files of a run and check them against one another."""
     files = RunFiles(directory)
     record: RunRecord | None = None
-    rows: list[EpochRecord] = []
     try:
         record = read_record(directory)
-        if wrong := [f"{files.record.name}: {why}" for why in _identity(directory, record)]:
-            return Examined(directory, damages=wrong)
+        if (directory.parent.name, directory.name) != (record.study, record.run_id):
+            text = (
+                f"run.json: it is of run {record.run_id!r} of study {record.study!r}, in a folder "
+                "of another name: a copied run would count twice"
+            )
+            return Examined(directory, damages=[text])
         rows = read_rows(directory)
-        wrong = [f"{files.epochs.name}: {why}" for why in _lines(files, record, rows)]
-        wrong += [f"{files.profile.name}: {why}" for why in _profile(files, record)]
-        wrong += [f"{files.record.name}: {why}" for why in _box(record)]
+        damages = [f"{files.epochs.name}: {why}" for why in _lines(files, record, rows)]
+        damages += [f"{files.profile.name}: {why}" for why in _profile(files, record)]
+        damages += [f"{files.record.name}: {why}" for why in _emulation(record)]
     except RecordError as error:
-        wrong = [shorten(str(error).replace(f"{directory}/", ""), 400, placeholder=" ...")]
-    return Examined(directory, record, [] if wrong else newest(rows), wrong)
+        text = shorten(error.detail.replace(f"{directory}/", ""), 400, placeholder=" ...")
+        unknown = isinstance(error, UnknownNameError)
+        return Examined(directory, record, [], [text], error.remedy or REMEDY, unknown)
+    return Examined(directory, record, [] if damages else newest(rows), damages)
 
 
 def verify(tree: Tree, study: str) -> list[Examined]:
-    """Examine every run of a study that has files in `tree`.
-
-    Raises
-    ------
-    RecordError
-        If there are none.
-    """
+    """Examine every run of a study that has files in `tree`; without any, `RecordError`."""
     folders = tree.run_folders(study)
     if not folders:
         raise RecordError(
@@ -97,28 +91,19 @@ def verify(tree: Tree, study: str) -> list[Examined]:
 
 
 def checked(entries: list[Entry]) -> list[Entry]:
-    """Return a ledger in which a damaged run is not taken for what its record says."""
-    found = []
-    for item in entries:
-        damages = [] if item.record is None else examine(item.directory).damages
-        reason = with_remedy("; ".join(damages))
-        found.append(
-            replace(item, state="damaged", reason=reason, category=None) if damages else item
-        )
-    return found
+    """Return a ledger in which the runs whose files are damaged have that state."""
+    return [_checked(item) for item in entries]
 
 
-def _identity(directory: Path, record: RunRecord) -> Iterator[str]:
-    """Yield why a record is not that of its folder."""
-    if (directory.parent.name, directory.name) != (record.study, record.run_id):
-        yield (
-            f"it is of run {record.run_id!r} of study {record.study!r}, in a folder of another "
-            "name: a copied run would count twice"
-        )
+def _checked(item: Entry) -> Entry:
+    found = Examined(item.directory) if item.record is None else examine(item.directory)
+    if not found.damages:
+        return item
+    return replace(item, state="damaged", reason=found.reason, category=None)
 
 
 def _lines(files: RunFiles, record: RunRecord, rows: list[EpochRecord]) -> Iterator[str]:
-    """Yield what is wrong with the lines of a run, seen against its record."""
+    """Yield the faults of the lines of a run, seen against its record."""
     if record.status == "completed":
         if not files.epochs.exists():
             yield "is missing, but the run is completed"
@@ -126,8 +111,12 @@ def _lines(files: RunFiles, record: RunRecord, rows: list[EpochRecord]) -> Itera
         if (content := files.epochs.read_bytes()) and not content.endswith(b"\n"):
             yield "its last line is cut, but the run is completed"
     for number, row in enumerate(rows, start=1):
-        if reason := _impossible(row, record):
-            yield f"line {number}: {reason}"
+        if not 0 <= row.attempt < len(record.attempts):
+            text = f"attempt = {row.attempt}, but the record has {len(record.attempts)}"
+            yield f"line {number}: {text}"
+        if row.epoch >= record.spec.epochs:
+            text = f"epoch = {row.epoch}, but the run has {record.spec.epochs}, from 0"
+            yield f"line {number}: {text}"
     places = Counter((row.attempt, row.epoch, row.phase) for row in rows)
     if twice := [f"{place[2]} of epoch {place[1]}" for place, n in places.items() if n > 1]:
         yield f"holds more than once {_named(twice)}"
@@ -141,15 +130,6 @@ def _named(places: list[str]) -> str:
     return ", ".join(places[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _impossible(row: EpochRecord, record: RunRecord) -> str | None:
-    """Return why no such run could have written this line."""
-    if not 0 <= row.attempt < len(record.attempts):
-        return f"attempt = {row.attempt}, but the record has {len(record.attempts)}"
-    if row.epoch >= record.spec.epochs:
-        return f"epoch = {row.epoch}, but the run has {record.spec.epochs}, from 0"
-    return None
-
-
 def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int, str]]:
     """Yield the epochs and phases that must be there: all, or those before the last one begun."""
     spec = record.spec
@@ -160,17 +140,15 @@ def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int,
             yield epoch, "eval"
 
 
-def _box(record: RunRecord) -> Iterator[str]:
-    """Yield what is wrong with what an emulated run tells of its box."""
-    told = EMULATION in (record.system or {})
-    if record.spec.emulated and record.status == "completed" and not told:
-        yield "does not tell of its box, but the run is completed and was emulated"
-    if told and not record.spec.emulated:
-        yield "tells of a box, but the run was not emulated"
+def _emulation(record: RunRecord) -> Iterator[str]:
+    has_facts = EMULATION in (record.system or {})
+    if record.spec.emulated and record.status == "completed" and not has_facts:
+        yield f"has no system.{EMULATION}, but the run is completed and was emulated"
+    if has_facts and not record.spec.emulated:
+        yield f"has system.{EMULATION}, but the run was not emulated"
 
 
 def _profile(files: RunFiles, record: RunRecord) -> Iterator[str]:
-    """Yield what is wrong with the profile of a completed run."""
     if record.status != "completed":
         return
     if files.profile.exists():

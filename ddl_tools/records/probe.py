@@ -12,7 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_tools.records.paths import ProbeFiles, RunFiles
 from ddl_tools.records.run import Failure, read_record
-from ddl_tools.records.storage import Strict, now, read_versioned, write_atomically
+from ddl_tools.records.storage import Strict, now, read_json, validated, write_atomically
 
 PROBE_VERSION = 1
 
@@ -141,9 +141,9 @@ def read_probe(directory: Path) -> ProbeRecord:
     RecordError
         If a file is missing, not JSON, of another version, or has a wrong field.
     """
-    record = read_versioned(
-        ProbeFiles(directory).record, ProbeRecord, "probe", PROBE_VERSION, "name a probe's folder"
-    )
+    path = ProbeFiles(directory).record
+    content = read_json(path, "name a probe's folder")
+    record = validated(path, content, ProbeRecord, "probe", PROBE_VERSION)
     if record.status != "planned" or not RunFiles(directory).record.exists():
         return record  # whole in itself, as it was written until probes became runs
     run = read_record(directory)

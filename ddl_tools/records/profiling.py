@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.storage import Strict, read_versioned, write_atomically
+from ddl_tools.records.storage import Strict, read_json, validated, write_atomically
 
 # A name says who wrote the kernel, not who launched it, so some time cannot be told apart:
 #
@@ -117,20 +117,10 @@ def write_profile(directory: Path, record: ProfileRecord) -> None:
 
 
 def read_profile(directory: Path) -> ProfileRecord:
-    """Read ``profile.json`` strictly.
-
-    Raises
-    ------
-    RecordError
-        If it is missing, not JSON, of another version, or has a wrong field.
-    """
-    return read_versioned(
-        RunFiles(directory).profile,
-        ProfileRecord,
-        "profile",
-        PROFILE_VERSION,
-        "a run has one if profile_steps > 0",
-    )
+    """Read ``profile.json`` strictly; `RecordError` where that is not possible."""
+    path = RunFiles(directory).profile
+    content = read_json(path, "a run has one if profile_steps > 0")
+    return validated(path, content, ProfileRecord, "profile", PROFILE_VERSION)
 
 
 Spans = NDArray[Any]  # (n, 2): start and end, int64 nanoseconds or float64 seconds

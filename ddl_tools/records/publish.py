@@ -33,7 +33,7 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
         other content; then nothing was copied.
     """
     found = verify(source, study)
-    if damages := [line for one in found for line in one.told()]:
+    if damages := [line for one in found for line in one.lines()]:
         raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
     done = Published()
     copies: list[tuple[Path, Path]] = []

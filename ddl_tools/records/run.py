@@ -1,10 +1,5 @@
-"""The result record of a run: what is stored, how it is written, how strictly it is read.
+"""The record of a run: ``run.json``, replaced whole, and ``epochs.jsonl``, which only grows."""
 
-Two files per run. ``run.json`` is replaced whole (temporary file, then rename), so a reader always
-sees a complete record. ``epochs.jsonl`` only grows, one line per epoch and phase.
-"""
-
-import errno
 import math
 import os
 from pathlib import Path
@@ -27,7 +22,14 @@ from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.provenance import PACKAGES
-from ddl_tools.records.storage import Strict, now, read_json, read_text, write_atomically
+from ddl_tools.records.storage import (
+    Strict,
+    now,
+    read_json,
+    read_text,
+    validated,
+    write_atomically,
+)
 
 SCHEMA_VERSION = 6
 # 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
@@ -36,9 +38,7 @@ METHOD_VERSION = 2
 _SAME = 1e-6  # relative: a quotient computed twice
 EMULATION = "emulation"  # key in the `system` of a record
 
-# What a record is that names a strategy, loader or network of a package that is not here.
-UNKNOWN = "is not known here; the record is whole"
-MIGRATE = "rename its fields with `ddl study migrate`"  # which changes no value
+MIGRATE = "rename its fields with `ddl study migrate`"
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
@@ -296,92 +296,73 @@ def write_record(directory: Path, record: RunRecord) -> None:
     write_atomically(RunFiles(directory).record, record.model_dump_json(indent=1) + "\n")
 
 
+class UnknownNameError(RecordError):
+    """A whole record names a strategy, loader or network of a package that is not installed."""
+
+
 def read_record(directory: Path) -> RunRecord:
     """Read ``run.json`` strictly.
 
     Raises
     ------
+    UnknownNameError
+        If it names what a package brings that is not installed here.
     RecordError
-        If it is missing, not JSON, has an unknown field, or is of a version not known here; if it
-        names what a package brings that is not installed here.
+        If it is missing, not JSON, has a wrong field, or is of another version.
     """
     path = RunFiles(directory).record
     content = read_json(path)
-    version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        remedy = f"; {MIGRATE}" if version in range(1, SCHEMA_VERSION) else ""
-        reads = f"this code reads {SCHEMA_VERSION}"
-        raise RecordError(f"{path} has schema version {version!r}; {reads}{remedy}")
-    try:
-        return RunRecord.model_validate(content)
-    except ValidationError as error:
-        if unknown := _unknown(content):
-            raise RecordError(f"{path}: {unknown}") from None
-        raise RecordError(f"{path} is not a valid record:\n{describe(error, RunRecord)}") from None
+    _check_names(path, content)
+    remedy = MIGRATE if content.get("schema_version") in range(1, SCHEMA_VERSION) else ""
+    return validated(path, content, RunRecord, "schema", SCHEMA_VERSION, remedy)
 
 
-def _unknown(content: dict[str, Any]) -> str:
-    """Say which name of a record no package here brings, and what to install; or nothing."""
+def _check_names(path: Path, content: dict[str, Any]) -> None:
     spec, origin = content.get("spec"), content.get("provenance")
-    if not isinstance(spec, dict):
-        return ""
-    names = [(kind, spec[kind]) for kind in registry.REGISTRIES if isinstance(spec.get(kind), str)]
-    unknown = [one for one in names if registry.known(*one) is None]
+    names = spec if isinstance(spec, dict) else {}
+    unknown = [
+        f"spec.{kind} = {names[kind]!r}"
+        for kind in registry.REGISTRIES
+        if isinstance(names.get(kind), str) and registry.known(kind, names[kind]) is None
+    ]
     if not unknown:
-        return ""
+        return
     packages = origin.get("packages") if isinstance(origin, dict) else None
     known = {*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))}
-    told = packages.items() if isinstance(packages, dict) else ()
-    brought = [f"{name}=={version}" for name, version in told if name not in known]
-    what = f"install {' '.join(brought)}" if brought else "install the package that brings it"
-    named = ", ".join(f"spec.{kind} = {name!r}" for kind, name in unknown)
-    return f"{named} {UNKNOWN}: {what}, with which it was measured"
+    versions = packages.items() if isinstance(packages, dict) else ()
+    brought = [f"{name}=={version}" for name, version in versions if name not in known]
+    raise UnknownNameError(
+        f"{path}: {', '.join(unknown)} is not known here; the record is whole",
+        remedy=f"install {' '.join(brought) or 'the package'} with which it was measured",
+    )
 
 
 def append_epoch(directory: Path, row: EpochRecord) -> None:
-    """Add one line to ``epochs.jsonl``.
+    """Add one line to ``epochs.jsonl``, in the place of one that was left unfinished.
 
-    A line that an earlier process could not finish is cut off first. On a full disk the file is
-    left as it was.
-
-    Raises
-    ------
-    RecordError
-        If the line cannot be written.
+    Where the line cannot be written, `RecordError`, and the file stays as it was.
     """
     path = RunFiles(directory).epochs
-    line = (row.model_dump_json() + "\n").encode()
     try:
-        with path.open("ab+", buffering=0) as file:
-            file.seek(0)
-            end = file.read().rfind(b"\n") + 1
-            file.truncate(end)
-            if _write(file.fileno(), line) < len(line):
-                file.truncate(end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(file.fileno())
+        path.touch()
+        end = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, end)
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(row.model_dump_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            os.truncate(path, end)
+            raise
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _write(descriptor: int, line: bytes) -> int:
-    try:
-        return os.write(descriptor, line)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return 0
-        raise
 
 
 def read_rows(directory: Path) -> list[EpochRecord]:
     """Return the finished lines of ``epochs.jsonl`` in their order; none where there is no file.
 
-    An unfinished last line (its writer was killed) is not a row.
-
-    Raises
-    ------
-    RecordError
-        If a finished line is not a valid row.
+    An unfinished last line (its writer was killed) is not a row. A wrong line: `RecordError`.
     """
     path = RunFiles(directory).epochs
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Files written whole and read strictly."""
+"""Atomic writing and strict reading of the files of records."""
 
 import json
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """What all records are: an unknown field is an error, and so is what is no finite number."""
+    """Base of all records: unknown fields and numbers that are not finite are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -25,12 +25,9 @@ def now() -> str:
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
-    """Replace `path` by `content`, so that it is never seen half written; `sync` as `replacing`.
+    """Replace `path` by `content` at once; `sync` as in `replacing`.
 
-    Raises
-    ------
-    RecordError
-        If the folder cannot be written or the disk is full. The old content is then untouched.
+    Where the folder cannot be written or the disk is full, `RecordError`, and the file stays.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +38,7 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
 
 
 def read_text(path: Path, remedy: str = "") -> str:
-    """Read a file of a record; the error for a missing one carries `remedy`."""
+    """Read a file of a record; `remedy` belongs to the error for a missing one."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -51,7 +48,7 @@ def read_text(path: Path, remedy: str = "") -> str:
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
-    """Read a file that holds a JSON object; `remedy` as `read_text`."""
+    """Read a file that holds a JSON object; `remedy` as in `read_text`."""
     try:
         content = json.loads(read_text(path, remedy))
     except (ValueError, RecursionError) as error:
@@ -61,19 +58,20 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     return content
 
 
-def read_versioned(path: Path, model: type[Record], kind: str, version: int, remedy: str) -> Record:
-    """Read a record of another `kind` strictly; its field ``<kind>_version`` must be `version`.
-
-    Raises
-    ------
-    RecordError
-        If it is missing (then with a `remedy`), not JSON, of another version, or has a wrong field.
-    """
-    content = read_json(path, remedy)
+def validated(
+    path: Path,
+    content: dict[str, Any],
+    model: type[Record],
+    kind: str,
+    version: int,
+    remedy: str = "",
+) -> Record:
+    """Return the record in the `content` of a file; its ``<kind>_version`` must be `version`."""
     found = content.get(f"{kind}_version")
     if found != version:
-        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
+        text = f"{path} has {kind} version {found!r}; this code reads {version}"
+        raise RecordError(text, remedy=remedy)
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise RecordError(f"{path} is no valid {kind}:\n{describe(error, model)}") from None
+        raise RecordError(f"{path} is not a valid record:\n{describe(error, model)}") from None
