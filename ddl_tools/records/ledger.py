@@ -1,6 +1,6 @@
-"""The runs of a study: which there are, the state of each, its lock, and how one is finished.
+"""The runs of a study: the state of each, its lock, its end, and ``study.json``.
 
-``study.json`` beside the runs is a copy of the study as it was planned last. No run needs it.
+``study.json`` is a copy of the study as it was planned last. No run needs it.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from ddl_core.files import cannot_write, some
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
-from ddl_tools.records.storage import free_room, now, write_atomically
+from ddl_tools.records.storage import now, write_atomically
 from ddl_tools.study import Study
 
 State = Status | Literal["missing", "interrupted", "damaged"]
@@ -33,7 +33,7 @@ TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "damaged")
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger."""
+    """State of one run."""
 
     spec: RunSpec
     directory: Path
@@ -82,29 +82,26 @@ def study_folders(name: str, tree: Tree) -> list[Path]:
     All that are there where nobody kept the study, or where it cannot be planned here.
     """
     folders, study = tree.run_folders(name), read_study(name, tree)
+    if study is None:
+        return folders
     try:
-        own = {spec.run_id for spec in study_runs(study, tree)} if study else None
+        own = {spec.run_id for spec in study_runs(study, tree)}
     except SpecError:  # it names what is not installed here
-        own = None
-    return folders if own is None else [one for one in folders if one.name in own]
+        return folders
+    return [folder for folder in folders if folder.name in own]
 
 
 def former_folders(name: str, tree: Tree) -> list[Path]:
     """Return the folders of the runs that a study had once, and has no more."""
-    own = set(study_folders(name, tree))
-    return [one for one in tree.run_folders(name) if one not in own]
+    own = study_folders(name, tree)
+    return [folder for folder in tree.run_folders(name) if folder not in own]
 
 
 def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
     """Write a ``planned`` record for every run that has none; return the ledger.
 
-    `data_dir` is the folder of the dataset; by
-    default the tree's own folder of that name.
-
-    Raises
-    ------
-    SpecError
-        If the runs that are there under this name are of another study.
+    `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
+    `SpecError` if the runs of this name are another study's.
     """
     _check_same(study, tree)
     write_study(study, tree)
@@ -119,10 +116,9 @@ def _check_same(study: Study, tree: Tree) -> None:
     there = tree.run_folders(study.name)
     if any(folder.name in planned for folder in there):
         return
-    other = [folder for folder in there if _is_completed(folder)]
-    if other:
+    if completed := sum(map(_is_completed, there)):
         raise SpecError(
-            f"name = {study.name!r}: {tree.study(study.name)} holds {len(other)} completed runs of "
+            f"name = {study.name!r}: {tree.study(study.name)} holds {completed} completed runs of "
             "another study of that name, and none of this one; figures would mix the two. Give "
             "this one another name, or choose another place with --results DIR"
         )
@@ -172,11 +168,10 @@ def put_aside(study: str, tree: Tree) -> str:
 
 
 def entry(spec: RunSpec, directory: Path) -> Entry:
-    """Return what is known about one run.
+    """Return the state of one run.
 
-    ``interrupted`` is a run that was told to stop, and one whose record says ``running`` while no
-    process holds its lock: the process was killed before it could say so.
-    ``damaged`` is a record that cannot be read; only `damage.checked` compares it with its lines.
+    ``interrupted``: it was asked to stop, or it is ``running`` in its record and no process holds
+    its lock. ``damaged``: its record cannot be read; `damage.checked` also looks at its lines.
     """
     files = RunFiles(directory)
     if not files.record.exists() and not files.epochs.exists():
@@ -213,15 +208,11 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
     """Hold `lock` for a ``with`` block; the system frees it when the process dies.
 
     On a file system without ``flock`` the file itself is the lock, and stays after a crash.
-
-    Raises
-    ------
-    LaunchError
-        After `PATIENCE_S`, if another process holds it.
+    `LaunchError` after `PATIENCE_S` if another process holds it.
     """
+    guard = FileLock(lock, timeout=PATIENCE_S)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        guard = FileLock(lock, timeout=PATIENCE_S)
         guard.acquire()
     except Timeout:
         raise LaunchError(
@@ -254,13 +245,8 @@ def is_locked(directory: Path) -> bool:
 def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> None:
     """Write into the record of a run why it failed, unless it is complete.
 
-    The start that is at work ends with it. With `restate` the last start gets the new cause also
-    where it ended with the one that the record tells now.
-
-    Raises
-    ------
-    RecordError
-        If the record cannot be read; if it cannot be written, with the cause and what remains.
+    The start at work ends with it. With `restate`, a last start that ended with the former cause
+    gets the new one. If the record cannot be written, the `RecordError` has the cause.
     """
     record = read_record(directory)
     if record.status == "completed":
@@ -270,7 +256,6 @@ def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> Non
     if restate and record.attempts and record.attempts[-1].error == record.error:
         record.attempts[-1].error = cause
     record.status, record.error = "failed", cause
-    free_room(RunFiles(directory).reserve)
     try:
         write_record(directory, record)
     except RecordError as error:
@@ -285,12 +270,7 @@ def finish_idle_run(
 ) -> None:
     """Finish a run of a job by what `cause` makes of its record, unless that is None.
 
-    Raises
-    ------
-    LaunchError
-        If a process is at work on the run.
-    RecordError
-        If the record cannot be read or written.
+    `LaunchError` if a process is at work on the run.
     """
     with exclusive(RunFiles(directory).lock, f"run {directory.name}"):
         record = read_record(directory)
@@ -299,7 +279,7 @@ def finish_idle_run(
 
 
 def complete_text(record: RunRecord, directory: Path) -> str:
-    """Return why a complete run is refused, and what to do instead."""
+    """Return the reason to refuse a complete run, and the remedy."""
     return (
         f"run {record.run_id} is complete and will not be run again; "
         f"to measure anew, choose another `repeat`, or remove its folder {directory}"

@@ -1,6 +1,6 @@
-"""Probes: ``probe.json``, what is asked of the ranks, and ``rank_<n>.json``, what each found.
+"""Probes: ``probe.json`` is the request, ``rank_<n>.json`` are the findings of each rank.
 
-How the run ended is in its ``run.json``. There is no verdict in them; `ddl_tools.doctor` judges.
+``run.json`` has the end of the run. `ddl_tools.doctor` judges the findings.
 """
 
 from pathlib import Path
@@ -64,14 +64,13 @@ class AllReduce(Strict):
     def bus_bytes_per_s(self, ranks: int) -> float:
         """Return algbw x 2 (n - 1) / n for n `ranks`: "busbw" of NCCL-tests (same place).
 
-        What each rank must at least send and receive; comparable between numbers of ranks, and
-        with the hardware's bandwidth.
+        It is comparable between numbers of ranks, and with the hardware's bandwidth.
         """
         return self.algorithm_bytes_per_s * 2 * (ranks - 1) / ranks
 
 
 class Answer(Strict):
-    """What one rank says; written anew after each step, so that a silent rank is known."""
+    """Findings of one rank; written anew after each step, so that a silent rank is known."""
 
     rank: int
     local_rank: int
@@ -134,13 +133,7 @@ def write_probe(directory: Path, record: ProbeRecord) -> None:
 
 
 def read_probe(directory: Path) -> ProbeRecord:
-    """Read a probe strictly: what was asked, with what its run and its ranks have to say by now.
-
-    Raises
-    ------
-    RecordError
-        If a file is missing, not JSON, of another version, or has a wrong field.
-    """
+    """Read a probe strictly: the request, the state of its run, and the answers of its ranks."""
     path = ProbeFiles(directory).record
     content = read_json(path, "name a probe's folder")
     record = validated(path, content, ProbeRecord, "probe", PROBE_VERSION)
@@ -168,13 +161,7 @@ def write_answer(directory: Path, answer: Answer) -> None:
 
 
 def read_answers(directory: Path) -> list[Answer]:
-    """Return the answers of the ranks that have begun, by rank.
-
-    Raises
-    ------
-    RecordError
-        If one is not as `Answer` says.
-    """
+    """Return the answers of the ranks that have begun, by rank."""
     found = []
     for path in ProbeFiles(directory).answers():
         try:
