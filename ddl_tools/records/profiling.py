@@ -13,16 +13,14 @@ from pydantic import Field
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.storage import Strict, read_json, validated, write_atomically
 
-# A name says who wrote the kernel, not who launched it, so some time cannot be told apart:
+# A name says who wrote the kernel, not who launched it, so "other" also holds:
 #
-# - ATen's elementwise kernels are "other", even where a loader runs them (uint8 to float,
-#   normalise).
-# - Matrix products (``cutlass_80_tensorop_*gemm*``, ``sm80_xmma_gemm_*``, ``splitKreduce_kernel``)
-#   are "other": cuBLAS has them for linear layers, cuDNN for 1 x 1 convolutions, under one name.
-# - An NCCL kernel can run several collectives and is named after one of them. NCCL 2.13 named it
-#   SendRecv whatever it ran, as did RCCL (NVIDIA/nccl#714, #739, ROCm/rccl#505): all-reduce is then
-#   counted as "communication". RCCL's ``ncclDevKernel_Generic`` is "communication" for that reason.
-# - Copying into and out of Horovod's and DDP's buckets is "other", as it is compute of this GPU.
+# - ATen's elementwise kernels, even where a loader runs them (uint8 to float, normalise);
+# - matrix products: cuBLAS has them for linear layers, cuDNN for 1 x 1 convolutions;
+# - copies into and out of Horovod's and DDP's buckets, which are compute of this GPU.
+#
+# NCCL 2.13 and RCCL named every kernel SendRecv or Generic (NVIDIA/nccl#714, #739, ROCm/rccl#505):
+# all-reduce is then counted as "communication".
 Kind = Literal["allreduce", "communication", "data", "cudnn", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -47,18 +45,10 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 @lru_cache(maxsize=4096)
 def kind(name: str) -> Kind:
-    """Return what a kernel does.
+    """Return the kind of a kernel by its demangled name, which may be cut off at its end.
 
-    Parameters
-    ----------
-    name
-        As a profiler shows it: demangled, with namespaces; it may be cut off after these.
-
-    Returns
-    -------
-    str
-        ``allreduce``; ``communication``: any other collective; ``data``: decoding and augmentation
-        by DALI, nvJPEG or nvImageCodec; ``cudnn``; or ``other``.
+    ``communication`` is any collective but all-reduce; ``data`` is decoding and augmentation by
+    DALI, nvJPEG or nvImageCodec.
     """
     return next((found for found, pattern in _PATTERNS if pattern.search(name)), "other")
 
@@ -132,25 +122,12 @@ Seconds = NDArray[Any]  # float64
 
 
 def union(spans: ArrayLike) -> Spans:
-    """Return the time that at least one span covers.
+    """Return the time that at least one span covers: (m, 2), sorted, with gaps between.
 
-    Parameters
-    ----------
-    spans
-        Shape (n, 2), start and end, in any order; they may overlap. Times are in any unit and
-        half-open: a span that ends where it starts covers nothing.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (m, 2) and the input's type: sorted, with a gap between any two.
-
-    Raises
-    ------
-    ValueError
-        If the shape is another, or a span ends before it starts.
+    `spans` are (n, 2), start and end in any unit and order, and may overlap. They are half-open:
+    a span that ends where it starts covers nothing.
     """
-    spans = _checked(spans)
+    spans = np.asarray(spans).reshape(-1, 2)
     spans = spans[spans[:, 0] < spans[:, 1]]
     if not len(spans):
         return spans
@@ -168,7 +145,7 @@ def length(spans: ArrayLike) -> float:
 
 
 def intersect(a: ArrayLike, b: ArrayLike) -> Spans:
-    """Return the time that both `a` and `b` cover; shapes and errors as in `union`."""
+    """Return the time that both `a` and `b` cover; shapes as in `union`."""
     a, b = union(a), union(b)
     if not len(a) or not len(b):
         return a[:0]
@@ -181,7 +158,7 @@ def intersect(a: ArrayLike, b: ArrayLike) -> Spans:
 
 
 def subtract(a: ArrayLike, b: ArrayLike) -> Spans:
-    """Return the time that `a` covers and `b` does not; shapes and errors as in `union`."""
+    """Return the time that `a` covers and `b` does not; shapes as in `union`."""
     a, b = union(a), union(b)
     if not len(a) or not len(b):
         return a
@@ -190,26 +167,12 @@ def subtract(a: ArrayLike, b: ArrayLike) -> Spans:
     return intersect(a, gaps[gaps[:, 0] < gaps[:, 1]])
 
 
-def _checked(spans: ArrayLike) -> Spans:
-    array = np.asarray(spans)
-    if array.size == 0:
-        return array.reshape(0, 2)
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(f"spans of shape {array.shape}; (n, 2) is needed: start and end of each")
-    wrong = ~(array[:, 0] <= array[:, 1])  # so that not-a-number is wrong too
-    if wrong.any():
-        start, end = array[wrong][0]
-        raise ValueError(f"a span from {start} to {end}; a span may not end before it starts")
-    return array
-
-
 @dataclass(frozen=True)
 class Timeline:
-    """What one rank did, each kind (n, 2): starts and ends in seconds, any order, may overlap.
+    """Activity of one rank: spans in seconds, as for `union`.
 
-    `steps` (n + 1,) are the edges of the watched steps. `collectives` are operations on the way,
-    `waits` times in which the rank has its gradients and waits for their mean over ranks, `data`
-    times in which it waits for its next batch, `calls` whatever else it was seen doing.
+    `steps` (n + 1,) are the edges of the watched steps. In `waits` the rank has its gradients and
+    waits for their mean over ranks; in `data` it waits for its next batch; `calls` are the rest.
     """
 
     steps: Seconds
@@ -223,8 +186,8 @@ class Timeline:
     def parts(self) -> dict[Part, Spans]:
         """Divide the window: each moment belongs to the first kind that covers it, else to idle.
 
-        Collectives come before copies, which are short and often their own; waiting for the mean
-        comes after copies, since a rank that copies does not only wait.
+        Collectives come before copies, which are often their own. Waiting for the mean comes after
+        copies: a rank that copies does not only wait.
         """
         order: tuple[tuple[Part, Spans], ...] = (
             ("compute", self.compute),
@@ -259,14 +222,10 @@ class Timeline:
 
 
 def device_steps(host: Seconds, launched: Seconds, ends: Seconds) -> Seconds:
-    """Return when a device was done with what the host launched before each edge of its steps.
+    """Return when a device had done the work that was launched before each edge of the steps.
 
-    Parameters
-    ----------
-    host : (n + 1,)
-        The edges on the host, which runs ahead.
-    launched, ends : (work,)
-        When each piece of work was launched, -inf if before all edges; when the device ended it.
+    `host` (n + 1,) are the edges on the host, which runs ahead. `launched` and `ends` (work,) are
+    the times of launch, -inf if before all edges, and of the end on the device.
     """
     order = np.argsort(launched)
     done = np.maximum.accumulate(np.append(-np.inf, ends[order]))
@@ -274,20 +233,10 @@ def device_steps(host: Seconds, launched: Seconds, ends: Seconds) -> Seconds:
 
 
 def transfer_and_waiting(exposed: Seconds) -> tuple[float, Seconds]:
-    """Tell waiting for slower ranks from moving data.
+    """Divide exposed communication, (ranks, steps), into moving data and waiting.
 
-    Parameters
-    ----------
-    exposed : (ranks, steps)
-        Seconds in which communication was all that went on.
-
-    Returns
-    -------
-    transfer : float
-        Seconds of the rank that waited least in each step, summed: it came last, so that nobody
-        was left to wait for. The same for all ranks.
-    waiting : (ranks,)
-        The rest.
+    The transfer of a step is that of the rank that came last: it waited for no other. It is the
+    same for all ranks; the rest is their waiting, (ranks,).
     """
     transfer = float(exposed.min(axis=0).sum())
     return transfer, (exposed - exposed.min(axis=0)).sum(axis=1)

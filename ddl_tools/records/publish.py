@@ -1,5 +1,6 @@
 """Copy the records of completed runs to the committed tree."""
 
+import filecmp
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ddl_tools.records.storage import write_atomically
 
 @dataclass
 class Published:
-    """What `publish` did."""
+    """Names of the runs of a call of `publish`, and its warnings."""
 
     new: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -22,9 +23,7 @@ class Published:
 
 
 def publish(study: str, source: Tree, target: Tree) -> Published:
-    """Copy the records of every completed run of `study`: two files, three if it was profiled.
-
-    Published records are never replaced: a number that was shown stays what it was.
+    """Copy the records of every completed run of `study`; replace none that is published.
 
     Raises
     ------
@@ -50,17 +49,18 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
         done.warnings.extend(_doubts(record))
         copies.append((folder, target.study(study) / folder.name))
     for folder, copy in copies:
-        (done.unchanged if _same(folder, copy) else done.new).append(folder.name)
+        (done.unchanged if _is_published(folder, copy) else done.new).append(folder.name)
     for folder, copy in copies:
         if folder.name in done.new:
-            _copy(folder, copy)
+            for name in _files(folder):
+                write_atomically(copy / name, (folder / name).read_bytes())
     if source.asked(study).exists():
         write_atomically(target.asked(study), source.asked(study).read_bytes())
     return done
 
 
 def _doubts(record: RunRecord) -> list[str]:
-    """Return what a reader of the published record may hold against it."""
+    """Return the doubts that a reader of the published record may have."""
     origin = record.provenance or {}
     doubts = []
     if origin.get("git_dirty") is not False:
@@ -70,34 +70,21 @@ def _doubts(record: RunRecord) -> list[str]:
     return [f"{record.run_id}: {doubt}" for doubt in doubts]
 
 
-def _pairs(folder: Path, copy: Path) -> list[tuple[Path, Path]]:
-    """Return source and target of each file; the record last, it makes the copy complete."""
-    have, want = RunFiles(folder), RunFiles(copy)
-    profiles = [(have.profile, want.profile)] if have.profile.exists() else []
-    return [(have.epochs, want.epochs), *profiles, (have.record, want.record)]
+def _files(folder: Path) -> list[str]:
+    """Return the names of the files to publish; the record last, it makes the copy complete."""
+    run = RunFiles(folder)
+    files = (run.epochs, run.profile, run.record)
+    return [path.name for path in files if path != run.profile or path.exists()]
 
 
-def _same(folder: Path, copy: Path) -> bool:
-    """Say whether `copy` is published already.
-
-    Raises
-    ------
-    RecordError
-        If something else is published there.
-    """
+def _is_published(folder: Path, copy: Path) -> bool:
+    """Say whether `copy` is published already; `RecordError` if it has other content."""
     if not RunFiles(copy).record.exists():
         return False
-    if all(
-        new.exists() and old.exists() and new.read_bytes() == old.read_bytes()
-        for old, new in _pairs(folder, copy)
-    ):
+    names = _files(folder)
+    if filecmp.cmpfiles(folder, copy, names, shallow=False)[0] == names:
         return True
     raise RecordError(
         f"{folder.name} was published before with other content; published records are not "
         f"replaced: remove {copy} first, if that is what you want"
     )
-
-
-def _copy(folder: Path, copy: Path) -> None:
-    for old, new in _pairs(folder, copy):
-        write_atomically(new, old.read_text(encoding="utf-8"))

@@ -66,9 +66,3 @@ def test_nothing_is_no_time() -> None:
     assert union([[1, 1]]).shape == (0, 2)
     assert intersect([[0, 1]], [[1, 2]]).shape == (0, 2)
     assert subtract([], [[1, 2]]).shape == (0, 2)
-
-
-@pytest.mark.parametrize("wrong", [[1, 2, 3], [[1, 2, 3]], [[2, 1]], [[float("nan"), 1.0]]])
-def test_what_is_no_span_is_refused(wrong: list) -> None:
-    with pytest.raises(ValueError, match="span"):
-        union(wrong)
