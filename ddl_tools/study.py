@@ -1,4 +1,4 @@
-"""What a study is: a question, and the grid of runs that answers it."""
+"""A study: a question, and the grid of runs that answers it."""
 
 import itertools
 import math
@@ -22,11 +22,11 @@ from ddl_core.errors import SpecError
 from ddl_core.files import reading, shown, some
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
-MOST_RUNS = 10_000  # of a study; more are more than anybody waits for, or looks at
+MOST_RUNS = 10_000  # of a study
 
 
 class Interleave(BaseModel):
-    """That the arms of a study measure in turns, and what all are compared with."""
+    """Interleaved measurement of a study, and its baseline."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,12 +68,11 @@ class Study(BaseModel):
         return [value] if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _knows_its_fields(self) -> Self:
+    def _is_possible(self) -> Self:
         _check_fields("base", self.base)
         for grid in self.axes:
             _check_fields("axes", grid)
-            twice = sorted(self.base.keys() & grid.keys())
-            if twice:
+            if twice := sorted(self.base.keys() & grid.keys()):
                 raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
             for field, values in grid.items():
                 if field in ("repeat", "seed"):
@@ -82,47 +81,32 @@ class Study(BaseModel):
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
         if self.interleave:
             _check_fields("interleave.reference", self.interleave.reference)
-        self._check_size()
-        return self
-
-    def _check_size(self) -> None:
-        sizes = [math.prod(map(len, grid.values())) for grid in self.axes]
-        if (runs := self.repeats * sum(sizes)) > MOST_RUNS:
+        points = sum(math.prod(map(len, grid.values())) for grid in self.axes)
+        if (runs := self.repeats * points) > MOST_RUNS:
             raise ValueError(
-                f"repeats = {self.repeats} of {sum(sizes):,} combinations of axes are {runs:,} "
+                f"repeats = {self.repeats} of {points:,} combinations of axes are {runs:,} "
                 f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
             )
+        return self
 
     @classmethod
     def load(cls, path: Path) -> "Study":
-        """Read a study from YAML.
-
-        Raises
-        ------
-        SpecError
-            If the file is missing, is not YAML, has a wrong field, or more than `MOST_RUNS` runs.
-        """
+        """Read a study from YAML; `SpecError` names the file and the fault."""
         with reading(path, cls):
             study = cls.model_validate(yaml.load(path.read_text("utf-8-sig"), YamlLoader))
             study.expand()
         return study
 
     def expand(self) -> list[RunSpec]:
-        """Return all runs, repeat by repeat, so that a drifting machine touches all arms alike.
-
-        Raises
-        ------
-        SpecError
-            If a combination is not a valid run.
-        """
+        """Return all runs, repeat by repeat, so that a drifting machine affects all alike."""
         runs = [
             RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True)), "repeat": repeat})
             for repeat in range(self.repeats)
             for grid in self.axes
             for point in itertools.product(*grid.values())
         ]
-        twice = [name for name, times in Counter(run.run_id for run in runs).items() if times > 1]
-        if twice:
+        counts = Counter(run.run_id for run in runs)
+        if twice := [name for name, times in counts.items() if times > 1]:
             raise SpecError(
                 "two grids of axes contain the same run, or one names a value twice: " + some(twice)
             )
@@ -131,9 +115,9 @@ class Study(BaseModel):
         return runs
 
     def reference(self, repeat: int) -> RunSpec:
-        """Return the run that all others are compared with, in one repetition.
+        """Return the baseline of one repeat, also of one beyond `repeats`.
 
-        Also one beyond `repeats`: where arms do not fit together, each block has one of its own.
+        Where the runs do not fit in memory together, each block has a baseline of its own.
         """
         assert self.interleave is not None
         first = next(run for run in self.expand() if self.interleave.is_reference(run))
@@ -151,8 +135,7 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
 
 
 def _check_fields(place: str, names: dict[str, Any]) -> None:
-    unknown = sorted(names.keys() - RunSpec.model_fields.keys())
-    if unknown:
+    if unknown := sorted(names.keys() - RunSpec.model_fields.keys()):
         raise ValueError(
             f"{place}: unknown field {some([shown(name) for name in unknown])}; "
             f"choose from: {', '.join(sorted(RunSpec.model_fields))}"

@@ -1,8 +1,7 @@
-"""Do runs of different frameworks that did the same work hold the same weights? From records alone.
+"""Comparison of final weights between strategies that did the same work, from records alone.
 
-A group is what must be equal: completed runs of one study that differ in the framework alone, on
-one processor with one version of one library. Processors round differently, and so do libraries, so
-weights are not compared across them.
+A group holds completed runs of one study that differ in the strategy alone, on one processor with
+one version of one framework. Processors and frameworks round differently.
 """
 
 import json
@@ -14,9 +13,8 @@ from typing import Any
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.run import RunRecord
 
-# All that may differ within a group: the framework, and how it cuts and times its messages. Every
-# other field, and any that RunSpec may get later, divides groups. So do the knobs that are left:
-# compression rounds gradients, and ZeRO keeps the weights in another place.
+# Fields that may differ within a group: the strategy, and how it cuts and times its messages. Every
+# other field divides groups, also the other knobs: compression rounds gradients.
 _FREE = {
     "strategy",
     "ddp_bucket_mb",
@@ -38,7 +36,7 @@ memory or the processor, hashes that stay to a bug; please report it with the ru
 
 @dataclass(frozen=True)
 class Group:
-    """Completed runs, of two frameworks at least, that did the same work on one machine."""
+    """Completed runs of at least two strategies that did the same work on one machine."""
 
     records: list[RunRecord]
 
@@ -49,31 +47,29 @@ class Group:
 
     @property
     def promised(self) -> bool:
-        """Whether anything but the same weights is a fault.
+        """Whether different weights are a fault.
 
-        Two numbers have the same sum in either order; with more than two workers a framework's
-        order shows in the last bit. So does the choice of kernels on a GPU, where some also add in
-        an order of chance, and a compiler, which meets another graph under each framework: that of
-        a library that always compiles, too. Of several machines, a record names the processor of
-        the first alone.
+        The sum of more than two numbers depends on their order, which each strategy chooses. GPU
+        kernels and compilers also choose. Of several nodes, a record names the first processor.
         """
         one = self.records[0]
-        exact = (
-            one.spec.framework == "torch" and one.spec.precision == "fp32" and not one.spec.compile
+        return (
+            (one.spec.framework, one.spec.precision, one.spec.compile) == ("torch", "fp32", False)
+            and (one.system or {}).get("device") == "cpu"
+            and one.spec.nodes == 1
+            and one.world_size <= 2
         )
-        here = one.spec.nodes == 1 and (one.system or {}).get("device") == "cpu"
-        return exact and here and one.world_size <= 2
 
 
 def groups(records: Iterable[RunRecord]) -> list[Group]:
-    """Return the groups among some runs; what trained nothing or stands alone is in none."""
+    """Return the groups among some runs; a run that trained nothing or is alone is in none."""
     ordered = sorted((one for one in records if one.weights_sha256), key=_key)
     found = [Group(list(same)) for _, same in groupby(ordered, _key)]
     return [one for one in found if len({run.spec.strategy for run in one.records}) > 1]
 
 
 def _key(record: RunRecord) -> str:
-    """Return everything that decides the final weights, but for the framework."""
+    """Return everything that decides the final weights, but for the strategy."""
     system, packages = record.system or {}, (record.provenance or {}).get("packages", {})
     decisive = [
         (record.study, record.method_version),
@@ -91,18 +87,19 @@ def completed(entries: list[Entry]) -> list[RunRecord]:
 
 
 def statements(entries: list[Entry]) -> list[str]:
-    """Return what to say at the end of a study; nothing, if no two frameworks can be compared."""
-    found = groups(completed(entries))
+    """Return how many groups agree, as lines at the end of a study; none without a group."""
+    texts = {
+        True: "same weights under all frameworks",
+        False: "same weights where the last bit is not promised (docs/explanation/fairness.md)",
+    }
     all_complete = all(item.state == "completed" for item in entries)
     scope = "" if all_complete else ", of what is complete"
     lines = []
-    for promised, text in (
-        (True, "same weights under all frameworks"),
-        (False, "same weights where the last bit is not promised (docs/explanation/fairness.md)"),
-    ):
-        kind = [one for one in found if one.promised == promised]
-        same = sum(one.agrees for one in kind)
-        lines += [f"{text}: {same} of {len(kind)} groups{scope}"] if kind else []
+    for promised, text in texts.items():
+        found = [one for one in groups(completed(entries)) if one.promised == promised]
+        if found:
+            same = sum(one.agrees for one in found)
+            lines.append(f"{text}: {same} of {len(found)} groups{scope}")
     return lines
 
 

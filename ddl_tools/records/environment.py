@@ -1,9 +1,7 @@
-"""The environment variables that change what a framework does, as a record may tell them.
+"""Environment variables that change the work of a framework, without private facts of a machine.
 
-Recorded is every variable of the libraries that compute, communicate or allocate. Left out is what
-only says where a process is or where ranks meet: ranks and sizes, addresses, ports and hosts,
-folders, and which devices are visible (``accelerators_visible`` counts them). Names of network
-interfaces stay: Gloo over ``lo`` and over ``ib0`` are not the same.
+A record has the variables of libraries that compute, communicate or allocate. It has no ranks,
+addresses, ports, hosts, folders or visible devices. Names of network interfaces stay.
 """
 
 import re
@@ -51,16 +49,12 @@ _HIDDEN = (
     (re.compile(r"\benx[0-9a-f]{12}\b"), "enx(address)"),
 )
 
-
 # Terraform's variables, which begin as TensorFlow's do.
 _NOT_TENSORFLOWS = ("TF_CLI_", "TF_VAR_", "TF_LOG", "TF_IN_AUTOMATION", "TF_WORKSPACE")
 
 
 def told(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `environment` that change what a framework does, by name.
-
-    Of a path its last part is told, of an address that there is one.
-    """
+    """Return the variables that change the work of a framework; of a path, its last part."""
     counted = {name: environment[name] for name in sorted(environment) if _counts(name)}
     return {name: text if name == _MODULES else _value(text) for name, text in counted.items()}
 

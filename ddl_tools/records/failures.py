@@ -48,8 +48,7 @@ _BY_KIND: dict[str, Category] = {
     "HorovodInternalError": "collective",
 }
 
-# What libraries and SLURM write, the more special first. tests/launch/test_failures.py says
-# which of them were produced there and which are known from the libraries' sources only.
+# Messages of libraries and SLURM, the more special first (sources: tests/launch/test_failures.py).
 _BY_TEXT: list[tuple[Category, str]] = [
     (
         "shared_memory",
@@ -79,7 +78,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
     ("environment", r"No module named|cannot open shared object file|command not found"),
 ]
 
-# A kind that tells something, where nothing tells more.
+# Where nothing else is known.
 _OTHERWISE: dict[str, Category] = {"Killed": "killed", "NotStarted": "environment"}
 
 # Signals by which a program ends itself, or its mistake does.
@@ -102,28 +101,25 @@ _BY_STATE: dict[str, Category] = {
     "BOOT_FAIL": "node_failure",
 }
 
-# Ended from outside, through no fault of the run's own: it goes on without being asked to.
+# Ended from outside: the run goes on with the next `ddl study run`.
 INTERRUPTIONS: tuple[Category, ...] = ("time_limit", "cancelled", "node_failure")
 
 
 def classify(
     kind: str, text: str = "", *, exit_code: int | None = None, state: str = ""
 ) -> Category:
-    """Return the class of a failure.
-
-    The state of the job comes first: SLURM knows why it ended one. Then a kind that leaves no
-    doubt, then the wording, then the exit code.
+    """Return the class of a failure: by the state of the job, the kind, the text, the exit code.
 
     Parameters
     ----------
     kind
-        Name of the exception, or one of this project's words (``Killed``, ``Timeout``, ...).
+        Name of the exception, or ``Killed``, ``Crashed``, ``NotStarted``, ``Timeout``.
     text
         Its message and the last lines of the log.
     exit_code
-        Of the first rank to end badly; negative where a signal ended it.
+        Exit code of the first rank to fail; negative where a signal ended it.
     state
-        SLURM's word on the job, where it has ended; else empty.
+        SLURM's state of a job that has ended; else empty.
     """
     if state in _BY_STATE:
         return _BY_STATE[state]

@@ -1,4 +1,4 @@
-"""Where a run is now: written by rank 0 about once a second, read by bars and watchdogs."""
+"""``progress.json``: written by rank 0 about once a second, read by bars and watchdogs."""
 
 import json
 import time
@@ -60,16 +60,10 @@ def describe(progress: Standing | None) -> str:
 
 
 class Progress:
-    """A rank's sign of life.
+    """Writer of the state of a rank.
 
-    Parameters
-    ----------
-    path : Path or None
-        ``progress.json`` of the run; None on all ranks but 0.
-    epochs : int
-        Epochs of the whole run.
-    publish : callable or None
-        Also called with the state, on every rank that has one: for someone who watches each rank.
+    `path` is ``progress.json`` of the run, None on all ranks but 0. `publish` is also called with
+    each state, on every rank that has one.
     """
 
     def __init__(self, path: Path | None, epochs: int, publish: Publish | None = None) -> None:
@@ -81,7 +75,7 @@ class Progress:
         self.set_up("joining the other ranks")
 
     def set_up(self, stage: str) -> None:
-        """Tell what is being prepared before the first epoch."""
+        """Note the stage of the preparations before the first epoch."""
         self._enter("setup", 0, 0, stage)
 
     def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
@@ -95,7 +89,7 @@ class Progress:
         self._write(0, 0, None)
 
     def step(self, done: int, steps: int) -> None:
-        """Tell that `done` of `steps` steps of this phase are done; cheap to call every step."""
+        """Note that `done` of `steps` steps of this phase are done; cheap to call every step."""
         first = self._state["phase"] in self._ahead
         if not self._wanted or (not first and time.monotonic() - self._written < INTERVAL_S):
             return
@@ -112,12 +106,8 @@ class Progress:
         if not self._wanted:
             return
         self._written = time.monotonic()
-        self._state |= {
-            "step": step,
-            "steps": steps,
-            "images_per_s": images_per_s,
-            "time_utc": now(),
-        }
+        self._state |= {"step": step, "steps": steps, "images_per_s": images_per_s}
+        self._state["time_utc"] = now()
         if self._path is not None:
             # Not synced: all ranks would wait for the disk with rank 0, once a second.
             write_atomically(self._path, json.dumps(self._state) + "\n", sync=False)

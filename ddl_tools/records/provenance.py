@@ -1,4 +1,4 @@
-"""Where a run was measured and with what, without torch: the part that any process can tell."""
+"""Code, packages and machine of a run, as far as they are known without torch."""
 
 import os
 import platform
@@ -39,8 +39,8 @@ SCHEDULER_VARIABLES = (
 def provenance(library: str = "torch") -> dict[str, Any]:
     """Return the code and the packages: ``git_commit``, ``git_dirty``, ``python``, ``packages``.
 
-    Where there is no checkout, the commit is what ``DDL_COMMIT`` says it is. ``not_pinned`` are the
-    packages of another version than ``requirements/`` ask for in the environment of `library`.
+    Without a checkout, the commit is ``DDL_COMMIT``. ``not_pinned`` are the packages of another
+    version than ``requirements/`` ask for in the environment of `library`.
     """
     packages = _versions()
     return {
@@ -94,14 +94,10 @@ def file_system(path: Path) -> str:
 
 
 def _cpu_model() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        return platform.machine()
-    return platform.machine()
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    found = re.search(r"^model name\s*: *(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def _version(package: str) -> str | None:
@@ -119,13 +115,9 @@ def _dirty() -> bool | None:
 def _git(*arguments: str) -> str | None:
     """Return git's answer, or None outside a repository or without git."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(PROJECT), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
+        command = ["git", "-C", str(PROJECT), *arguments]
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=20
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
