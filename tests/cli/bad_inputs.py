@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,69 +27,38 @@ STUDY: dict[str, Any] = {"name": "small", "question": "?", "base": TINY, "repeat
 
 Words = tuple[str, ...]
 
-# Text of a study's file -> what the message has to name.
+# Text of a study's file -> what the message has to name. More of them: tests/spec/test_run.py.
 STUDIES: dict[str | bytes, str] = {
     "": "bad.yaml",
-    "- 1": "bad.yaml",
     "name: [": "bad.yaml",
     "name: a\nquestion: q\n---\nname: b": "bad.yaml",
     "name: !!python/object/apply:os.getcwd []": "bad.yaml",
-    f"name: a\nquestion: {'[' * 5000}": "bad.yaml",
-    f"name: a\nquestion: q\nbase: {{seed: {'9' * 5000}}}": "bad.yaml",
     "name: a\nquestion: caf\u00e9".encode("latin-1"): "bad.yaml",
-    "name: a\nquestion: q".encode("utf-16"): "bad.yaml",
-    "name: a\nname: b\nquestion: q": "'name' is there twice",
-    "name: a\nquestion: q\nbase: {epochs: 1, 'epochs': 2}": "'epochs' is there twice",
     "question: q": "name",
     "name: ../../elsewhere\nquestion: q": "name",
-    "name: a": "question",
-    "name: a\nquestion: q\nextra: 1": "extra",
     "name: a\nquestion: q\n1: 2": "bad.yaml",
-    "name: a\nquestion: q\naxes: []": "axes",
     "name: a\nquestion: q\naxes: {epochs: 3}": "axes",
-    "name: a\nquestion: q\naxes: {epochs: []}": "axes.epochs",
-    "name: a\nquestion: q\naxes: {epochs: [1, 1]}": "two grids",
     "name: a\nquestion: q\naxes: {epochs: [1, [2]]}": "epochs",
-    "name: a\nquestion: q\naxes: {repeat: [1]}": "repeat",
-    "name: a\nquestion: q\nbase: {epochs: 1}\naxes: {epochs: [2]}": "epochs",
     "name: a\nquestion: q\nbase: 3": "base",
-    "name: a\nquestion: q\nbase: {modle: x}": "modle",
     "name: a\nquestion: q\nbase: {epochs: yes}": "epochs",
-    "name: a\nquestion: q\nbase: {epochs: true}": "epochs",
-    "name: a\nquestion: q\nbase: {compile: 1}": "compile",
-    "name: a\nquestion: q\nbase: {schedule: off}": "schedule",
-    "name: a\nquestion: q\nbase: {epochs: 1:30}": "1:30",
-    "name: a\nquestion: q\nbase: {epochs: 0x10}": "0x10",
-    "name: a\nquestion: q\nbase: {epochs: 2026-01-01}": "epochs",
     "name: a\nquestion: q\nbase: {base_lr: .inf}": "base_lr",
-    "name: a\nquestion: q\nrepeats: yes": "repeats",
-    "name: a\nquestion: q\nrepeats: 100000000": "repeats",
-    "name: a\nquestion: q\ninterleave: {reference: {batch: 3}}": "interleave.reference",
-    f"name: a\nquestion: q\naxes: {{epochs: [{', '.join(map(str, range(1, 5000)))}]}}": "runs",
 }
 # Text of a machine's file -> what the message has to name.
 SITES: dict[str, str] = {
     "": "description",
-    "description = 3": "description",
     'description = "a"\ndescription = "b"': "bad.toml",
     'description = "a"\nunknown = 1': "unknown",
-    'description = "a"\ngpus_per_node = nan': "gpus_per_node",
     'description = "a"\ntime = "1:99:00"': "time",
-    f"description = {'[' * 5000}": "bad.toml",
-    "no toml at all": "bad.toml",
 }
 REPORTS: dict[str, bytes] = {
     "empty": b"",
     "binary": bytes(range(256)),
-    "utf16": '"Total Time (ns)","Instances","Name"\n'.encode("utf-16"),
     "columns": b"a,b,c\n1,2,3\n",
     "words": b'"Total Time (ns)","Instances","Name"\nmuch,1,"kernel"\n',
-    "cut": b"SQLite format 3\x00" + b"\0" * 50,
 }
 # What is wrong with a folder of photos.
 PHOTOS: dict[str, Callable[[Path], object]] = {
     "dangling.jpg": lambda photos: (photos / "train/class0/dangling.jpg").symlink_to("nowhere"),
-    "fifo.jpg": lambda photos: os.mkfifo(photos / "train/class0/fifo.jpg"),
     "empty": lambda photos: (photos / "train/empty").mkdir(),
     "train": lambda photos: shutil.rmtree(photos / "train"),
 }
@@ -107,7 +76,6 @@ class BadInput:
     kind: str
     words: Words
     told: Words
-    environment: dict[str, str] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f"ddl {' '.join(self.command)}: {self.kind}"
@@ -174,7 +142,7 @@ def mistakes(path: Words, world: World) -> Iterator[BadInput]:
 
     def call(
         kind: str, told: Words, changed: dict[click.Parameter, Words], more: Words = ()
-    ) -> Any:
+    ) -> BadInput:
         given = {**good, **changed}
         options = [w for one, words in given.items() for w in words if one.opts[0][0] == "-"]
         places = [w for one, words in given.items() for w in words if one.opts[0][0] != "-"]
@@ -195,9 +163,6 @@ def mistakes(path: Words, world: World) -> Iterator[BadInput]:
         if parameter := by_name.get(name):
             words = (name, value) if name.startswith("-") else (value,)
             yield call(f"file {word}", (word,), {parameter: words})
-    variable = "DDL_STALL_TIMEOUT"
-    usual = call("variable", (variable,), {})
-    yield BadInput(path, "variable", usual.words, usual.told, {variable: "soon"})
 
 
 def _name(parameter: click.Parameter) -> str:
@@ -229,17 +194,12 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ["maybe"]
     if isinstance(kind, click.Choice):
-        return ["", "no such"]
+        return ["no such"]
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         least = getattr(kind, "min", None)
         bounded = least is not None or parameter.name in RunSpec.model_fields
         below = [str(-1 if least is None else int(least) - 1)] if bounded else []
-        return [
-            "",
-            "many",
-            *below,
-            *(["1.5"] if isinstance(kind, click.types.IntParamType) else []),
-        ]
+        return ["many", *below]
     if isinstance(kind, click.Path):
         return ["", str(world.root / "file") if kind.dir_okay else str(world.root)]
     if name in ("--account", "--partition"):
@@ -269,13 +229,7 @@ def _wrong_files(path: Words, world: World) -> Iterator[tuple[str, str, str]]:
 
 def in_process(bad: BadInput) -> tuple[str, str]:
     """Call `ddl` in this process; return the outcome and what was said."""
-    before = dict(os.environ)
-    os.environ.update(bad.environment)
-    try:
-        result = CliRunner().invoke(main, [*bad.command, *bad.words])
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    result = CliRunner().invoke(main, [*bad.command, *bad.words])
     said = f"{result.stdout}\n{result.stderr}"
     if not isinstance(result.exception, SystemExit | None):
         return "traceback", f"{said}\n{result.exception!r}"
@@ -288,7 +242,7 @@ def as_process(bad: BadInput) -> tuple[str, str]:
     try:
         done = subprocess.run(
             [os.fsencode(word) for word in command],
-            env={**os.environ, **bad.environment, "PYTHONPATH": import_path()},
+            env={**os.environ, "PYTHONPATH": import_path()},
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=PATIENCE_S,

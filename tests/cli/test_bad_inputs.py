@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
+from ddl_tools.cli import main
 from tests.cli.bad_inputs import CLEAR, Words, World, as_process, commands, in_process, mistakes
 
 
@@ -26,10 +28,15 @@ def test_a_mistake_in_any_command_is_told(path: Words, world: World) -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    "kind", ["unknown option", "variable", "file bad.yaml", "STUDY 'na\\udce9ve'"]
-)
+@pytest.mark.parametrize("kind", ["unknown option", "file bad.yaml", "STUDY 'na\\udce9ve'"])
 def test_a_process_says_the_same(kind: str, world: World) -> None:
     bad = next(bad for bad in mistakes(("study", "plan"), world) if bad.kind == kind)
     outcome, said = as_process(bad)
     assert outcome == CLEAR, said[-3000:]
+
+
+def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_STALL_TIMEOUT", "soon")
+    result = CliRunner().invoke(main, ["study", "status", "laptop"])
+    assert result.exit_code == 1
+    assert "DDL_STALL_TIMEOUT = 'soon'" in result.stderr

@@ -27,6 +27,18 @@ def run_dir() -> Path:
     return directory
 
 
+def empty_profile(run_dir: Path) -> ProfileRecord:
+    return ProfileRecord(
+        run_id=run_dir.name,
+        device="cpu",
+        epoch=1,
+        first_step=1,
+        steps=2,
+        overlapped_missing=None,
+        ranks=[],
+    )
+
+
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
     """Change a file of JSON, as somebody might by hand."""
     content = json.loads(path.read_text())
@@ -52,7 +64,6 @@ def record(change: Callable[[Any], Any]) -> Callable[[RunFiles], None]:
 
 DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "record gone": (lambda files: files.record.unlink(), "cannot read run.json: No such file"),
-    "record empty": (lambda files: files.record.write_text(""), "run.json is not valid JSON"),
     "record cut": (
         lambda files: files.record.write_text(files.record.read_text()[:100]),
         "run.json is not valid JSON",
@@ -62,10 +73,6 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "record a list": (lambda files: files.record.write_text("[]"), "holds list, not an object"),
     "spec changed": (
         record(lambda content: content["spec"].update(base_lr=9.0)),
-        "its spec is not that of its run_id, but of single-",
-    ),
-    "run_id changed": (
-        record(lambda content: content.update(run_id="x")),
         "its spec is not that of its run_id, but of single-",
     ),
     "of another study": (
@@ -79,8 +86,6 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
         "schema version 99",
     ),
     "lines gone": (lambda files: files.epochs.unlink(), "epochs.jsonl: is missing"),
-    "no lines": (lines(lambda all_: []), "lacks train of epoch 0, eval of epoch 0, train of"),
-    "first line gone": (lines(lambda all_: all_[1:]), "lacks train of epoch 0"),
     "line gone": (lines(lambda all_: all_[:2] + all_[3:]), "lacks train of epoch 1"),
     "last line gone": (lines(lambda all_: all_[:-1]), "lacks eval of epoch 2"),
     "line doubled": (
@@ -92,15 +97,8 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
         "epochs.jsonl, line 3",
     ),
     "last line cut": (lines(lambda all_: [*all_[:-1], all_[-1][:40]]), "its last line is cut"),
-    "line of no text": (lambda files: files.epochs.write_bytes(b"\xff\n"), "is not UTF-8 text"),
     "NaN": (number('"wall_s":2.0', '"wall_s":NaN'), "line 3: wall_s = nan: Input should be a fini"),
-    "infinity": (number('"cpu_s":2.0', '"cpu_s":Infinity'), "line 3: cpu_s = inf"),
     "no time": (number('"wall_s":2.0', '"wall_s":0.0'), "line 3: wall_s = 0.0: Input should be gr"),
-    "negative": (number('"samples":32', '"samples":-32'), "line 3: samples = -32"),
-    "more right than all": (
-        lines(lambda all_: [one.replace('"top1":0.25', '"top1":25.0') for one in all_]),
-        "line 2: top1 = 25.0: Input should be less than or equal to 1",
-    ),
     "first more than five": (
         lines(lambda all_: [one.replace('"top1":0.25', '"top1":0.75') for one in all_]),
         "top1 = 0.75 is more than top5 = 0.5",
@@ -109,10 +107,6 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "broken images": (number('"corrupt_images":0', '"corrupt_images":33'), "corrupt_images = 33"),
     "unknown attempt": (number('"attempt":0', '"attempt":7'), "attempt = 7, but the record has 1"),
     "epoch too many": (number('"epoch":1', '"epoch":9'), "epoch = 9, but the run has 3"),
-    "lines of a folder": (
-        lambda files: files.epochs.unlink() or files.epochs.mkdir(),
-        "cannot read epochs.jsonl: Is a directory",
-    ),
     "profile": (
         lambda files: files.profile.write_text("{"),
         "profile.json is not valid JSON",
@@ -131,10 +125,10 @@ def test_a_damage_is_named_with_its_file(name: str, run_dir: Path) -> None:
     found, other = sorted(verify(results(), "test"), key=lambda one: one.directory == whole)
     assert words in found.damages[0]
     assert found.rows == []
-    for told in found.told():
-        assert told.startswith(f"{run_dir}/")
-        assert told.endswith(f"; {REMEDY}")
-        assert "\n" not in told
+    for text in found.lines():
+        assert text.startswith(f"{run_dir}/")
+        assert text.endswith(f"; {REMEDY}")
+        assert "\n" not in text
     assert other.damages == []
     assert {path: path.read_bytes() for path in left} == left
 
@@ -148,7 +142,7 @@ def test_a_whole_run_is_found_whole(run_dir: Path) -> None:
 
 def test_published_records_are_whole() -> None:
     for study in committed().studies():
-        assert [told for run in verify(committed(), study) for told in run.told()] == []
+        assert [text for run in verify(committed(), study) for text in run.lines()] == []
 
 
 def test_a_diverged_loss_is_no_damage(run_dir: Path) -> None:
@@ -189,18 +183,10 @@ def test_a_profile_that_is_gone_or_of_another_run() -> None:
     finish(directory)
     missing = "profile.json: is missing, but the run is completed and was profiled"
     assert examine(directory).damages == [missing]
-    profile = ProfileRecord(
-        run_id="another",
-        device="cpu",
-        epoch=1,
-        first_step=1,
-        steps=2,
-        overlapped_missing=None,
-        ranks=[],
-    )
-    write_profile(directory, profile)
+    profile = empty_profile(directory)
+    write_profile(directory, profile.model_copy(update={"run_id": "another"}))
     assert examine(directory).damages == ["profile.json: it is of run another"]
-    write_profile(directory, profile.model_copy(update={"run_id": directory.name}))
+    write_profile(directory, profile)
     assert examine(directory).damages == []
 
 
@@ -221,9 +207,9 @@ def test_a_study_without_runs_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("emulated", "told", "said"),
     [
-        (True, None, "run.json: does not tell of its box"),
+        (True, None, "run.json: has no system.emulation"),
         (True, {"unfaithful": []}, "system"),
-        (False, facts(), "run.json: tells of a box, but the run was not emulated"),
+        (False, facts(), "run.json: has system.emulation, but the run was not emulated"),
         (True, facts(), None),
     ],
 )

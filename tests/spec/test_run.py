@@ -81,25 +81,34 @@ def test_one_grid_needs_no_list():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name: s\nquestion: q\nbase: {modle: resnet50}", ["base", "'modle'", "model"]),
-        ("name: s\nquestion: q\naxes: {loader: []}", ["axes.loader", "empty"]),
-        ("name: s\nquestion: q\naxes: {loader: [x]}", ["loader", "'x'", "native"]),
-        ("name: s\nquestion: q\nfoo: 1", ["foo", "unknown field", "axes"]),
-        ("name: s\nquestion: q\naxes: {repeat: [1]}", ["repeat", "repeats"]),
-        ("name: s\nquestion: q\nbase: {epochs: 1}\naxes: {epochs: [2]}", ["epochs", "both"]),
-        ("name: [", ["is not a valid study file", "line 1"]),
-        ("- 1", ["valid dictionary"]),
-        (
-            "name: s\nquestion: q\naxes: [{epochs: [1]}, {epochs: [1, 2]}]",
-            ["two grids", "single-native-resnet50-1x1-r0"],
-        ),
+        ("base: {modle: resnet50}", ["base", "'modle'", "model"]),
+        ("axes: {loader: []}", ["axes.loader", "empty"]),
+        ("axes: {loader: [x]}", ["loader", "'x'", "native"]),
+        ("foo: 1", ["foo", "unknown field", "axes"]),
+        ("axes: {repeat: [1]}", ["repeat", "repeats"]),
+        ("base: {epochs: 1}\naxes: {epochs: [2]}", ["epochs", "both"]),
+        ("axes: [{epochs: [1]}, {epochs: [1, 2]}]", ["two grids", "single-native-resnet50-1x1-r0"]),
+        ("axes: []", ["axes"]),
+        ("axes: {epochs: [1, 2, 2]}", ["names a value twice"]),
+        ("repeats: 100000000", ["repeats = 100000000"]),
+        ("repeats: 5000\naxes: {nodes: [1, 2, 3]}", ["15,000 runs; a study may have 10,000"]),
+        ("question: again", ["'question' is there twice"]),
+        (f"axes: [{', '.join(f'x{n}' for n in range(1000))}]", ["and 980 more"]),
     ],
 )
 def test_a_wrong_study_says_where_and_what(tmp_path, text, words):
     with pytest.raises(SpecError) as caught:
-        Study.load(write(tmp_path, text))
+        Study.load(write(tmp_path, f"name: s\nquestion: q\n{text}"))
     for word in [*words, "study.yaml"]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("name: [", "not a valid study file"), ("- 1", "valid dictionary")]
+)
+def test_a_file_that_holds_no_study_is_named(tmp_path, text, words):
+    with pytest.raises(SpecError, match=words):
+        Study.load(write(tmp_path, text))
 
 
 def test_a_missing_study_file_is_a_clear_error(tmp_path):
@@ -115,12 +124,8 @@ def test_powersgd_without_checkpoints_is_allowed() -> None:
     ("fields", "words"),
     [
         ({"epochs": True}, "epochs = True: Input should be a valid integer"),
-        ({"schedule": False}, "schedule = False: Input should be"),
         ({"nodes": 10**9}, "nodes = 1000000000: Input should be less than or equal to 100000"),
-        ({"train_images": 10**11}, "train_images = 100000000000: .* less than or equal to"),
         ({"base_lr": 1e300}, r"base_lr = 1e\+300"),
-        ({"seed": 2**64}, "seed"),
-        ({"dataset": "a" * 300}, "dataset = 'aaa"),
         ({"model": "x" * 100_000}, r"model = 'x+\.\.\.x+'"),
     ],
 )
@@ -128,28 +133,6 @@ def test_a_value_out_of_all_proportion_is_refused_in_few_words(fields, words):
     with pytest.raises(SpecError, match=words) as caught:
         RunSpec.parse(fields)
     assert len(str(caught.value)) < 1000
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("axes: []", "axes"),
-        ("repeats: 100000000", "repeats = 100000000"),
-        ("repeats: 5000\naxes: {nodes: [1, 2, 3]}", "are 15,000 runs; a study may have 10,000"),
-        ("axes: {epochs: [1, 2, 2]}", "names a value twice"),
-        ("question: again", "'question' is there twice"),
-    ],
-)
-def test_a_study_without_end_or_without_runs_is_refused(tmp_path, text, words):
-    with pytest.raises(SpecError, match=words):
-        Study.load(write(tmp_path, f"name: s\nquestion: q\n{text}"))
-
-
-def test_a_long_list_of_mistakes_is_cut(tmp_path):
-    values = ", ".join(f"x{number}" for number in range(1000))
-    with pytest.raises(SpecError) as caught:
-        Study.load(write(tmp_path, f"name: s\nquestion: q\naxes: [{values}]"))
-    assert "and 980 more" in str(caught.value)
 
 
 @pytest.mark.parametrize(
