@@ -1,7 +1,7 @@
-"""The command `ddl`: every subcommand is one call into the core.
+"""The command `ddl`.
 
-Modules that are slow to import (papermill, pandas, matplotlib, the launchers) are imported inside
-the commands that need them: `ddl --help` answers at once, and works where they are not installed.
+Commands import slow modules (papermill, pandas, matplotlib, the launchers) inside their functions:
+`ddl --help` answers at once, and works where these are not installed.
 """
 
 import errno
@@ -18,10 +18,7 @@ from ddl_tools.cli import advise, data, study, tools
 
 
 class Application(click.Group):
-    """A group that turns the errors a user can cause into one message and exit code 1.
-
-    Errors of the system about a file or folder, and names that are not UTF-8, are among them.
-    """
+    """A group that turns the errors a user can cause into one message and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""

@@ -21,16 +21,16 @@ _ABOVE_0 = click.FloatRange(min=0, min_open=True)
 @click.option("--images", type=click.IntRange(1), metavar="N",
               help="Training images of an epoch. [default: ImageNet's]")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
-              help="Of the whole training.")  # fmt: skip
-@click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Limit: time of training.")
-@click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Limit: nodes times hours.")
+              help="Epochs of the whole training.")  # fmt: skip
+@click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Longest training time.")
+@click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Most node-hours of training.")
 @click.option("--accuracy", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
-              help="Limit: top-1 accuracy, at least.")  # fmt: skip
+              help="Lowest top-1 accuracy.")  # fmt: skip
 @click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
               help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
               )  # fmt: skip
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
-              help="Your records. [default: those committed in data/]")  # fmt: skip
+              help="Folder of your records. [default: committed data/]")  # fmt: skip
 @click.option("--figure", "stem", type=FILE, metavar="FILE",
               help="Draw time over node-hours as FILE.svg, .pdf, .png and .csv.")  # fmt: skip
 def advise(
@@ -46,10 +46,9 @@ def advise(
 ) -> None:
     """Recommend a strategy, a loader and a number of GPUs that meet some limits.
 
-    Based on runs of the same machine and on what the paper states of its own: the committed
-    records, or yours with --results. No option lies further than four times beyond the largest
-    measured number of GPUs. Status 1 if nothing was measured, or if no option meets the limits; the
-    message says which limits could be met.
+    The evidence is runs of the same machine, and the paper's statements on its own machine. No
+    option lies further than four times beyond the largest measured number of GPUs. Status 1 if
+    nothing was measured, or if no option meets the limits; the message names limits that are met.
     """
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.scaling import advise as core

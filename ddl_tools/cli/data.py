@@ -17,7 +17,7 @@ def data() -> None:
 
 
 PROCESSES = click.option(
-    "--processes", type=click.IntRange(1, 1024), help="Processes that work. [default: one per core]"
+    "--processes", type=click.IntRange(1, 1024), help="Worker processes. [default: one per core]"
 )
 
 
@@ -26,7 +26,7 @@ PROCESSES = click.option(
 @click.option("--classes", type=click.IntRange(1), help="Number of classes. [default: 16]")
 @click.option("--train-per-class", type=click.IntRange(1), help="Training images of each class.")
 @click.option("--val-per-class", type=click.IntRange(1), help="Validation images of each class.")
-@click.option("--seed", type=click.IntRange(0), help="Another seed, other crops. [default: 0]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the crops. [default: 0]")
 def sample_command(folder: Path | None, **chosen: int | None) -> None:
     """Make an ImageNet-shaped sample set from photographs that installed packages ship.
 
@@ -34,8 +34,8 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
     complete set is left as it is. After an interrupt, the same command continues. Without options:
     the set of the laptop study.
 
-    A set as large as ImageNet, for a test of a cluster (150 GB in 1.3 million files, of which one
-    core makes about 25 a second; takes 3 GB of memory):
+    A set as large as ImageNet, for a test of a cluster (150 GB in 1.3 million files; one core
+    makes about 25 a second and needs 3 GB of memory):
 
     \b
       ddl data sample DIR --classes 1000 --train-per-class 1281 --val-per-class 50
@@ -55,11 +55,9 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
 def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     """Write a small public set as an image folder, which all loaders read.
 
-    NAME is fashion_mnist, cifar10 or digits; DIR by default the place where studies look for it.
-
-    fashion_mnist is read from Debian's package dataset-fashion-mnist, or from the files that
-    torchvision downloads; cifar10 from its unpacked binary version; digits from scikit-learn.
-    ImageNet needs no import: its folders are read as they are.
+    DIR is by default the folder where studies look for the set. The source of fashion_mnist is
+    Debian's package dataset-fashion-mnist or the files that torchvision downloads; of cifar10 its
+    unpacked binary version; of digits scikit-learn. ImageNet needs no import.
     """
     from ddl_tools.datasets.public import import_set
 
@@ -88,10 +86,10 @@ def write_command(source: str, folder: Path) -> None:
 
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
-@click.option("--out", type=FOLDER, metavar="DIR", help="Where to. [default: DIR/tfrecord]")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Folder to write. [default: DIR/tfrecord]")
 @click.option("--train-shards", type=click.IntRange(1), help="Files of the training images.")
 @click.option("--val-shards", type=click.IntRange(1), help="Files of the validation images.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Another seed, another order.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the order of the images.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @PROCESSES
 def convert_command(
@@ -99,9 +97,9 @@ def convert_command(
 ) -> None:
     """Convert an image folder to TFRecord files and their indices.
 
-    DIR is an ImageNet-like folder; by default the sample set. The images keep their bytes, and
-    are shuffled before they are divided into files. By default a file holds 64 to 128 MB. An
-    interrupted conversion continues where it was. Indices are for DALI and the native loader.
+    DIR is an ImageNet-like folder; by default the sample set. The images keep their bytes and are
+    shuffled before they are divided into files, by default of 64 to 128 MB. An interrupted
+    conversion continues. Indices are for DALI and the native loader.
 
     ImageNet in as many files as published conversions have (150 GB):
 
@@ -137,8 +135,8 @@ def index_command(folder: Path, processes: int | None) -> None:
 def verify_command(folder: Path, processes: int | None) -> None:
     """Read every image of a set and name each that is damaged.
 
-    DIR is an ImageNet-like folder, or one of TFRecord files. Images of the sample set, and records,
-    are compared with their checksums.
+    DIR is an ImageNet-like folder, or one of TFRecord files. The checksums of records and of the
+    sample set are compared, too.
     """
     from ddl_tools.datasets.verify import verify
 

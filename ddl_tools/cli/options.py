@@ -69,8 +69,10 @@ data_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
 )
-account_option = click.option("--account", metavar="PROJECT", help="Project that is billed.")
-partition_option = click.option("--partition", metavar="NAME", help="[default: the site's]")
+account_option = click.option("--account", metavar="PROJECT", help="Project to bill.")
+partition_option = click.option(
+    "--partition", metavar="NAME", help="Partition of SLURM. [default: the site's]"
+)
 
 
 def site_option(text: str, required: bool = False) -> Callable[[Command], Command]:
@@ -79,7 +81,7 @@ def site_option(text: str, required: bool = False) -> Callable[[Command], Comman
 
 
 def checked_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Return the name of a study, which is one of a folder."""
+    """Return the name of a study, which is also that of a folder."""
     if not re.fullmatch(NAME, value) or len(value) > LONGEST_NAME:
         raise click.BadParameter(
             f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
@@ -88,7 +90,7 @@ def checked_name(context: click.Context, parameter: click.Parameter, value: str)
 
 
 def command_of(spec: RunSpec, directory: Path) -> str:
-    """Return what would start the ranks of a run; where this machine cannot, why not."""
+    """Return the command that would start the ranks of a run, or why this machine cannot."""
     from ddl_tools.launch import ranks
 
     try:
@@ -137,7 +139,7 @@ def show_entries(entries: list[Entry]) -> str:
 
 
 def warn_of_disagreement(entries: list[Entry]) -> bool:
-    """Say loudly which frameworks hold other weights than they must; return whether any do."""
+    """Name in red the groups whose weights differ and must not; return whether there are any."""
     if text := alarm(entries):
         click.secho(text, fg="red", bold=True, err=True)
     return bool(text)

@@ -82,7 +82,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
 
 
 def _say(*notes: str | None) -> None:
-    """Print what there is to say."""
+    """Print the notes that are not empty."""
     for note in notes:
         if note:
             click.echo(note)
@@ -93,7 +93,7 @@ def study() -> None:
     """Plan, run and watch a study: a question and the grid of runs that answers it.
 
     STUDY is the name of a file in studies/ (laptop for studies/laptop.yaml), or a path to a .yaml.
-    A study that was stopped goes on where it stopped: what is complete is never run again.
+    A study that was stopped continues: a completed run is never run again.
     """
 
 
@@ -177,10 +177,7 @@ def status_command(definition: Study, watch: bool, tree: Tree) -> None:
 
 
 class _Watcher:
-    """The runs of a study, each read again only once its record has changed.
-
-    SLURM is asked seldom, unless a record has changed: it serves all users of a machine.
-    """
+    """Reader of the runs of a study: it reads only changed records, and asks SLURM seldom."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int], Entry]] = {}

@@ -35,7 +35,7 @@ MOST_NODE_HOURS = 10_000.0  # what nobody asks for by a mistyped number
 @account_option
 @partition_option
 @click.option("--time", metavar="HH:MM:SS",
-              help="Limit of each job. [default: the site's; of a block the sum of its runs']"
+              help="Time limit of each job. [default: the site's; of a block the sum of its runs']"
               )  # fmt: skip
 @click.option("--by", type=click.Choice(["run", "block"]), default="run",
               help="One job per run; or one per block: all runs of a repeat that need the same "
@@ -128,7 +128,7 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
 @click.command()
 @study_argument
 @click.option("--run", "run_ids", multiple=True, metavar="ID",
-              help="Only this run; may be given repeatedly.")  # fmt: skip
+              help="Cancel only this run; repeatable.")  # fmt: skip
 @results_option
 @dry_run_option
 def cancel(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:

@@ -48,10 +48,10 @@ NOT_READY = 1  # exit status
               help="What the data folder holds.")  # fmt: skip
 @account_option
 @partition_option
-@click.option("--time", metavar="HH:MM:SS", help="Limit of the probe's job. [default: 00:10:00]")
+@click.option("--time", metavar="HH:MM:SS", help="Time limit of the job. [default: 00:10:00]")
 @click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0,
-              metavar="MINUTES", help="How long to wait for the job.")  # fmt: skip
-@click.option("--show", type=FOLDER, metavar="DIR", help="Only report on the probe in DIR.")
+              metavar="MINUTES", help="Longest wait for the job.")  # fmt: skip
+@click.option("--show", type=FOLDER, metavar="DIR", help="Folder of an earlier probe to report on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @data_option
 @results_option
@@ -129,7 +129,7 @@ def _as_text(report: "Report", ready: str) -> str:
               help="Draw the records below DIR into DIR/figures. "
               "[default: committed data/ into figures/]")  # fmt: skip
 @click.option("--study", "studies", multiple=True, metavar="STUDY",
-              help="Draw only this study; may be given several times.")  # fmt: skip
+              help="Draw only this study; repeatable.")  # fmt: skip
 @click.option("--carbon-intensity", "carbon_g_per_kwh", type=click.FloatRange(min=0), metavar="G",
               help="g CO2e per kWh of electricity here, for the tables. "
               "[default: 458.29, the world in 2025]")  # fmt: skip
@@ -188,11 +188,11 @@ def kernel() -> None:
 def _kernel_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--prefix", type=FOLDER, metavar="DIR",
-                     help="Under DIR/share/jupyter, e.g. for a group."),
+                     help="Install below DIR/share/jupyter, e.g. for a group."),
         click.option("--user", is_flag=True,
-                     help="In this user's Jupyter folder. [default without --prefix]"),
+                     help="Install in this user's Jupyter folder. [default without --prefix]"),
         click.option("--name", default="ddl",
-                     help="Small letters, digits and . _ - only."),
+                     help="Name of the kernel: small letters, digits and . _ - only."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -272,13 +272,13 @@ def bench() -> None:
 
 @bench.command("loader")
 @click.option("--loader", "loaders", type=click.Choice(READERS), multiple=True,
-              help="May be given several times. [default: all that run on the CPU]")  # fmt: skip
+              help="Loader to measure; repeatable. [default: all of the CPU]")  # fmt: skip
 @click.option("--data-format", "formats", type=click.Choice(["folder", "tfrecord"]), multiple=True,
-              help="May be given several times. [default: folder]")  # fmt: skip
+              help="Format of the data; repeatable. [default: folder]")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 1024), default=1,
-              help="Processes of the loader; DALI: threads.")  # fmt: skip
-@click.option("--image-size", type=int, default=224, help="Side, pixels.")
-@click.option("--local-batch-size", type=int, default=64, help="Images.")
+              help="Processes of the loader; of DALI, threads.")  # fmt: skip
+@click.option("--image-size", type=int, default=224, help="Side of the images in pixels.")
+@click.option("--local-batch-size", type=int, default=64, help="Images of a batch.")
 @click.option("--images", type=click.IntRange(1), help="Number of images to use. [default: all]")
 @click.option("--epochs", type=click.IntRange(1, 1000), default=3,
               help="Passes from memory, after one from the disk.")  # fmt: skip
