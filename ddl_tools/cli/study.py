@@ -111,13 +111,15 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     from ddl_tools.analysis.design import resolves
     from ddl_tools.launch.study import check_images, short_windows, without_throughput
 
-    check_images(ledger(definition, tree), tree, data_dir)
+    images = check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
         state.plan(definition, tree, data_dir)
     entries, runs = ledger(definition, tree), definition.expand()
     click.echo(show_entries(entries))
     click.echo(counts(entries))
-    _say(short_windows(runs), without_throughput(runs), put_aside(definition.name, tree))
+    interleaved = definition.interleave is not None
+    discarded = without_throughput(runs, interleaved=interleaved, images=images)
+    _say(short_windows(runs), discarded, put_aside(definition.name, tree))
     click.echo(resolves(definition, tree))
 
 
@@ -288,13 +290,14 @@ def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_fa
     options = {"--data": data_dir, "--results": None if tree.root == results().root else tree.root}
     given = [str(part) for pair in options.items() if pair[1] for part in pair]
     same = shlex.join([name, *given])
-    _say(without_throughput(definition.expand()))
+    interleaved = definition.interleave is not None
+    _say(without_throughput(definition.expand(), interleaved=interleaved))
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)
         click.echo(show_entries(entries))
         click.echo(counts(entries))
-        how = "all alive, their epochs in turns" if definition.interleave else "one after the other"
+        how = "interleaved" if interleaved else "one after the other"
         click.echo(f"would run {len(todo)}, {how}:")
         for item in todo:
             click.echo(f"  {command_of(item.spec, item.directory)}")

@@ -79,20 +79,30 @@ def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -
     check_images(entries, tree, data_dir)
 
 
-def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
-    """Check that runs ask for no more images and classes than their folders have."""
-    checked = set()
+def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> dict[str, int]:
+    """Check that runs ask for no more images and classes than the folders have that are there.
+
+    Return the training images by run_id, where a folder has them. Other faults of a folder are left
+    to the ranks.
+    """
+    images: dict[str, int] = {}
+    checked: dict[object, int] = {}
     for item in entries:
         spec, folder = item.spec, _folder_of(item, tree, data_dir)
-        asked = (spec.train_images, spec.eval_images, spec.classes, spec.global_batch_size)
-        if folder is None or spec.data_format != "folder" or (folder, asked) in checked:
+        if folder is None or spec.data_format != "folder":
             continue
-        checked.add((folder, asked))
-        with suppress(DataError):  # what else is wrong with a folder its ranks name
-            images = len(Dataset(spec, folder, "train"))
-            preflight.check_batch(spec.model_copy(update={"train_images": images}))
-            if spec.work == "train" and spec.eval_every:
-                Dataset(spec, folder, "eval")
+        limits = (spec.train_images, spec.eval_images, spec.classes, spec.global_batch_size)
+        if (folder, limits) not in checked:
+            checked[folder, limits] = 0
+            with suppress(DataError):
+                train = Dataset(spec, folder, "train")
+                checked[folder, limits] = len(train.chosen)
+                preflight.check_batch(spec.model_copy(update={"train_images": len(train)}))
+                if spec.work == "train" and spec.eval_every:
+                    Dataset(spec, folder, "eval")
+        if checked[folder, limits]:
+            images[spec.run_id] = checked[folder, limits]
+    return images
 
 
 def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
@@ -114,9 +124,10 @@ def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
 def short_windows(runs: list[RunSpec]) -> str | None:
     """Say which runs on GPUs have epochs too short to tell more than how a loader starts."""
     steps = [
-        (run.world_size, _steps(run))
+        (run.world_size, count)
         for run in runs
-        if run.device == "cuda" and run.known_images is not None and _steps(run) < ENOUGH_STEPS
+        if run.device == "cuda" and run.known_images is not None
+        if (count := _steps(run, run.known_images)) < ENOUGH_STEPS
     ]
     if not steps:
         return None
@@ -129,35 +140,40 @@ def short_windows(runs: list[RunSpec]) -> str | None:
     )
 
 
-def _steps(run: RunSpec) -> int:
-    """Return the steps of an epoch of a run that has a known number of images."""
-    images = run.known_images or 1
+def _steps(run: RunSpec, images: int) -> int:
+    """Return the steps of an epoch that has so many images."""
     return images * run.passes(images) // run.global_batch_size
 
 
-def without_throughput(runs: list[RunSpec]) -> str | None:
-    """Say which runs will have no throughput: none of their epochs will count."""
-    cold = [run for run in runs if _all_cold(run)]
+def without_throughput(
+    runs: list[RunSpec], *, interleaved: bool = False, images: dict[str, int] | None = None
+) -> str | None:
+    """Say which runs will have no throughput, because all their epochs are discarded.
+
+    `images` are training images by run_id. A run whose images are not known is left out. If runs
+    are `interleaved`, the first round of a start is discarded too.
+    """
+    cold = {}
+    for run in runs:
+        known = (images or {}).get(run.run_id, run.known_images)
+        if run.nsys or known is None:  # under nsys no epoch is meant to count
+            continue
+        discarded = run.cold_epochs(max(1, _steps(run, known)))
+        if run.epochs - bool(run.profile_steps) - interleaved <= discarded:
+            cold[run] = min(discarded, run.epochs)
     if not cold:
         return None
-    first = cold[0]
-    count = min(_cold(first), first.epochs)
-    last = " and the profiled one" if first.profile_steps else ""
+    first, count = next(iter(cold.items()))
+    more = [" and the profiled one"] if first.profile_steps else []
+    more += [" and the first round"] if interleaved else []
+    all_cold = len(cold) == len(runs) and not first.profile_steps
+    none = "nothing to compare: " if all_cold else ""
     return (
-        f"no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. in "
-        f"{first.run_id}, of epochs = {first.epochs}, the first {count}{last} do not count "
-        f"(discard_steps = {first.discard_steps}); ask for more epochs, or fewer discard_steps"
+        f"{none}no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. "
+        f"in {first.run_id}, of epochs = {first.epochs}, the first {count}{''.join(more)} do not "
+        f"count (discard_steps = {first.discard_steps}); ask for more epochs, or fewer "
+        "discard_steps"
     )
-
-
-def _all_cold(run: RunSpec) -> bool:
-    if run.nsys or run.known_images is None:  # under nsys no epoch is meant to count
-        return False
-    return run.epochs - bool(run.profile_steps) <= _cold(run)
-
-
-def _cold(run: RunSpec) -> int:
-    return run.cold_epochs(max(1, _steps(run)))
 
 
 def _point_to(directory: Path, data_dir: Path) -> None:

@@ -18,6 +18,7 @@ from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.study import Study
 from tests.cli.bad_inputs import commands
 from tests.launch.running import finish, study_file
+from tests.pictures import write_pictures
 
 HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")
 
@@ -126,6 +127,20 @@ def test_a_plan_is_written_once_and_shown(tmp_path: Path) -> None:
     status = ddl("study", "status", path)
     assert status.exit_code == 0
     assert status.output.count("planned     single-synthetic-resnet18") == 2
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_a_plan_of_which_no_epoch_counts_says_so(interleaved: bool, tmp_path: Path) -> None:
+    """An epoch has 2 steps and 3 are discarded: of 3 epochs one is left, or is the first round."""
+    photos = write_pictures(tmp_path / "photos", 16, 8)
+    fields = {"loader": "native", "train_images": None, "discard_steps": 3, "epochs": 3}
+    path = study_file(tmp_path, loader_workers=[0, 1], **fields)
+    if interleaved:
+        path.write_text(path.read_text() + "interleave: {reference: {loader_workers: 0}}\n")
+    result = ddl("study", "plan", path, "--dry-run", "--data", photos)
+    assert result.exit_code == 0, result.output
+    text = "nothing to compare: no throughput: in 2 of 2 runs"
+    assert (text in result.output) == interleaved
 
 
 def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
