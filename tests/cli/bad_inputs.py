@@ -1,10 +1,9 @@
 """Mistakes for every parameter of every command, made from the tree of commands itself."""
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from ddl_core.config import RunSpec
 from ddl_tools.cli import main
 from ddl_tools.processes import import_path
 from tests.launch.running import TINY
-from tests.pictures import write_pictures
 
 PATIENCE_S = 60.0  # of a process; longer is a hang
 CLEAR = "clear error"
@@ -43,29 +41,6 @@ STUDIES: dict[str | bytes, str] = {
     "name: a\nquestion: q\nbase: {epochs: yes}": "epochs",
     "name: a\nquestion: q\nbase: {base_lr: .inf}": "base_lr",
 }
-# Text of a machine's file -> what the message has to name.
-SITES: dict[str, str] = {
-    "": "description",
-    'description = "a"\ndescription = "b"': "bad.toml",
-    'description = "a"\nunknown = 1': "unknown",
-    'description = "a"\ntime = "1:99:00"': "time",
-}
-REPORTS: dict[str, bytes] = {
-    "empty": b"",
-    "binary": bytes(range(256)),
-    "columns": b"a,b,c\n1,2,3\n",
-    "words": b'"Total Time (ns)","Instances","Name"\nmuch,1,"kernel"\n',
-}
-# What is wrong with a folder of photos.
-PHOTOS: dict[str, Callable[[Path], object]] = {
-    "dangling.jpg": lambda photos: (photos / "train/class0/dangling.jpg").symlink_to("nowhere"),
-    "empty": lambda photos: (photos / "train/empty").mkdir(),
-    "train": lambda photos: shutil.rmtree(photos / "train"),
-}
-DAMAGED: dict[str, Callable[[Path], object]] = {  # which only a look into every file shows
-    "text.jpg": lambda photos: (photos / "train/class0/text.jpg").write_text("no picture"),
-    "is damaged": lambda photos: (photos / "manifest.json").write_text("{" * 5000),
-}
 
 
 @dataclass(frozen=True)
@@ -88,7 +63,6 @@ class World:
         self.root = root
         (root / "bin").mkdir()
         (root / "file").touch()
-        self.photos = write_pictures(root / "photos", 80, 8)
         self.study = self.file("small.yaml", yaml.safe_dump(STUDY))
         self.site = self.file("here.toml", 'description = "here"\n')
         self.report = self.file("report.csv", '"Total Time (ns)","Instances","Name"\n5,1,"k"\n')
@@ -100,14 +74,6 @@ class World:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
         return str(path)
-
-    def broken_photos(self, name: str) -> str:
-        """Return a copy of the photos with one thing wrong."""
-        folder = self.root / "sets" / name
-        if not folder.exists():
-            shutil.copytree(self.photos, folder)
-            (PHOTOS | DAMAGED)[name](folder)
-        return str(folder)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -158,11 +124,9 @@ def mistakes(path: Words, world: World) -> Iterator[BadInput]:
             told = (name, name.strip("-").replace("-", "_"), str(parameter.name), value or name)
             words = (f"{name}={value}",) if option else (value,)
             yield call(f"{name} {value[:30]!r}", told, {parameter: words})
-    by_name = {_name(parameter): parameter for parameter in command.params}
-    for name, value, word in _wrong_files(path, world):
-        if parameter := by_name.get(name):
-            words = (name, value) if name.startswith("-") else (value,)
-            yield call(f"file {word}", (word,), {parameter: words})
+    for text, word in STUDIES.items() if path == ("study", "plan") else ():
+        (study,) = (one for one in command.params if _name(one) == "STUDY")
+        yield call(f"file {word}", (word,), {study: (world.file("bad.yaml", text),)})
 
 
 def _name(parameter: click.Parameter) -> str:
@@ -175,8 +139,8 @@ def _good(parameter: click.Parameter, world: World) -> Words:
     """Return words that are right for a parameter; none where it may be left out, and is."""
     values = {
         "STUDY": world.study,
-        "DIR": str(world.photos),
-        "SOURCE": str(world.photos / "train"),
+        "DIR": str(world.root),
+        "SOURCE": "module:function",
         "FILE": world.report,
         "NAME": "digits" if isinstance(parameter.type, click.Choice) else "small",
         "--site": world.site,
@@ -209,22 +173,6 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
     if name in ("STUDY", "--site", "--run", "NAME", "--dataset", "--study", "--name"):
         return ["../A", "na\udce9ve"]
     return []
-
-
-def _wrong_files(path: Words, world: World) -> Iterator[tuple[str, str, str]]:
-    """Yield the parameter that takes a file or folder, its wrong value, and a word to be told."""
-    if path == ("study", "plan"):
-        yield from (("STUDY", world.file("bad.yaml", text), STUDIES[text]) for text in STUDIES)
-    if path == ("study", "submit"):
-        yield from (("--site", world.file("bad.toml", text), SITES[text]) for text in SITES)
-    if path[0] == "profile":
-        yield from (("FILE", world.file(name, REPORTS[name]), name) for name in REPORTS)
-    photos = {
-        ("data", "verify"): ("DIR", {**PHOTOS, **DAMAGED}),
-        ("data", "convert"): ("DIR", PHOTOS),
-    }
-    name, kinds = photos.get(path, ("", {}))
-    yield from ((name, world.broken_photos(kind), kind) for kind in kinds)
 
 
 def in_process(bad: BadInput) -> tuple[str, str]:
