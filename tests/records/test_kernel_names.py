@@ -13,8 +13,6 @@ NAMES = {
         "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm *, unsigned long, ncclWork *)",
         # NVIDIA/nccl#403: nsys, Horovod
         "ncclAllReduceRingLLKernel",
-        # NVIDIA/nccl, src/device/symmetric/generate.py
-        "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f32",
         # pytorch/kineto, tb_plugin/test/test_profiler.py: torch.profiler, DDP
         "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
         "nccl:all_reduce",
@@ -25,19 +23,15 @@ NAMES = {
         "ncclReduceRingLLKernel_sum_f32(ncclColl)",
         # pytorch/kineto, tb_plugin/test/test_profiler.py
         "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)",
-        # NVIDIA/nccl, src/device/generate.py
-        "ncclDevKernel_SendRecv",
-        "ncclDevKernel_Generic",
+        "ncclDevKernel_Generic",  # NVIDIA/nccl, src/device/generate.py
         "nccl:broadcast",
     ],
     "data": [
         # DALI 2.4.0: resize, then crop, mirror and normalise
         "void dali::kernels::resampling::BatchedSeparableResampleKernel<2, unsigned char, float>("
         "int, dali::kernels::resampling::SampleDesc<2> const*, dali::kernels::BlockDesc<2> const*)",
-        "void dali::kernels::slice_impl::SliceFlipNormalizePermutePadKernel<",
         # nvJPEG 13.3
         "void nvjpeg::ycbcr_to_format_kernel_roi<(nvjpegChromaSubsampling_t)6, false,",
-        "void nvjpeg::DecodeSingleGPU::dcAcDecodeKernel<",
         "void nvimgcodec::ConvertNormKernel<",
         "void culj92::decode_kernel<(culj92::Timing)0>(unsigned short**, culj92::ImageInfo*,",
     ],
@@ -46,7 +40,6 @@ NAMES = {
         "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_",
         "void cudnn::ops::nchwToNhwcKernel<float, float, float, (bool)1, (bool)1,",
         # apache/mxnet#14684: nvprof, V100
-        "volta_s884cudnn_fp16_128x128_ldg8_relu_exp_interior_nhwc_tn_v1",
         "void nhwcToNchwKernel<float, float, float, bool=1, bool=0>(int, int, int, int,",
         # pytorch/pytorch#34977: nvprof, the weights' gradient
         "void wgrad2d_grouped_direct_kernel<__half, float, float, cudnnTensorFormat_t=1>(",
@@ -54,9 +47,6 @@ NAMES = {
         "void cudnn::detail::bn_fw_tr_1C11_singleread<float, int=512, bool=1, int=1, int=2,",
         # kblomdahl/dream-go#25: nvprof
         "maxwell_scudnn_winograd_128x128_ldg1_ldg4_relu_tile418n_nt",
-        "void cudnn::detail::implicit_convolve_sgemm<float, float, int=128, int=5, int=5, int=3,",
-        "void op_tensor_kernel<int=2, float, float, float, int=32, int=1, int=4, int=2, "
-        "cudnnOpTensorOp_t=2, cudnnNanPropagation_t=0>(cudnnTensorStruct, float*,",
     ],
     "other": [
         # pytorch/pytorch#51382: nvprof

@@ -25,26 +25,21 @@ from ddl_tools.study import Study
 STUDY = Study(name="s", question="?", axes={"loader": ["native", "synthetic"]}, repeats=2)
 
 
-def test_nothing_planned_is_missing(tmp_path):
-    assert counts(ledger(STUDY, Tree(tmp_path))) == "4 runs: 4 missing"
+def _set(directory, **changes):
+    """Change the record of a run."""
+    write_record(directory, read_record(directory).model_copy(update=changes))
 
 
 def test_planning_writes_each_run_once_and_never_touches_a_finished_one(tmp_path):
     tree = Tree(tmp_path)
-    first = plan(STUDY, tree)[0]
-    record = read_record(first.directory)
-    write_record(first.directory, record.model_copy(update={"status": "completed"}))
+    assert counts(ledger(STUDY, tree)) == "4 runs: 4 missing"
+    _set(plan(STUDY, tree)[0].directory, status="completed")
     assert counts(plan(STUDY, tree)) == "4 runs: 1 completed, 3 planned"
-
-
-def _finish(directory):
-    record = read_record(directory)
-    write_record(directory, record.model_copy(update={"status": "completed"}))
 
 
 def test_another_study_of_the_same_name_is_refused(tmp_path):
     tree = Tree(tmp_path)
-    _finish(plan(STUDY, tree)[0].directory)
+    _set(plan(STUDY, tree)[0].directory, status="completed")
     before = tree.asked("s").read_bytes()
     other = Study(name="s", question="another?", axes={"epochs": [7, 8]}, repeats=1)
     with pytest.raises(SpecError, match=r"'s'.*1 completed runs.*another name"):
@@ -67,7 +62,7 @@ def test_a_corrected_study_is_planned_and_its_old_runs_are_put_aside(tmp_path):
 
 def test_a_study_that_is_extended_keeps_its_runs(tmp_path):
     tree = Tree(tmp_path)
-    _finish(plan(STUDY, tree)[0].directory)
+    _set(plan(STUDY, tree)[0].directory, status="completed")
     plan(STUDY.model_copy(update={"repeats": 3, "question": "more?"}), tree)
     assert put_aside("s", tree) == ""
 
@@ -86,33 +81,26 @@ def test_the_data_folder_is_planned_for_real_data_only(tmp_path):
 def test_running_without_a_process_is_interrupted(tmp_path):
     tree = Tree(tmp_path)
     entry = plan(STUDY, tree)[0]
-    record = read_record(entry.directory)
-    write_record(entry.directory, record.model_copy(update={"status": "running"}))
+    _set(entry.directory, status="running")
     assert ledger(STUDY, tree)[0].state == "interrupted"
     with exclusive(RunFiles(entry.directory).lock, "the run"):
         assert ledger(STUDY, tree)[0].state == "running"
 
 
-def test_a_failed_run_keeps_its_reason(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "message", "state", "category"),
+    [
+        ("DataError", "no such folder", "failed", "data"),
+        ("Interrupted", "stopped by the user", "interrupted", "cancelled"),
+    ],
+)
+def test_a_run_that_ended_badly_keeps_its_reason(tmp_path, kind, message, state, category):
     tree = Tree(tmp_path)
-    entry = plan(STUDY, tree)[0]
-    failure = Failure.of("DataError", "no such folder")
-    record = read_record(entry.directory)
-    write_record(entry.directory, record.model_copy(update={"status": "failed", "error": failure}))
+    _set(plan(STUDY, tree)[0].directory, status="failed", error=Failure.of(kind, message))
     found = ledger(STUDY, tree)
-    assert found[0].reason == "DataError: no such folder"
-    assert (found[0].state, found[0].category) == ("failed", "data")  # told from the kind
-    assert remedies(found) == [remedy("data")]
-
-
-def test_a_run_that_was_told_to_stop_is_interrupted(tmp_path):
-    tree = Tree(tmp_path)
-    item = plan(STUDY, tree)[0]
-    failure = Failure.of("Interrupted", "stopped by the user")
-    record = read_record(item.directory)
-    write_record(item.directory, record.model_copy(update={"status": "failed", "error": failure}))
-    found = ledger(STUDY, tree)[0]
-    assert (found.state, found.category) == ("interrupted", "cancelled")
+    assert found[0].reason == f"{kind}: {message}"
+    assert (found[0].state, found[0].category) == (state, category)  # told from the kind
+    assert remedies(found) == [remedy(category)]
 
 
 def test_a_damaged_record_does_not_hide_the_others(tmp_path):
