@@ -180,15 +180,14 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
         record = read_record(directory)
     except RecordError as error:
         return Entry(spec, directory, "damaged", str(error))
-    if record.status == "running" and not is_locked(directory):
-        gone = "its process is gone"
-        return Entry(spec, directory, "interrupted", gone, record.job_id, record=record)
-    cause = record.error
-    if cause is None:
-        return Entry(spec, directory, record.status, job_id=record.job_id, record=record)
-    state: State = "interrupted" if cause.kind == INTERRUPTED else record.status
-    reason = f"{cause.kind}: {cause.message}"
-    return Entry(spec, directory, state, reason, record.job_id, cause.category, record)
+    state: State = record.status
+    reason, category = "", None
+    if state == "running" and not is_locked(directory):
+        state, reason = "interrupted", "its process is gone"
+    elif cause := record.error:
+        state = "interrupted" if cause.kind == INTERRUPTED else state
+        reason, category = f"{cause.kind}: {cause.message}", cause.category
+    return Entry(spec, directory, state, reason, record.job_id, category, record)
 
 
 def counts(entries: list[Entry]) -> str:

@@ -32,8 +32,8 @@ from ddl_tools.records.storage import (
 )
 
 SCHEMA_VERSION = 6
-# 1: DDP's buckets all of the size told, without the small first one that it has by itself. 2: with
-# it, unless the spec asks for another size; and windows may take turns.
+# 1: all of DDP's buckets had the size of the spec. 2: the first one is small, as DDP has it by
+# itself, unless the spec names a size; and epochs may be interleaved.
 METHOD_VERSION = 2
 _SAME = 1e-6  # relative: a quotient computed twice
 EMULATION = "emulation"  # key in the `system` of a record
@@ -53,7 +53,7 @@ class Turn(Strict):
 
 
 class Failure(Strict):
-    """Why a run ended badly."""
+    """Reason for the bad end of a run."""
 
     kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
     message: str = Field(description="what happened, and what to do")
@@ -71,7 +71,7 @@ class Failure(Strict):
         exit_code: int | None = None,
         category: Category | None = None,
     ) -> "Failure":
-        """Return a failure with its class, by default that of `classify`."""
+        """Return a failure; its category is by default that of `classify`."""
         message = escaped(message)  # as a file can hold it
         category = category or classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
@@ -96,7 +96,7 @@ class Attempt(Strict):
 
 
 class DataInfo(Strict):
-    """The data a run really read."""
+    """Data that a run read."""
 
     train_images: int = Field(description="available per epoch, before the last batch is dropped")
     eval_images: int | None = Field(description="available; null if nothing is evaluated")
@@ -194,7 +194,7 @@ class RunRecord(Strict):
         return Emulation.model_validate(facts) if facts else None
 
     def close_attempts(self, cause: Failure, ended_utc: str | None) -> None:
-        """End the starts that still are said to be running."""
+        """End the starts whose status is still ``running``."""
         for attempt in self.attempts:
             if attempt.status == "running":
                 attempt.status, attempt.error, attempt.ended_utc = "failed", cause, ended_utc
@@ -230,9 +230,7 @@ class EpochRecord(Strict):
     )
     samples: int = Field(ge=1, description="images used by all ranks")
     corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
-    rescued_images: int | None = Field(
-        None, description="of these, decoded by Pillow because DALI failed; null without DALI"
-    )
+    rescued_images: int | None = Field(None, description="of these, decoded by Pillow; DALI only")
     wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(
@@ -272,6 +270,7 @@ class EpochRecord(Strict):
     energy_j: float | None = Field(
         None, description="energy of the epoch, all ranks; null if not measured"
     )
+    energy_j: float | None = Field(None, description="of the epoch, all ranks")
     interleave: Turn | None = Field(
         None, description="place in an interleaved study; null otherwise"
     )
