@@ -6,19 +6,9 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_tools.records.paths import Tree, committed
-from ddl_tools.records.run import read_record
 from tests.fields import EMULATED, is_of_the_box
 
 BOX_FIELDS = [name for name in RunSpec.model_fields if is_of_the_box(name)]
-
-
-def test_fields_of_the_box_leave_the_names_of_other_runs_alone() -> None:
-    tree: Tree = committed()
-    folders = [folder for study in tree.studies() for folder in tree.run_folders(study)]
-    assert len(folders) > 50
-    for folder in folders:
-        assert read_record(folder).spec.run_id == folder.name
 
 
 @pytest.mark.parametrize("field", BOX_FIELDS)

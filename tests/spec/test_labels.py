@@ -14,15 +14,11 @@ from tests.fields import ALONE, changed
 FORMATS: tuple[Any, ...] = get_args(RunSpec.model_fields["data_format"].annotation)
 
 
-def label_of_both(field: str, without: tuple[str, ...] = ()) -> list[str]:
-    return labels(changed(field), without)
-
-
 @pytest.mark.parametrize("field", ALONE)
 def test_two_runs_that_differ_in_a_field_are_told_apart(field: str) -> None:
-    one, other = label_of_both(field)
-    assert one != other
-    assert label_of_both(field, (field,)) == ["", ""]
+    runs = changed(field)
+    assert len(set(labels(runs))) == 2
+    assert labels(runs, (field,)) == ["", ""]
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
@@ -71,17 +67,13 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("channels_last", True, "channels last"),
         ("pin_memory", False, "no pinned memory"),
         ("loader", "dali_gpu", "DALI (GPU)"),
         ("model", "unheard_of", "unheard_of"),
         ("data_format", "folder", "folders"),
-        ("dataset", "flowers", "flowers"),
-        ("precision", "bf16", "bf16"),
         ("train_images", None, "all training images"),
         ("train_images", 1_281_167, "training images 1281167"),
         ("base_lr", 0.1234567891, "learning rate 0.1234567891"),
-        ("horovod_cycle_ms", 3.5, "cycle 3.5 ms"),
         ("deepspeed_zero_stage", 2, "ZeRO stage 2"),
         ("deepspeed_bucket_elements", 1000, "bucket 1000 numbers"),
     ],

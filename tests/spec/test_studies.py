@@ -174,10 +174,9 @@ def test_short_windows_of_a_plan_are_told() -> None:
     runs = runs_of("juwels_booster")
     assert short_windows(runs) is None
     text = short_windows([run.model_copy(update={"min_steps_per_epoch": 0}) for run in runs])
-    assert text is not None
     # 1,281,167 images in batches of 64 a GPU: 5004 steps on 4, 19 on 1024.
-    assert "(156 on 128 ranks, 78 on 256 ranks, 39 on 512 ranks, 19 on 1024 ranks)" in text
-    assert "in 324 of 729 runs" in text
+    sizes = "(156 on 128 ranks, 78 on 256 ranks, 39 on 512 ranks, 19 on 1024 ranks)"
+    assert all(part in str(text) for part in (sizes, "in 324 of 729 runs"))
 
 
 @pytest.mark.parametrize(
@@ -191,14 +190,13 @@ def test_short_windows_of_a_plan_are_told() -> None:
 )
 def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | None) -> None:
     text = short_windows([RunSpec(**{"device": "cuda", **fields})])
-    assert text is None if told is None else told in (text or "")
+    assert text is None if told is None else told in str(text)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"epochs": 3, "discard_steps": 20}, "of epochs = 3, the first 3 do not count"),
-        ({"epochs": 1, "discard_steps": 0}, "of epochs = 1, the first 1 do not count"),
         ({"epochs": 2, "discard_steps": 0}, None),
         (
             {"epochs": 2, "discard_steps": 0, "profile_steps": 2},
@@ -212,7 +210,7 @@ def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | Non
 )
 def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) -> None:
     text = without_throughput([RunSpec(**{"train_images": 64, "local_batch_size": 16, **fields})])
-    assert text is None if told is None else told in (text or "")
+    assert text is None if told is None else told in str(text)
 
 
 def test_the_cluster_in_a_box_scales_all_sizes_alike() -> None:
