@@ -30,7 +30,7 @@ class Interleave(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reference: dict[str, Any] = Field(description="RunSpec fields that one arm alone has")
+    reference: dict[str, Any] = Field(description="RunSpec fields that only the baseline has")
 
     def is_reference(self, run: RunSpec) -> bool:
         """Say whether a run is of the baseline: one that trains, and no second start of it."""
@@ -52,7 +52,7 @@ class Study(BaseModel):
     )
     repeats: PositiveInt = Field(3, le=MOST_RUNS)
     interleave: Interleave | None = Field(
-        None, description="all arms are alive, and their epochs take turns on one machine"
+        None, description="the epochs of all configurations alternate on one machine"
     )
 
     @field_validator("name")
@@ -129,8 +129,8 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
     if len(fitting) != 1:
         found = some([run.run_id for run in fitting]) or "none"
         raise SpecError(
-            f"interleave.reference = {shown(interleave.reference)} must fit one arm alone, but it "
-            f"fits {found}; name fields that only the reference has"
+            f"interleave.reference = {shown(interleave.reference)} must fit one configuration "
+            f"alone, but it fits {found}; name fields that only the reference has"
         )
 
 

@@ -18,7 +18,7 @@ from ddl_tools.cli import advise, data, study, tools
 
 
 class Application(click.Group):
-    """A group that turns the errors a user can cause into one message and exit code 1."""
+    """A group that shows the errors a user can cause as one message and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""

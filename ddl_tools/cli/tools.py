@@ -261,8 +261,8 @@ def _shares(shares: "pd.DataFrame") -> str:
     wide = percent.pivot(index=["file", "rank"], columns="share", values="value")[names]
     text = wide.reset_index().to_string(index=False, na_rep="-", float_format="%.1f")
     notes = shares.loc[shares["note"] != "", ["file", "note"]].drop_duplicates()
-    told = [f"{file}: {note}" for file, note in notes.itertuples(index=False)]
-    return "\n".join(["Percent of the kernel time", text, *told])
+    lines = [f"{file}: {note}" for file, note in notes.itertuples(index=False)]
+    return "\n".join(["Percent of the kernel time", text, *lines])
 
 
 @click.group()

@@ -16,7 +16,7 @@ from ddl_core.errors import DDLError
 from ddl_core.fairness import Source
 from ddl_core.loop import EpochResult
 from ddl_tools.rank.turns import Turns
-from ddl_tools.records.environment import told
+from ddl_tools.records.environment import relevant_variables
 from ddl_tools.records.paths import BoxFiles, RunFiles
 from ddl_tools.records.progress import WAITING, Progress, Publish
 from ddl_tools.records.provenance import host, provenance
@@ -64,7 +64,7 @@ class RunRecorder:
         self.spec = self.record.spec
         rank = int(os.environ.get("RANK", 0))
         self.first = rank == 0
-        self._environment = told(os.environ)
+        self._environment = relevant_variables(os.environ)
         own = self.files.progress if self.first else None
         self.progress = Progress(own, self.spec.epochs, publish)
         self.turns = Turns(directory, rank)

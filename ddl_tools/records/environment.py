@@ -53,7 +53,7 @@ _HIDDEN = (
 _NOT_TENSORFLOWS = ("TF_CLI_", "TF_VAR_", "TF_LOG", "TF_IN_AUTOMATION", "TF_WORKSPACE")
 
 
-def told(environment: Mapping[str, str]) -> dict[str, str]:
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that change the work of a framework; of a path, its last part."""
     counted = {name: environment[name] for name in sorted(environment) if _counts(name)}
     return {name: text if name == _MODULES else _value(text) for name, text in counted.items()}

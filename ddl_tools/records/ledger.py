@@ -25,7 +25,7 @@ from ddl_tools.study import Study
 
 State = Status | Literal["missing", "interrupted", "damaged"]
 
-INTERRUPTED = Interrupted.__name__  # kind of failure of a run that only was told to stop
+INTERRUPTED = Interrupted.__name__  # kind of failure of a run that was stopped
 PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "damaged")

@@ -25,7 +25,7 @@ class RunFiles:
         self.record = directory / "run.json"  # settings, where it ran, how it ended
         self.epochs = directory / "epochs.jsonl"  # one line per epoch and phase
         self.profile = directory / "profile.json"  # where the time of the watched steps went
-        self.notebook = directory / "run.ipynb"  # the executed notebook, the run's lab book
+        self.notebook = directory / "run.ipynb"  # the executed notebook
         self.checkpoint = directory / "checkpoint.pt"  # newest state that a run can continue from
         self.state = directory / "checkpoint.npz"  # the same of another library than torch
         self.initial = directory / "initial.npz"  # initial weights, of another library than torch

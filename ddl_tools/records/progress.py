@@ -12,7 +12,7 @@ from ddl_tools.records.storage import now, write_atomically
 Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
-WAITING = "waiting"  # the phase of a rank that stands still while other arms measure
+WAITING = "waiting"  # phase of a rank while other configurations measure
 # What may take minutes: loader processes start, and the first batch; torch.compile; cuDNN's choice.
 FIRST_STEP = "first step"
 

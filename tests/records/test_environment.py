@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.records.environment import told
+from ddl_tools.records.environment import relevant_variables
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from ddl_tools.records.environment import told
     ],
 )
 def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
-    assert told({name: value}) == {name: value}
+    assert relevant_variables({name: value}) == {name: value}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
     ],
 )
 def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
-    assert told({name: "value"}) == {}
+    assert relevant_variables({name: "value"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
     ],
 )
 def test_values_tell_no_folder_and_no_address(name: str, value: str, shown: str) -> None:
-    assert told({name: value}) == {name: shown}
+    assert relevant_variables({name: value}) == {name: shown}

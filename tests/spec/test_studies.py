@@ -148,8 +148,8 @@ def test_turns_have_one_reference_and_it_may_be_repeated() -> None:
     ("reference", "words"),
     [
         ({"batch": 3}, r"interleave\.reference: unknown field 'batch'"),
-        ({"strategy": "horovod"}, "must fit one arm alone, but it fits none"),
-        ({"loader": "native"}, "must fit one arm alone, but it fits single-.*, ddp-"),
+        ({"strategy": "horovod"}, "must fit one configuration alone, but it fits none"),
+        ({"loader": "native"}, "must fit one configuration alone, but it fits single-.*, ddp-"),
         ({"strategy": "ddp", "work": "load"}, "but it fits none; name fields that only"),
     ],
 )
