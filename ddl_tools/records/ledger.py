@@ -93,7 +93,7 @@ def study_folders(name: str, tree: Tree) -> list[Path]:
 
 def former_folders(name: str, tree: Tree) -> list[Path]:
     """Return the folders of the runs that a study had once, and has no more."""
-    own = study_folders(name, tree)
+    own = set(study_folders(name, tree))
     return [folder for folder in tree.run_folders(name) if folder not in own]
 
 

@@ -230,7 +230,9 @@ class EpochRecord(Strict):
     )
     samples: int = Field(ge=1, description="images used by all ranks")
     corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
-    rescued_images: int | None = Field(None, description="of these, decoded by Pillow; DALI only")
+    rescued_images: int | None = Field(
+        None, description="of these, decoded by Pillow because DALI failed; null without DALI"
+    )
     wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(
@@ -270,7 +272,6 @@ class EpochRecord(Strict):
     energy_j: float | None = Field(
         None, description="energy of the epoch, all ranks; null if not measured"
     )
-    energy_j: float | None = Field(None, description="of the epoch, all ranks")
     interleave: Turn | None = Field(
         None, description="place in an interleaved study; null otherwise"
     )
