@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
+from ddl_tools.labels import named
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.run import RunRecord
 
@@ -26,7 +26,6 @@ _FREE = {
 _MACHINE = ("cpu", "architecture", "device", "accelerator")
 # Beginnings of names of packages.
 _COMPUTE = ("torch", "tensorflow", "keras", "jax", "mxnet", "pillow", "numpy", "nvidia-dali")
-_TITLE = {"model", "loader", "nodes", "gpus_per_node", "repeat"}
 
 REMEDY = """\
 This is a bug, or the hardware fails. Do not compare these runs. Were they all made on this machine,
@@ -109,34 +108,11 @@ def alarm(entries: list[Entry]) -> str:
     wrong = [one for one in found if not one.agrees]
     if not wrong:
         return ""
-    several = _several(found)
+    names = named(run.spec for one in found for run in one.records)
     lines = [f"DIFFERENT WEIGHTS in {len(wrong)} of {len(found)} groups that must hold the same:"]
     for one in wrong:
-        lines += [f"  {_title(one, several)}", *_hashes(one)]
+        lines.append(f"  on {(one.records[0].system or {}).get('cpu')}:")
+        for run in sorted(one.records, key=lambda run: run.run_id):
+            commit = str((run.provenance or {}).get("git_commit"))[:7]
+            lines.append(f"    {run.weights_sha256:.8}  {names[run.run_id]}, commit {commit}")
     return "\n".join([*lines, REMEDY])
-
-
-def _several(found: list[Group]) -> list[str]:
-    """Return the fields in which groups differ and that a title does not name anyway."""
-    specs = [one.records[0].spec.model_dump() for one in found]
-    names = [name for name in specs[0] if name not in _TITLE | _FREE]
-    return [name for name in names if len({spec[name] for spec in specs}) > 1]
-
-
-def _title(group: Group, several: list[str]) -> str:
-    """Return e.g. ``resnet18 native, 2 workers, repeat 1, on AMD EPYC``."""
-    record = group.records[0]
-    spec: dict[str, Any] = record.spec.model_dump()
-    workers = f"{record.world_size} worker{'s' if record.world_size > 1 else ''}"
-    parts = [f"{spec['model']} {spec['loader']}", workers, f"repeat {spec['repeat']}"]
-    parts += [f"{name}={spec[name]}" for name in several]
-    return ", ".join([*parts, f"on {(record.system or {}).get('cpu')}"])
-
-
-def _hashes(group: Group) -> list[str]:
-    """Return one line per run: its strategy, the beginning of its hash, its name and its code."""
-    return [
-        f"    {run.spec.strategy:<10} {str(run.weights_sha256)[:8]}  {run.run_id}  "
-        f"(commit {str((run.provenance or {}).get('git_commit'))[:7]})"
-        for run in sorted(group.records, key=lambda run: run.run_id)
-    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from ddl_core.errors import RecordError
+from ddl_core.files import some
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
@@ -27,7 +28,6 @@ REMEDY = (
     "restore the file (a published one with `git checkout data`), or remove the run's folder and "
     "run the study again"
 )
-_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,10 @@ def _lines(files: RunFiles, record: RunRecord, rows: list[EpochRecord]) -> Itera
             yield f"line {number}: {text}"
     places = Counter((row.attempt, row.epoch, row.phase) for row in rows)
     if twice := [f"{place[2]} of epoch {place[1]}" for place, n in places.items() if n > 1]:
-        yield f"holds more than once {_named(twice)}"
+        yield f"holds more than once {some(twice)}"
     known = {(row.epoch, row.phase) for row in rows}
     if missing := [place for place in _expected(record, rows) if place not in known]:
-        yield f"lacks {_named([f'{phase} of epoch {epoch}' for epoch, phase in missing])}"
-
-
-def _named(places: list[str]) -> str:
-    rest = len(places) - _MOST_NAMED
-    return ", ".join(places[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+        yield f"lacks {some([f'{phase} of epoch {epoch}' for epoch, phase in missing])}"
 
 
 def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int, str]]:

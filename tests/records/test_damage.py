@@ -175,7 +175,7 @@ def test_a_run_that_was_killed_in_a_line_is_no_damage(status: str, run_dir: Path
 def test_many_that_are_missing_are_counted(run_dir: Path) -> None:
     RunFiles(run_dir).epochs.write_text("")
     (missing,) = examine(run_dir).damages
-    assert missing.endswith("train of epoch 1, eval of epoch 1 and 2 more")
+    assert missing.endswith("eval of epoch 1, train of epoch 2 and 1 more")
 
 
 def test_a_profile_that_is_gone_or_of_another_run() -> None:
