@@ -14,7 +14,7 @@ import click
 
 from ddl_core import __version__
 from ddl_core.errors import STOPPED, DDLError, SpecError
-from ddl_tools.cli import advise, data, study, tools
+from ddl_tools.cli import data, study, tools
 
 
 class Application(click.Group):
@@ -79,7 +79,7 @@ for command in (
     study.study,
     tools.figures,
     tools.report,
-    advise.advise,
+    tools.advise,
     data.data,
     tools.bench,
     tools.profile,
