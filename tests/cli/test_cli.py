@@ -291,6 +291,6 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> 
     drawn = ddl("figures", "--study", "small", "--results", results().root)
     assert drawn.exit_code == 1
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout
-    assert f"1 damaged, in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
+    assert f"1 records in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
     table = (results().figures / "small" / "comparison.csv").read_text()
     assert len(table.splitlines()) == 2, "the head, and the configuration of the other run"
