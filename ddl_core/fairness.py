@@ -42,11 +42,9 @@ class Source(Protocol):
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch; equal on all ranks when training."""
-        ...
 
     def set_epoch(self, epoch: int) -> None:
         """Choose order and augmentation."""
-        ...
 
 
 def check_agreement(group: Group, digest: str, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""Files read with care and written whole; how messages show what a user hands in."""
+"""Files that are written whole; how messages show what a user hands in."""
 
 import os
 import reprlib
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, ValidationError
 
-from ddl_core.errors import RecordError, SpecError
+from ddl_core.errors import RecordError
 
 MOST_PROBLEMS = 20  # that one message lists
 
@@ -25,11 +25,6 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
-def escaped(text: str) -> str:
-    """Return a text with escapes for what is not UTF-8, such as names of files may be."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def some(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     first = ", ".join(names[:5])
@@ -40,25 +35,6 @@ def require_file(path: Path | str) -> None:
     """Raise `OSError` unless a path is a plain file: a fifo would wait, a device has no end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(None, "it is not a plain file", os.fspath(path))
-
-
-@contextmanager
-def reading(path: Path, model: type[BaseModel]) -> Iterator[None]:
-    """Turn any exception while a block reads a user's file into a `SpecError` that names the file.
-
-    `model` is what the file holds.
-    """
-    kind = model.__name__.lower()
-    try:
-        yield
-    except OSError as error:
-        raise SpecError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
-    except ValidationError as error:
-        raise SpecError(f"{path}:\n{describe(error, model)}") from None
-    except SpecError as error:
-        raise SpecError(f"{path}:\n{error}") from None
-    except Exception as error:  # of the format, the encoding, or a field within itself
-        raise SpecError(f"{path} is not a valid {kind} file: {error}") from None
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
@@ -80,10 +56,7 @@ def describe(error: ValidationError, model: type[BaseModel]) -> str:
 
 @contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when all is written; else `path` stays as it was.
-
-    With `sync` it outlives a power cut.
-    """
+    """Open a file that replaces `path` when all is written; with `sync` it outlives a power cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:

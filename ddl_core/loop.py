@@ -64,7 +64,6 @@ class BatchLoader(Source, Protocol):
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yield images and labels."""
-        ...
 
 
 class Trainable(Protocol):
@@ -75,55 +74,43 @@ class Trainable(Protocol):
     @property
     def device_waits(self) -> int | None:
         """The strategy's own device synchronisations in the last epoch."""
-        ...
 
     @property
     def group(self) -> Group:
         """The ranks that train together."""
-        ...
 
     @property
     def timestamps(self) -> HostTimestamps:
         """Timestamps of the device."""
-        ...
 
     def begin_epoch(self, epoch: int) -> None:
         """Prepare to train, before the timed window."""
-        ...
 
     def training(
         self, epoch: int, steps: int, images: int, clock: Clock
     ) -> AbstractContextManager[None]:
         """Return a context for the steps of an epoch over a training set of `images` images."""
-        ...
 
     def step(self, batches: Iterator[tuple[Any, Any]], rate: float, clock: Clock) -> None:
         """Do one update with the next batches; wait for nothing."""
-        ...
 
     def end_epoch(self, timing: EpochTiming) -> None:
         """Average the running statistics over ranks; check the epoch. A collective."""
-        ...
 
     def loss(self) -> float:
         """Return the sum of this rank's mean losses of all micro-batches of the epoch."""
-        ...
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is trained."""
-        ...
 
     def evaluate(self, images: Any, labels: Any) -> None:
         """Add one batch to the scores; wait for nothing."""
-        ...
 
     def evaluate_nothing(self, steps: int) -> None:
         """Take part in the forward passes of ranks that have so many batches more."""
-        ...
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Return this rank's sums: loss, first labels, labels among the first five."""
-        ...
 
 
 class EpochLoop:

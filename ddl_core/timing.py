@@ -56,11 +56,9 @@ class EnergyMeter(Protocol):
 
     def start(self) -> None:
         """Open a window."""
-        ...
 
     def stop(self) -> float | None:
         """Close the window; return joules of all ranks, None if any could not be read."""
-        ...
 
 
 def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -34,7 +34,6 @@ class StepProfiler(Protocol):
 
     def step(self) -> None:
         """Note the end of a step."""
-        ...
 
 
 class Trainer:

@@ -2,17 +2,22 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import psutil
+
+from ddl_core.system import TEMPORARY, cannot_make, own, temporary
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -21,6 +26,9 @@ HOME = Path(__file__).resolve().parents[1]
 TOKEN = "DDL_RUN_TOKEN"
 MOST_OPEN_FILES = 65_536  # some programs close every number up to their limit, one by one
 PATIENCE_S = 20.0
+# A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
+# have one per job) leaves no room.
+MAX_LENGTH = 40
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. Popen's preexec_fn
 # may deadlock in a process with threads, as a notebook kernel is.
@@ -197,3 +205,40 @@ def allow_open_files() -> None:
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Passing:
+    """A private folder with a short name, until `cleanup` or the end of a ``with`` block."""
+
+    def __init__(self) -> None:
+        place = temporary()
+        base = own(place if len(str(place)) <= MAX_LENGTH else Path("/tmp"))
+        try:
+            self.name = tempfile.mkdtemp(prefix="p-", dir=base)
+        except OSError as error:
+            raise cannot_make(base, error) from None
+        self._end = weakref.finalize(self, _remove, self.name, os.getpid())
+
+    def cleanup(self) -> None:
+        """Remove it, with all that is in it."""
+        self._end()
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *reason: object) -> None:
+        self.cleanup()
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of it, at its own end
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def temporary_in(folder: str) -> dict[str, str]:
+    """Return the variables by which `folder` is the temporary directory of other processes.
+
+    Python and torch leave sockets in it when they are killed. `ddl_core.system.kept` still finds
+    what it kept.
+    """
+    return {"TMPDIR": folder, TEMPORARY: str(temporary())}

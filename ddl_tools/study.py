@@ -4,6 +4,8 @@ import itertools
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,16 +15,36 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.files import reading, shown, some
+from ddl_core.files import describe, shown, some
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study
+
+
+@contextmanager
+def reading(path: Path, model: type[BaseModel]) -> Iterator[None]:
+    """Turn any exception while a block reads a user's file into a `SpecError` that names the file.
+
+    `model` is what the file holds.
+    """
+    kind = model.__name__.lower()
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        raise SpecError(f"{path}:\n{describe(error, model)}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}:\n{error}") from None
+    except Exception as error:  # of the format, the encoding, or a field within itself
+        raise SpecError(f"{path} is not a valid {kind} file: {error}") from None
 
 
 class Interleave(BaseModel):

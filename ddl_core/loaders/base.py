@@ -24,7 +24,6 @@ class Loader(Source, Protocol):
 
         A batch is valid until the next one is asked for.
         """
-        ...
 
 
 class FileLoader(ImageSource):

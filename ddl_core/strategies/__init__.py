@@ -1,17 +1,15 @@
-"""How ranks work together, one file per strategy; here what ranks without torch share as well."""
+"""How ranks work together, one file per strategy; here is what ranks of all frameworks share."""
 
 import os
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-import numpy as np
 import numpy.typing as npt
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 
 Reduction = Literal["sum", "min", "max"]
-CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class RankInfo:
 
     @classmethod
     def from_environment(cls, spec: RunSpec) -> Self:
-        """Read the variables that torchrun sets, as all do who start ranks here."""
+        """Read the variables that torchrun sets."""
         info = cls(
             rank=int(os.environ.get("RANK", 0)),
             local_rank=int(os.environ.get("LOCAL_RANK", 0)),
@@ -50,25 +48,6 @@ class Group(Protocol):
 
         Exact for integers and float64.
         """
-        ...
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        ...
-
-
-def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:
-    """Return how many cores each rank may use, and whether two of one node share any. A collective.
-
-    ``cores_least`` and ``cores_most`` over all ranks; ``shared`` is None where a node has one rank.
-    """
-    own = sorted(os.sched_getaffinity(0))
-    users = np.zeros(group.world_size // ranks_per_node * CORES)
-    users[[group.rank // ranks_per_node * CORES + core % CORES for core in own]] = 1
-    users = group.reduce(users)
-    most, minus_least = group.reduce(np.array([len(own), -len(own)]), "max").tolist()
-    return {
-        "cores_least": -minus_least,
-        "cores_most": most,
-        "shared": bool(users.max() > 1) if ranks_per_node > 1 else None,
-    }

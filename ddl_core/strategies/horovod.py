@@ -34,9 +34,8 @@ class Horovod(Strategy):
             _check_gpu_build()
         _check_controller(spec.nodes)
         horovod.configure(spec)
-        server, _store = _meet(spec, self)  # both are needed until all ranks are here
+        server, _store = _meet(spec, self)  # both are needed until all ranks are connected
         hvd.init()
-        # All ranks have to be connected before the place where they met may close.
         hvd.barrier()
         horovod.close(server)
         if (hvd.rank(), hvd.size()) != (self.rank, self.world_size):
@@ -70,7 +69,7 @@ class Horovod(Strategy):
     def load_full_state(
         self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
     ) -> None:
-        """Let all ranks continue from what rank 0 has read, weights and optimiser.
+        """Let all ranks continue from what rank 0 has read.
 
         On an empty state, Horovod's broadcast would take a step to fill it.
         """
@@ -96,10 +95,8 @@ class Horovod(Strategy):
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
         """Apply one update."""
-        optimizer: Any = self.optimizer
-        with optimizer.skip_synchronize():
-            scaler.step(optimizer)
-        scaler.update()
+        with self.optimizer.skip_synchronize():
+            super().optimizer_step(scaler)
 
     def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
         """Reduce `tensor` over ranks in place."""
@@ -123,8 +120,7 @@ class Horovod(Strategy):
     def teardown(self) -> None:
         """Leave the group, unless an error is on its way.
 
-        Leaving makes the other ranks raise. A failing rank first has to leave its reason, then it
-        leaves the group as it exits; otherwise the others' complaint would come first.
+        Leaving makes the other ranks raise; a failing rank first has to leave its reason.
         """
         super().teardown()
         if sys.exc_info()[0] is None:
@@ -132,9 +128,9 @@ class Horovod(Strategy):
 
 
 class InMemoryOrder:
-    """A compression for gradients of any layout: another one, of their views in memory's order.
+    """A compression of gradients of any layout: that of `compressor`, on contiguous views.
 
-    Horovod sends no tensor that is not contiguous, and gradients are laid out like their weights.
+    Horovod sends contiguous tensors only, and gradients are laid out like their weights.
     """
 
     def __init__(self, compressor: Any) -> None:
@@ -147,7 +143,7 @@ class InMemoryOrder:
         return sent, (order, context)
 
     def decompress(self, tensor: Tensor, context: Any) -> Tensor:
-        """Return what has arrived as the gradient was laid out."""
+        """Return what has arrived, laid out as the gradient was."""
         order, inner = context
         back = [order.index(dimension) for dimension in range(len(order))]
         arrived: Tensor = self._compressor.decompress(tensor, inner)
@@ -163,7 +159,7 @@ def _memory_order(tensor: Tensor) -> list[int]:
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:
-    """Return a view of the same memory that is contiguous, if the tensor has no gaps."""
+    """Return a contiguous view of the memory of a tensor without gaps."""
     return tensor.permute(_memory_order(tensor))
 
 
@@ -174,7 +170,7 @@ def _broadcast(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _broadcast_state(optimizer: Optimizer) -> None:
-    """Overwrite an optimiser's state with rank 0's: Horovod meets views of it in memory's order."""
+    """Overwrite an optimiser's state with rank 0's, which Horovod sees as contiguous views."""
     own = [
         (values, name, value)
         for values in optimizer.state.values()
@@ -189,7 +185,7 @@ def _broadcast_state(optimizer: Optimizer) -> None:
 
 
 def _check_gpu_build() -> None:
-    """Refuse a build or driver that would end this process in Horovod's own thread, silently."""
+    """Refuse a build or driver that would end this process silently in Horovod's own thread."""
     if not hvd.nccl_built():
         raise LaunchError(
             "this Horovod was built without NCCL, which GPUs need",
@@ -225,23 +221,20 @@ def _version(code: int) -> str:
 
 
 def _meet(spec: RunSpec, info: Strategy) -> tuple[RendezvousHTTPServer | None, Any]:
-    """Tell Horovod where its ranks meet, unless their launcher has done so.
+    """Tell Horovod where its ranks meet, unless horovodrun or MPI have done so.
 
-    horovodrun and MPI have. `ddl` and srun have not: then rank 0 opens Horovod's own meeting
-    place, and tells its port to the others through torch's store at ``MASTER_ADDR:MASTER_PORT``.
-    Under srun that store is in rank 0 as well, and ends with what is returned.
+    Rank 0 opens Horovod's rendezvous, and tells its port to the others through torch's store at
+    ``MASTER_ADDR:MASTER_PORT``. Under srun, rank 0 holds that store as long as what is returned.
     """
     if "HOROVOD_RANK" in os.environ or os.environ.get("HOROVOD_CONTROLLER") == "mpi":
         return None, None
-    one_machine = spec.nodes == 1
-    address = "127.0.0.1" if one_machine else os.environ["MASTER_ADDR"]
-    server, store, port = None, None, b""
+    address = "127.0.0.1" if spec.nodes == 1 else os.environ["MASTER_ADDR"]
+    server, store = None, None
     if info.world_size > 1:
         store, _, _ = next(rendezvous("env://", info.rank, info.world_size))
         if info.rank == 0:
-            server = horovod.open_meeting_place(spec, "127.0.0.1" if one_machine else "")
+            server = horovod.open_rendezvous(spec, address if spec.nodes == 1 else "")
             store.set("horovod_port", str(server.server_port))
-        port = store.get("horovod_port")
-        horovod.meet_at(address, port.decode())
-    horovod.take_place(spec, info)
+        horovod.meet_at(address, store.get("horovod_port").decode())
+    horovod.set_rank(spec, info)
     return server, store

@@ -16,6 +16,7 @@ from ddl_tools.doctor.finding import Finding
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import USER
 from ddl_tools.launch.slurm.site import Site
+from ddl_tools.processes import Passing
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.provenance import file_system
 
@@ -54,7 +55,7 @@ def examine(site: Site, spec: RunSpec, tree: Tree) -> list[Finding]:
 
 def verdict(script: str) -> Finding:
     """Ask `sbatch` itself whether it would take a job."""
-    with system.Passing() as folder:
+    with Passing() as folder:
         path = Path(folder) / "job.sh"
         path.write_text(script, encoding="utf-8")
         try:

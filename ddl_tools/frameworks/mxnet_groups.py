@@ -115,7 +115,7 @@ class Horovod(Single):
     def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         import horovod.mxnet as hvd
 
-        from ddl_core.strategies.horovod_setup import join
+        from ddl_tools.frameworks.horovod import join
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, spec.horovod_compression)

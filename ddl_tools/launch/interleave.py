@@ -26,7 +26,7 @@ import psutil
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
-from ddl_core.system import TURNS, Passing
+from ddl_core.system import TURNS
 from ddl_tools import processes
 from ddl_tools.labels import Names, named
 from ddl_tools.launch.notebook import LocalJob
@@ -77,7 +77,7 @@ class WindowServer:
     """Where the ranks of all runs ask for a window: a socket that only this user can reach."""
 
     def __init__(self) -> None:
-        self._folder = Passing()
+        self._folder = processes.Passing()
         self.address = str(Path(self._folder.name) / "turns")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)

@@ -16,9 +16,8 @@ from typing import Any
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError
 from ddl_core.files import cannot_write
-from ddl_core.system import Passing
 from ddl_tools.launch.diagnose import tail
-from ddl_tools.processes import import_path
+from ddl_tools.processes import Passing, import_path
 from ddl_tools.records.failures import classify
 from ddl_tools.records.ledger import complete_text, finish_run, is_locked
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles

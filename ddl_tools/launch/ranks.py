@@ -15,7 +15,6 @@ from subprocess import Popen, TimeoutExpired
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, LaunchError
-from ddl_core.system import Passing, temporary_in
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, measuring, preflight
 from ddl_tools.launch.commands import Allocation, Command, environment
@@ -178,8 +177,8 @@ def start(
         return
     # Ranks of this machine get a temporary directory that goes with them; a job has its own from
     # SLURM, on each node.
-    with Passing() as folder:
-        own = {**environment, **temporary_in(folder)}
+    with processes.Passing() as folder:
+        own = {**environment, **processes.temporary_in(folder)}
         with local_ranks(command, logs, own, token) as launcher:
             yield launcher
 

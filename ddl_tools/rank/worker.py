@@ -5,6 +5,7 @@ Started once per rank, with the interpreter of the run's framework.
 
 import faulthandler
 import logging
+import os
 import signal
 import sys
 from contextlib import ExitStack, nullcontext
@@ -12,11 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.fairness import check_agreement
 from ddl_core.loop import BatchLoader, EpochResult, OnStep
-from ddl_core.strategies import Group, affinity
+from ddl_core.strategies import Group
 from ddl_core.system import caches, die_with_parent
 from ddl_core.timing import EnergyMeter
 from ddl_tools.processes import allow_open_files
@@ -30,6 +33,7 @@ log = logging.getLogger(__name__)
 TRAINERS = {"torch": "ddl_core.trainer"}
 OTHER_TRAINERS = "ddl_tools.frameworks.trainer"
 PROFILER = "ddl_tools.rank.profiler"
+CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
 class Profile(Protocol):
@@ -229,6 +233,23 @@ class Run:
             "energy_missing": meter.missing if meter else self.no_energy,
         }
         self.recorder.describe(train, eval_images, system)
+
+
+def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:
+    """Return how many cores each rank may use, and whether two of one node share any. A collective.
+
+    ``cores_least`` and ``cores_most`` over all ranks; ``shared`` is None where a node has one rank.
+    """
+    own = sorted(os.sched_getaffinity(0))
+    users = np.zeros(group.world_size // ranks_per_node * CORES)
+    users[[group.rank // ranks_per_node * CORES + core % CORES for core in own]] = 1
+    users = group.reduce(users)
+    most, minus_least = group.reduce(np.array([len(own), -len(own)]), "max").tolist()
+    return {
+        "cores_least": -minus_least,
+        "cores_most": most,
+        "shared": bool(users.max() > 1) if ranks_per_node > 1 else None,
+    }
 
 
 if __name__ == "__main__":

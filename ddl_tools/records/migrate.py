@@ -10,10 +10,10 @@ from typing import Any
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.files import reading
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import SCHEMA_VERSION, RunRecord, write_record
 from ddl_tools.records.storage import read_json, read_text, write_atomically
+from ddl_tools.study import reading
 
 _EMULATION = ("link_mbit", "uplink_mbit", "step_ms", "shrink", "straggler", "jitter", "draws")
 RENAMED = {

@@ -17,7 +17,7 @@ from pydantic import (
 from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, DDLError, RecordError
-from ddl_core.files import cannot_write, describe, escaped
+from ddl_core.files import cannot_write, describe
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
 from ddl_tools.records.paths import RunFiles
@@ -72,7 +72,7 @@ class Failure(Strict):
         category: Category | None = None,
     ) -> "Failure":
         """Return a failure; its category is by default that of `classify`."""
-        message = escaped(message)  # as a file can hold it
+        message = message.encode(errors="backslashreplace").decode()  # as a file can hold it
         category = category or classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
 

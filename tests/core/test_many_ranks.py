@@ -17,9 +17,9 @@ from ddl_core.loaders.synthetic import Synthetic
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
 from ddl_core.step import TrainState
-from ddl_core.strategies import affinity
 from ddl_core.strategies import base as group
 from ddl_core.strategies.ddp import DDP
+from ddl_tools.rank.worker import affinity
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 

@@ -8,12 +8,13 @@ import pytest
 
 from ddl_core import system
 from ddl_core.errors import LaunchError
+from ddl_tools import processes
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary directory that others may write to, with a path that leaves room for sockets."""
-    monkeypatch.setattr(system, "MAX_LENGTH", 200)
+    monkeypatch.setattr(processes, "MAX_LENGTH", 200)
     place = tmp_path / "tmp"
     place.mkdir()
     place.chmod(0o1777)
@@ -48,7 +49,7 @@ def test_a_link_is_refused_even_to_a_folder_of_this_user(temporary: Path, tmp_pa
     with pytest.raises(LaunchError, match=r"\(lrwx.* is not a folder of user"):
         system.kept("caches")
     with pytest.raises(LaunchError, match=r"\(lrwx.* is not a folder of user"):
-        system.Passing()
+        processes.Passing()
 
 
 def test_what_is_no_folder_is_refused(temporary: Path) -> None:
@@ -67,7 +68,7 @@ def test_another_users_folder_is_refused(temporary: Path) -> None:
 def test_a_folder_that_cannot_be_made_says_what_to_do(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(system.TEMPORARY, str(tmp_path / "file"))
-    for use in (lambda: system.kept("caches"), system.Passing):
+    for use in (lambda: system.kept("caches"), processes.Passing):
         with pytest.raises(LaunchError, match="with TMPDIR"):
             use()
 
@@ -81,17 +82,17 @@ def test_a_sites_folder_for_caches_is_checked_likewise(monkeypatch, tmp_path: Pa
 
 
 def test_a_passing_folder_goes_with_its_block(temporary: Path) -> None:
-    with system.Passing() as name:
+    with processes.Passing() as name:
         (Path(name) / "socket").touch()
         assert mode(Path(name)) == 0o700
-        with system.Passing() as other:
+        with processes.Passing() as other:
             assert other != name
             assert Path(name, "socket").exists()
     assert not list((temporary / f"ddl-{os.geteuid()}").iterdir())
 
 
 def test_a_fork_does_not_remove_the_folder_of_its_parent(temporary: Path) -> None:
-    held = system.Passing()
+    held = processes.Passing()
     child = os.fork()
     if child == 0:
         held.cleanup()
@@ -106,7 +107,7 @@ def test_what_processes_keep_is_found_beside_the_temporary_directory_of_their_ow
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = system.kept("caches")
-    for name, value in system.temporary_in(str(temporary / "of a run")).items():
+    for name, value in processes.temporary_in(str(temporary / "of a run")).items():
         monkeypatch.setenv(name, value)
     assert os.environ["TMPDIR"] == str(temporary / "of a run")
     assert system.kept("caches") == found

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ddl_core.strategies import affinity
+from ddl_tools.rank.worker import affinity
 from tests.groups import ThreadGroup
 
 

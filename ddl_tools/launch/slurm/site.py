@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.files import reading
 from ddl_core.registry import PlugIn, plug_ins
 from ddl_tools.records.paths import SITES
+from ddl_tools.study import reading
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
 
