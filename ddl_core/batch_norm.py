@@ -1,7 +1,6 @@
-"""Running statistics of normalisation: one rule for virtual workers, one for ranks.
+"""Running statistics of normalisation: the mean over virtual workers, and that over ranks.
 
-Both are means over workers, and the update with momentum is linear, so both equal averaging over
-all workers after every step.
+The update with momentum is linear, so both equal averaging over all workers after every step.
 """
 
 import torch
@@ -15,9 +14,8 @@ from ddl_core.strategies.base import Strategy
 class VirtualWorkers:
     """Keeps the running statistics of the workers that one rank stands for.
 
-    Each of them begins a step with what the step before has left and adds its own micro-batch; the
-    step leaves their mean: with momentum m, (1 - m) r + m mean(s). The momentum itself stays as it
-    is, since a compiled network would be compiled anew for each value of it.
+    Each begins a step with what the last step left and adds its own micro-batch; the step leaves
+    their mean: with momentum m, (1 - m) r + m mean(s).
     """
 
     def __init__(self, network: nn.Module, workers: int) -> None:
@@ -46,11 +44,7 @@ def _running(network: nn.Module) -> list[Tensor]:
 
 
 def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:
-    """Replace every running statistic by its mean over ranks. A collective.
-
-    During training each rank keeps its own, under every strategy. Averaging once an epoch equals
-    averaging after every step.
-    """
+    """Replace every running statistic by its mean over ranks, once an epoch. A collective."""
     if strategy.world_size == 1:
         return
     buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]

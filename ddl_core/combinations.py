@@ -34,6 +34,9 @@ ON = range(1, 2**63)
 MANY = range(2, 2**63)
 YES, NO = (True,), (False,)
 SHARDED = (1, 2, 3)
+FSDP = ("fsdp",)
+BY_LAYER = ("lars", "lamb")
+DALI = [name for name in LOADERS if name.startswith("dali")]
 
 PREFIX = "emu_"  # of fields of emulated runs
 # Fields, or beginnings of fields, that have an effect only where another has one of these values.
@@ -45,6 +48,7 @@ DEPENDENT: tuple[tuple[str, str, Collection[Any]], ...] = (
 )
 
 _UNCHECKED = "what it sends on emulated links was never checked"
+_WHOLE_LAYERS = "it needs the norms of whole layers"
 
 # What is refused: values that fields may not have together, why, and what to use instead.
 REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
@@ -57,11 +61,7 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
     ({"loader": ["dali_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_cpu'"),
     ({"loader": ["dali_reader_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_reader_cpu'"),
-    (
-        {"loader": [name for name in LOADERS if name.startswith("dali")], "loader_workers": [0]},
-        "DALI needs at least one thread",
-        "use 1 or more",
-    ),
+    ({"loader": DALI, "loader_workers": [0]}, "DALI needs at least one thread", "use 1 or more"),
     ({"profile_steps": ON, "nsys": YES}, "a GPU has one profiler at a time", "leave one out"),
     ({"profile_steps": ON, "work": ["load"]}, "nothing is trained", "leave one out"),
     (
@@ -77,7 +77,7 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"nesterov": YES, "optimizer": ["lamb"]}, "it has no momentum", "use 'sgd' or 'lars'"),
     ({"nesterov": YES, "momentum": [0]}, "it needs momentum", "use momentum > 0"),
     ({"emulated": YES, "deepspeed_zero_stage": [2, 3]}, _UNCHECKED, "use stage 0 or 1"),
-    ({"emulated": YES, "strategy": ["fsdp"]}, _UNCHECKED, "use another strategy"),
+    ({"emulated": YES, "strategy": FSDP}, _UNCHECKED, "use another strategy"),
     ({"emulated": YES, "ddp_compression": ["powersgd"]}, _UNCHECKED, "use 'fp16' or 'none'"),
     (
         {"ddp_static_graph": YES, "accumulation": MANY},
@@ -95,28 +95,16 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
         "set checkpoint_every to 0",
     ),
     (
-        {"strategy": ["fsdp"], "precision": ["fp16"]},
+        {"strategy": FSDP, "precision": ["fp16"]},
         "skipped updates were never compared with other strategies",
         "use 'bf16' or 'fp32'",
     ),
+    ({"strategy": FSDP, "channels_last": YES}, "it shards NCHW only", "use channels_last = false"),
+    ({"strategy": FSDP, "compile": YES}, "no test compares it", "use compile = false"),
+    ({"strategy": FSDP, "optimizer": BY_LAYER}, _WHOLE_LAYERS, "use optimizer = 'sgd'"),
     (
-        {"strategy": ["fsdp"], "channels_last": YES},
-        "it shards NCHW only",
-        "use channels_last = false",
-    ),
-    (
-        {"strategy": ["fsdp"], "compile": YES},
-        "it was never compared with other strategies",
-        "use compile = false",
-    ),
-    (
-        {"strategy": ["fsdp"], "optimizer": ["lars", "lamb"]},
-        "it needs the norms of whole layers",
-        "use optimizer = 'sgd'",
-    ),
-    (
-        {"deepspeed_zero_stage": SHARDED, "optimizer": ["lars", "lamb"]},
-        "it needs the norms of whole layers",
+        {"deepspeed_zero_stage": SHARDED, "optimizer": BY_LAYER},
+        _WHOLE_LAYERS,
         "use stage 0, or optimizer = 'sgd'",
     ),
     (

@@ -5,14 +5,7 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from ddl_core import combinations
 from ddl_core.errors import SpecError
@@ -22,8 +15,7 @@ from ddl_core.registry import check_name
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
 
-# Horovod's ranks meet over Gloo by asking one server for every other rank, and connect to all:
-# minutes, then more sockets than a process may have. Above this they need MPI.
+# Over Gloo each of Horovod's ranks connects to all: more nodes need MPI.
 MOST_NODES_OVER_GLOO = 16
 
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
@@ -33,7 +25,7 @@ LONGEST_NAME = 100  # characters
 def _name(kind: str) -> AfterValidator:
     def check(value: str) -> str:
         try:
-            return check_name(kind, value[:LONGEST_NAME])  # which none has
+            return check_name(kind, value[:LONGEST_NAME])
         except SpecError as error:
             raise ValueError(str(error)) from None
 
@@ -197,10 +189,7 @@ class RunSpec(BaseModel):
         False, description="DeepSpeed: reduction of gradients during backward"
     )
     deepspeed_bucket_elements: int = Field(
-        500_000_000,
-        ge=10,
-        le=10**10,
-        description="DeepSpeed, stages 1 to 3: numbers in a bucket",
+        500_000_000, ge=10, le=10**10, description="DeepSpeed, stages 1 to 3: numbers in a bucket"
     )
     emulated: bool = Field(
         False, description="emulated cluster: nodes are made on this machine, and compute sleeps"
@@ -262,11 +251,10 @@ class RunSpec(BaseModel):
 
     @property
     def waits_in_backward(self) -> bool:
-        """Whether a rank's backward pass waits for other ranks before its last gradient is there.
+        """Whether a rank's backward pass waits for other ranks: a step then has no breakdown.
 
-        Such communication cannot be told from computing, so the time of a step is not broken down.
-        ZeRO's stages 2 and 3 reduce a bucket when it is full, with `deepspeed_overlap_comm` stage 1
-        as well, and Gloo waits for it; FSDP gathers weights, and PowerSGD waits in each bucket.
+        ZeRO's stages 2 and 3, and 1 with `deepspeed_overlap_comm`, wait for each full bucket, as
+        PowerSGD does; FSDP gathers weights.
         """
         return (
             self.strategy == "fsdp"
@@ -280,30 +268,30 @@ class RunSpec(BaseModel):
         return max(1, -(-self.min_steps_per_epoch * self.global_batch_size // images))
 
     def cold_epochs(self, steps: int) -> int:
-        """Return how many epochs of so many steps may not count after a start: at least one."""
+        """Return how many epochs of so many steps do not count after a start: at least one."""
         return max(1, -(-self.discard_steps // steps))
 
     def due(self, every: int, epoch: int) -> bool:
-        """Say whether what is done `every` so many epochs, and after the last, is due now."""
+        """Say whether something is due that is done `every` so many epochs and after the last."""
         return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == self.epochs)
 
     @property
     def known_images(self) -> int | None:
-        """Training images, where that is known before a loader has looked."""
+        """Training images, if known before a loader has looked."""
         whole = self.loader == "synthetic" or self.dataset == "imagenet"
         return self.train_images or (IMAGENET_TRAIN_IMAGES if whole else None)
 
     @property
     def run_id(self) -> str:
-        """Readable part, then 8 hexadecimal digits over the fields that differ from the defaults.
+        """Readable part, then 8 hexadecimal digits of a hash over fields that are no defaults.
 
-        Only those, so that a field added later with a default keeps the names of older runs.
+        So a field that is added later keeps the names of older runs.
         """
         changed = self.model_dump(mode="json", exclude_defaults=True)
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
         size = f"{self.nodes}x{self.gpus_per_node}"
         framework = "" if self.framework == "torch" else f"{self.framework}-"
-        model = re.sub(r"[/:]", "-", self.model)  # it becomes a folder
+        model = re.sub(r"[/:]", "-", self.model)  # part of a folder's name
         name = f"{framework}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
         return f"{name}-{digest}"
 

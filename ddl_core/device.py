@@ -2,18 +2,19 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 from torch.profiler import record_function
 
-from ddl_core import gpus
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.system import compiled
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from ddl_core.strategies.base import Strategy
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-FORGET_THE_PEAK = "5"  # proc(5)
-_NEEDED = {"VmHWM", "RssFile", "RssShmem"}
+RESET_PEAK = "5"  # proc(5)
 
 
 def configure(spec: RunSpec) -> None:
@@ -41,18 +41,11 @@ def configure(spec: RunSpec) -> None:
 def choose_device(wanted: str, local_rank: int) -> torch.device:
     """Return this rank's device for ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
-    Raises
-    ------
-    LaunchError
-        If CUDA is asked for and not there; or if torch sees no GPU where the driver lists one.
+    `LaunchError` if CUDA is asked for and not there.
     """
     if wanted == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        # What a newer driver or another torch would train on a GPU is not trained on the CPU.
-        cuda = torch.version.cuda
-        if why := gpus.unseen(cuda):
-            raise LaunchError(why, remedy=f"{gpus.remedy(cuda)}; or choose device 'cpu'")
         if wanted == "auto":
             return torch.device("cpu")
         raise LaunchError(
@@ -83,7 +76,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def threads() -> dict[str, int]:
-    """Return the threads that torch computes with, in this process, and those between operators."""
+    """Return the threads that torch computes with within and between operators."""
     return {"compute": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
 
@@ -112,10 +105,7 @@ def identity(device: torch.device) -> str | None:
 
 @contextmanager
 def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
-    """Show what is inside to Nsight Systems, marks included; yield whether it is.
-
-    It is if wanted and on a GPU.
-    """
+    """Show the block to Nsight Systems if wanted and on a GPU; yield whether it is shown."""
     if not (wanted and device.type == "cuda"):
         yield False
         return
@@ -144,7 +134,7 @@ class TorchTimestamps(HostTimestamps):
         self._device = device
 
     def show(self, phase: Phase) -> None:
-        """Show the end of a phase to the profiler."""
+        """Show the end of a phase to a profiler."""
         if self.annotate:
             with record_function(MARK + phase):
                 pass
@@ -170,68 +160,43 @@ class CudaEvents(TorchTimestamps):
 
 
 class PeakMemory:
-    """Watches the memory of a rank.
+    """The most memory that a rank uses, above what it had when this was made.
 
-    On a GPU that is what torch's tensors take. On the CPU it is what the process has in its main
-    memory above what it had when this was made: before there was a network, and without files that
-    are only mapped, such as libraries.
+    On a GPU it is that of torch's tensors; on the CPU resident memory, without mapped files.
     """
 
     def __init__(self, strategy: "Strategy") -> None:
         self._strategy = strategy
-        self._before = _resident().get("RssAnon", 0)
-        self._forgets = False
+        memory = psutil.Process().memory_info()
+        self._before = memory.rss - getattr(memory, "shared", 0)
+        self._resets = False
 
     def begin(self) -> None:
         """Begin a measurement."""
+        self._resets = False
         if self._strategy.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._strategy.device)
             return
-        try:
-            CLEAR.write_text(FORGET_THE_PEAK)
-        except OSError:  # not Linux, or one that does not let a process ask for it
-            self._forgets = False
-        else:
-            self._forgets = True
+        with suppress(OSError):  # not Linux, or one that does not allow it
+            CLEAR.write_text(RESET_PEAK)
+            self._resets = True
 
     def peak(self) -> int | None:
-        """Return bytes, the most of any rank since `begin`; None where none can tell.
-
-        A collective.
-        """
+        """Return bytes, the most of any rank since `begin`; None if not known. A collective."""
         own = torch.tensor(float(self._own()), dtype=torch.float64, device=self._strategy.device)
         return int(self._strategy.all_reduce(own, "max").item()) or None
 
     def _own(self) -> int:
         if self._strategy.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._strategy.device)
-        if not self._forgets:
+        if not self._resets:
             return 0
-        now = _resident()
-        if not now.keys() >= _NEEDED:  # a Linux before 4.5, or what only looks like one
-            return 0
-        mapped = now["RssFile"] + now["RssShmem"]
-        return max(0, now["VmHWM"] - mapped - self._before)
-
-
-def _resident() -> dict[str, int]:
-    """Return what Linux says of this process's main memory, bytes."""
-    if not STATUS.exists():  # not Linux
-        return {}
-    lines = (line.split() for line in STATUS.read_text().splitlines())
-    return {
-        words[0].rstrip(":"): 1024 * int(words[1])
-        for words in lines
-        if words and words[0].startswith(("VmHWM", "Rss"))
-    }
+        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
+        return max(0, 1024 * int(kilobytes) - psutil.Process().memory_info().shared - self._before)
 
 
 def compile_network(network: nn.Module) -> None:
-    """Have `network` compiled in place when it is first called.
-
-    What torch would otherwise run uncompiled with a warning, because it gave up, ends the run. So
-    does a folder for what it makes that is not this user's alone.
-    """
+    """Have `network` compiled in place when it is first called; a failure ends the run."""
     os.environ.update(compiled())
     import torch._dynamo  # takes a second, which runs without it need not spend
 

@@ -1,8 +1,7 @@
-"""One epoch of training, evaluation or loading: the frame that all frameworks share.
+"""One epoch of training, evaluation or loading, for all strategies and frameworks.
 
-What must not differ between strategies and frameworks is here, so it cannot: the order of images,
-the learning rate, the timed window, the averages and the checks. A `Trainable` does the steps:
-`ddl_core/step.py` with PyTorch, `ddl_tools/frameworks/trainer.py` with others.
+A `Trainable` does the steps: `ddl_core/step.py` with PyTorch, `ddl_tools/frameworks/trainer.py`
+with others.
 """
 
 import math
@@ -39,11 +38,10 @@ def ignore(done: int, steps: int) -> None:
 class EpochResult:
     """One epoch of training or one evaluation, over all ranks.
 
-    `loss` is the mean over samples, None if nothing was trained; `top1` and `top5` are shares of
-    the images, from 0 to 1, and None for training. `lr` is that of the last update, None for
-    evaluation. `ids_sha256` is a hash of the set of images used, None if they are made up.
-    `device_waits` counts the strategy's own device synchronisations on this rank, None for
-    evaluation and for a compiled network.
+    `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1; `lr`
+    is that of the last update. `ids_sha256` is a hash of the set of images used, None for synthetic
+    ones. `device_waits` counts the strategy's own device synchronisations on this rank, None for a
+    compiled network.
     """
 
     timing: EpochTiming
@@ -125,8 +123,7 @@ class EpochLoop:
     ) -> EpochResult:
         """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
 
-        `DataError` if more than 1 % of the images are unreadable; `FairnessError` if the epoch was
-        not done as every strategy must do it.
+        `DataError` if over 1 % of the images are unreadable, `FairnessError` for a broken rule.
         """
         spec, model = self.spec, self.model
         steps = len(loader) // spec.accumulation
@@ -161,14 +158,14 @@ class EpochLoop:
         )
 
     def evaluate(self, loader: BatchLoader, on_step: OnStep = ignore) -> EpochResult:
-        """Evaluate on every image of `loader` exactly once, whatever the number of ranks.
+        """Evaluate on every image of `loader` once; ranks may have different numbers of batches.
 
-        Ranks may have different numbers of batches, since no collective runs between them; where
-        the weights are sharded, each forward pass is one, and ranks with fewer batches take part.
+        Where weights are sharded, a forward pass is a collective, and ranks with fewer batches take
+        part in those of the others.
         """
         model, group = self.model, self.group
         busiest = int(group.reduce(len(loader), "max"))
-        own = 0  # counted on the host: a number made on a GPU waits for all that it has to do
+        own = 0  # counted on the host: reading it from a GPU would wait
         with model.evaluating():
             loader.set_epoch(0)
             clock = self._clock()
@@ -203,7 +200,7 @@ class EpochLoop:
 def load_epoch(
     spec: RunSpec, loader: BatchLoader, epoch: int, clock: Clock, on_step: OnStep = ignore
 ) -> EpochResult:
-    """Fetch every batch of `loader` once and do nothing with it: how fast data could come."""
+    """Fetch every batch of `loader` once and train nothing: the loader's own limit."""
     steps = len(loader) // spec.accumulation
     loader.set_epoch(epoch)
     clock.start()
@@ -219,7 +216,7 @@ def load_epoch(
 def _trained(
     spec: RunSpec, group: Group, loader: BatchLoader, epoch: int, timing: EpochTiming, **facts: Any
 ) -> EpochResult:
-    """Return the result of an epoch over the training set, once its images are checked."""
+    """Check the images of an epoch over the training set; return its result."""
     steps = len(loader) // spec.accumulation
     samples = steps * spec.global_batch_size
     corrupt = count_corrupt(group, loader)

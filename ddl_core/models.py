@@ -1,6 +1,6 @@
 """Networks with fresh weights: those of the registry, of torchvision and of timm; their checks.
 
-The loop has one loss, on logits of shape (N, classes) from images of shape (N, 3, side, side).
+A network maps images (N, 3, side, side) to logits (N, classes).
 """
 
 import copy
@@ -43,7 +43,7 @@ googlenet = partial(_torchvision, "googlenet", **_INCEPTION)  # Szegedy et al. 2
 
 
 def resnet8(classes: int) -> nn.Module:
-    """ResNet8, the smallest of that family (n = 1): for studies on a CPU."""
+    """ResNet8 (n = 1), for studies on a CPU."""
     return SmallResNet(blocks_per_stage=1, classes=classes)
 
 
@@ -55,16 +55,7 @@ def resnet44(classes: int) -> nn.Module:
 class SmallResNet(nn.Module):
     """The ResNet of He et al. 2016, section 4.2, for 32-pixel images: depth 6n + 2.
 
-    One 3x3 convolution, then three stages of n basic blocks with 16, 32 and 64 channels on 32, 16
-    and 8 pixels, global average pooling and one linear layer. Shortcuts have no parameters
-    (option A of the paper).
-
-    Parameters
-    ----------
-    blocks_per_stage : int
-        n of the paper.
-    classes : int
-        Outputs.
+    Shortcuts have no parameters (option A). `blocks_per_stage` is n of the paper.
     """
 
     def __init__(self, blocks_per_stage: int, classes: int) -> None:
@@ -141,11 +132,11 @@ def _checked(spec: RunSpec, known: Sequence[str]) -> str:
 
 
 def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
-    """Try a copy of a new network on two images, without drawing a random number of the run's.
+    """Try a copy of a new network on two images; draw none of the run's random numbers.
 
     Returns ``parameters`` (numbers), ``forward_flop`` of one image (a multiply-add is two),
-    ``input`` (channels, height, width), ``source_sha256`` of the file of a network of one's own,
-    else None. `SpecError` if it has nothing to train, fails, or returns anything but logits.
+    ``input`` (channels, height, width) and ``source_sha256`` of the file of a network of your own.
+    `SpecError` if it has nothing to train, fails, or returns anything but logits.
     """
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):
@@ -187,7 +178,7 @@ def _refused(spec: RunSpec, why: str) -> SpecError:
 
 
 def _source(spec: RunSpec) -> str | None:
-    """Return the digest of the file that a network of one's own is from."""
+    """Return the digest of the file of a network of your own."""
     if ":" not in spec.model:
         return None
     file = inspect.getsourcefile(resolve("model", spec.model))

@@ -1,8 +1,4 @@
-"""The optimiser of a run, and the rate that `loop.py` gives it before every update.
-
-No framework steps a schedule: the rate is that of `schedules.py`, so it cannot differ between
-strategies.
-"""
+"""The optimiser of a run; the step sets its rate, from `schedules.py`, before every update."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -29,10 +25,9 @@ def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
 
 
 def implementation(optimizer: Optimizer) -> dict[str, bool]:
-    """Return which of torch's implementations makes the update: ``foreach``, ``fused``, or neither.
+    """Return which of torch's implementations makes the update.
 
-    By torch's documented default, SGD uses ``foreach`` where all parameters are on a GPU; timm's
-    optimisers loop over the parameters.
+    By default SGD uses ``foreach`` if all parameters are on a GPU; timm's optimisers use a loop.
     """
     parameters = (one for group in optimizer.param_groups for one in group["params"])
     foreach = isinstance(optimizer, SGD) and all(one.is_cuda for one in parameters)
@@ -40,10 +35,10 @@ def implementation(optimizer: Optimizer) -> dict[str, bool]:
 
 
 def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
-    """Return what each parameter group of the optimiser is set to, but for the rate.
+    """Return the settings of each parameter group of the optimiser, without the rate.
 
-    One group; two where normalisation and biases do not decay: the weights, then the rest. LARS
-    and LAMB adapt the rate of those parameters only that decay (timm; You et al. 2017, 2020).
+    One group; or two, if normalisation and biases do not decay: the weights, then the rest. LARS
+    and LAMB adapt the rate of parameters that decay (timm; You et al. 2017, 2020).
     """
     settings: dict[str, float | bool] = {"weight_decay": spec.weight_decay}
     if spec.optimizer != "lamb":

@@ -1,8 +1,7 @@
-"""Names a study may use, and all that is known of each.
+"""Names of frameworks, strategies, loaders and models, and all that is known of each.
 
-Code is named by ``"module:attribute"``, so that reading this table imports nothing: a study is
-planned without torch, and a missing framework disables its own name only. Records, figures,
-`ddl doctor` and the launchers take from here what they need to know of a name.
+Code is named by ``"module:attribute"``: a study is planned without torch, and a missing package
+disables its own names only.
 """
 
 import re
@@ -17,45 +16,21 @@ from ddl_core.errors import NotInstalledError, SpecError
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a library, a strategy, a loader or a model.
+    """What is known of a framework, a strategy, a loader or a model."""
 
-    Attributes
-    ----------
-    code
-        ``"module:attribute"``, imported by the ranks of a run that asks for it.
-    title
-        What figures and lists call it, and nothing else; empty: its name.
-    packages
-        Distributions of which it needs one: records hold their versions, the doctor looks for them.
-    also
-        Distributions that it needs besides, all of them.
-    variables
-        Beginnings of the environment variables that are read for it alone.
-    install
-        The command that installs them.
-    frameworks
-        With which the name may be asked for.
-    paced
-        Whether a model sleeps instead of computing, for emulated runs alone.
-    of_run
-        Whether a model's function gets the whole run, instead of its number of classes.
-    one_run_per_process
-        Whether a second run in the same process fails, so that engines end after each.
-    """
-
-    code: str
-    title: str = ""
-    packages: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    install: str = "make env"
-    frameworks: tuple[str, ...] = ("torch",)
-    paced: bool = False
-    of_run: bool = False
-    one_run_per_process: bool = False
+    code: str  # "module:attribute", imported by the ranks of a run that asks for it
+    title: str = ""  # in figures and lists; empty: the name
+    packages: tuple[str, ...] = ()  # distributions of which it needs one
+    also: tuple[str, ...] = ()  # distributions that it needs besides, all of them
+    variables: tuple[str, ...] = ()  # beginnings of environment variables that it alone reads
+    install: str = "make env"  # the command that installs the distributions
+    frameworks: tuple[str, ...] = ("torch",)  # with which the name can be used
+    paced: bool = False  # whether a model sleeps instead of computing, for emulated runs
+    of_run: bool = False  # whether a model's function takes the run, not its number of classes
+    one_run_per_process: bool = False  # whether a second run in the same process fails
 
 
-# What computes: each in an environment of its own, but for torch.
+# Each but torch has an environment of its own.
 FRAMEWORKS = {
     "torch": Entry("ddl_core.trainer:Trainer", "PyTorch"),
     "tensorflow": Entry(
@@ -83,7 +58,7 @@ FRAMEWORKS = {
 }
 _ALL = tuple(FRAMEWORKS)
 
-# The code is torch's; the other libraries have their own of the same name.
+# The code is torch's; other frameworks have their own of the same name.
 STRATEGIES = {
     "single": Entry("ddl_core.strategies.base:Single", "single process", frameworks=_ALL),
     "ddp": Entry("ddl_core.strategies.ddp:DDP", "PyTorch-DDP"),
@@ -113,25 +88,20 @@ STRATEGIES = {
     "kvstore": Entry("ddl_tools.frameworks.mxnet:MXNet", "KVStore", frameworks=("mxnet",)),
 }
 
-_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
+
+def _dali(code: str, title: str) -> Entry:
+    packages = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
+    return Entry(f"ddl_core.loaders.{code}", title, packages, variables=("DALI_",))
+
+
 LOADERS = {
     "native": Entry("ddl_core.loaders.native:Native", frameworks=_ALL),
     "turbo": Entry("ddl_core.loaders.turbo:Turbo"),
     "memory": Entry("ddl_core.loaders.turbo:Memory"),
-    "dali_cpu": Entry("ddl_core.loaders.dali:DaliCPU", "DALI (CPU)", _DALI, variables=("DALI_",)),
-    "dali_gpu": Entry("ddl_core.loaders.dali:DaliGPU", "DALI (GPU)", _DALI, variables=("DALI_",)),
-    "dali_reader_cpu": Entry(
-        "ddl_core.loaders.dali_reader:DaliReaderCPU",
-        "DALI reader (CPU)",
-        _DALI,
-        variables=("DALI_",),
-    ),
-    "dali_reader_gpu": Entry(
-        "ddl_core.loaders.dali_reader:DaliReaderGPU",
-        "DALI reader (GPU)",
-        _DALI,
-        variables=("DALI_",),
-    ),
+    "dali_cpu": _dali("dali:DaliCPU", "DALI (CPU)"),
+    "dali_gpu": _dali("dali:DaliGPU", "DALI (GPU)"),
+    "dali_reader_cpu": _dali("dali_reader:DaliReaderCPU", "DALI reader (CPU)"),
+    "dali_reader_gpu": _dali("dali_reader:DaliReaderGPU", "DALI reader (GPU)"),
     "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),
 }
 
@@ -166,7 +136,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
 
 
 class PlugIn(NamedTuple):
-    """A name, where what it stands for is (``"module:attribute"``), and the package it is from."""
+    """A name that a package announces, and its code, ``"module:attribute"``."""
 
     name: str
     code: str
@@ -174,10 +144,9 @@ class PlugIn(NamedTuple):
 
 
 def plug_ins(kind: str, taken: Collection[str]) -> tuple[dict[str, PlugIn], list[str]]:
-    """Return what installed packages announce as entry points of the group ``ddl_core.<kind>``.
+    """Return the entry points of the group ``ddl_core.<kind>`` by name; none is imported.
 
-    By name, and a sentence on each that cannot be had; no package replaces a name that is `taken`,
-    and none is imported. ``docs/how-to/write-a-plug-in.md`` has a whole example.
+    And a sentence on each that is left out: one whose name is wrong, `taken`, or announced twice.
     """
     found: dict[str, set[PlugIn]] = {}  # a package may be on the path twice
     for point in _entry_points(f"ddl_core.{kind}"):
@@ -223,7 +192,7 @@ for _kind in ("strategy", "loader", "model"):  # a library has an environment of
 
 
 def known(kind: str, name: str) -> Entry | None:
-    """Return what is known of a name, of a network also one that is not in the table; or None."""
+    """Return what is known of a name, also of a network that is not in the table; else None."""
     entry = REGISTRIES[kind].get(name)
     if entry or kind != "model":
         return entry
@@ -239,13 +208,13 @@ def known(kind: str, name: str) -> Entry | None:
 
 
 def title(kind: str, name: str) -> str:
-    """Return what people call a name; one that is not registered is called by itself."""
+    """Return the title of a name; without one, the name."""
     entry = known(kind, name)
     return entry.title if entry and entry.title else name
 
 
 def owner(field: str) -> str | None:
-    """Return the strategy whose setting a field of a run is: the one that its name begins with."""
+    """Return the strategy that the name of a field of `RunSpec` begins with, if any."""
     name, more, _ = field.partition("_")
     return name if more and name in STRATEGIES and name not in _BROUGHT else None
 
@@ -271,8 +240,7 @@ def resolve(kind: str, name: str) -> Any:
     """
     entry = known(kind, check_name(kind, name))
     assert entry is not None
-    code = entry.code
-    module, _, attribute = code.partition(":")
+    module, _, attribute = entry.code.partition(":")
     try:
         imported = import_module(module)
     except ModuleNotFoundError as error:
@@ -280,12 +248,12 @@ def resolve(kind: str, name: str) -> Any:
             raise
         raise _not_installed(kind, name, error.name or "") from error
     if not hasattr(imported, attribute):
-        raise SpecError(f"{kind} {name!r} is announced as {code}, but there is no such thing")
+        raise SpecError(f"{kind} {name!r} is announced as {entry.code}, but there is no such thing")
     return getattr(imported, attribute)
 
 
 def require(kind: str, name: str) -> None:
-    """Refuse a name of whose packages none is installed, before anything starts."""
+    """Raise `NotInstalledError` if none of the packages of a name is installed."""
     entry = known(kind, name)
     needed = entry.packages if entry else ()
     if needed and not any(map(_is_installed, needed)):

@@ -1,7 +1,4 @@
-"""Pure functions of a run and a place in it: the learning rate, and seeds of random numbers.
-
-Without torch, so that figures draw what training uses.
-"""
+"""The learning rate and the seeds of random numbers: pure functions, without torch."""
 
 import math
 from zlib import crc32
@@ -26,7 +23,7 @@ def peak_learning_rate(spec: RunSpec) -> float:
 
 
 def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:
-    """Return the rate of the update that comes after all workers have seen `images_seen` images.
+    """Return the rate of the update after `images_seen` images of all workers.
 
     `images_per_epoch` are those that one epoch really consumes.
     """
@@ -51,9 +48,9 @@ def _decay(spec: RunSpec, epoch: int) -> float:
 
 
 def derive_seed(purpose: str, *place: int) -> int:
-    """Return a 63-bit seed of a `purpose`, e.g. ``"order"``, and of every number of `place`.
+    """Return a 63-bit seed of a `purpose`, e.g. ``"order"``, and of the numbers of `place`.
 
-    Purposes never share a stream. `place` is seed, repeat, epoch, rank, image, ...
+    `place` is seed, repeat, epoch, rank, image, ...
     """
     # The length, because SeedSequence does not tell missing numbers from trailing zeros.
     entropy = [crc32(purpose.encode()), len(place), *place]

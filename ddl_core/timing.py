@@ -1,11 +1,12 @@
 """Time of an epoch and its breakdown, for every framework, strategy and loader.
 
 The timed window runs from (barrier, device idle) to (device idle, barrier); its wall time is the
-maximum over ranks. Inside it nothing waits for the device.
+maximum over ranks. Nothing in it waits for the device.
 """
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -62,10 +63,7 @@ class EnergyMeter(Protocol):
 
 
 def by_step(phases: list[Phase], seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the seconds of each of `PHASES` in each step, (steps, 4).
-
-    `phases` says what each interval of so many `seconds` was; ``"update"`` closes a step.
-    """
+    """Return the seconds of each of `PHASES` in each step, (steps, 4); an update closes a step."""
     kinds = np.array([PHASES.index(phase) for phase in phases], dtype=np.int64)
     closed = kinds == PHASES.index("update")
     step = np.cumsum(closed) - closed
@@ -80,11 +78,10 @@ class EpochTiming:
     """What one epoch took; seconds.
 
     `wall_s` is from barrier to barrier, `rank_wall_s_*` are the ranks' own times before the closing
-    barrier, `cpu_s` is summed over ranks and their loader processes, and `data_s`, `step_s_median`
-    and `step_s_p95` are maxima over ranks. `data_s` is by the marks, so on a GPU it is the time in
-    which the device has no batch: not that in which the host waits for the device. `energy_j` is
-    joules of all ranks, None if not measured.
-    `spent` is None unless gradients were computed.
+    barrier, `cpu_s` is summed over ranks and their loader processes. `data_s`, `step_s_median` and
+    `step_s_p95` are maxima over ranks; on a GPU, `data_s` is the time in which the device has no
+    batch. `energy_j` is joules of all ranks, None if not measured. `spent` is None unless gradients
+    were computed.
     """
 
     wall_s: float
@@ -101,7 +98,7 @@ class EpochTiming:
 class HostTimestamps:
     """Timestamps of the host, for a device whose work is done when a call returns."""
 
-    has_step_times = True  # whether the time between two timestamps is that of the device's work
+    has_step_times = True  # whether steps may be timed one by one
     annotate = False  # whether to show phases to a profiler
 
     def now(self) -> Any:
@@ -122,9 +119,8 @@ class HostTimestamps:
 class Clock:
     """Times one window on all ranks together.
 
-    Every rank creates it, calls `start`, iterates its loader through `batches`, calls `step_done`
-    after each optimiser step, and calls `stop`. Marks in between say where the time of a step went.
-    The energy `meter` is read outside the timed part.
+    Every rank calls `start`, iterates its loader through `batches`, calls `step_done` after each
+    optimiser step, and calls `stop`. The energy `meter` is read outside the timed part.
     """
 
     def __init__(
@@ -150,7 +146,7 @@ class Clock:
         self._moments.append(self._timestamps.now())
 
     def batches(self, loader: Iterator[Item]) -> Iterator[Item]:
-        """Pass on the batches of `loader`, and mark when each is asked for and when it is there."""
+        """Yield the batches of `loader`; mark when each is asked for and when it is there."""
         while True:
             self._mark("compute")
             try:
@@ -162,16 +158,16 @@ class Clock:
             yield batch
 
     def backward_done(self) -> None:
-        """Mark that a backward pass has come to its last gradient."""
+        """Mark the last gradient of a backward pass."""
         self._has_gradients = True
         self._mark("compute")
 
     def gradients_averaged(self) -> None:
-        """Mark that the mean of the gradients over ranks is there, without waiting for it."""
+        """Mark that the mean of the gradients over ranks is there; wait for nothing."""
         self._mark("communication" if self._has_gradients else "compute")
 
     def step_done(self) -> None:
-        """Mark the end of a step, without waiting for the device."""
+        """Mark the end of a step; wait for nothing."""
         self._mark("update")
 
     def _mark(self, phase: Phase) -> None:
@@ -214,7 +210,7 @@ class Clock:
         )
 
     def _spent(self, seconds: Seconds, table: Seconds, wall_s: float) -> Spent:
-        """Return the mean over ranks of what `table` says of this one; see `by_step`."""
+        """Return the mean over ranks of each rank's `table` of `by_step`."""
         first_batch = seconds[self._phases.index("data")]
         transfer = sum(self._reduced(table[:, PHASES.index("communication")].tolist(), "min"))
         own = [first_batch, *table.sum(axis=0)]
@@ -236,17 +232,11 @@ class Clock:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its living children so far, user and system.
-
-    It leaves out the time in which other programs had the core, and nothing else: where the core is
-    slower for a while, a CPU second does less.
-    """
+    """Return the CPU time of this process and its living children so far, user and system."""
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):
-        try:
+        with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
+            total += times.user + times.system
     return total

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from ddl_core import gpus, registry
+from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import class_folders
 from ddl_core.data.tfrecord import absent, index_path, shards_folder, shards_in
 from ddl_core.errors import DataError, DDLError
+from ddl_tools import gpus
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes
 from ddl_tools.launch import interpreters
@@ -41,7 +42,7 @@ import torch
 cuda = torch.version.cuda
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 built = f"for CUDA {cuda}" if cuda else "for the CPU"
-from ddl_core import gpus as listed
+from ddl_tools import gpus as listed
 why = "" if gpus else listed.unseen(cuda)
 say(torch.__version__, built, *(gpus or [why or "sees no GPU"]))
 if why:

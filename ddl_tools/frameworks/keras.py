@@ -16,9 +16,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from optax.tree_utils import tree_get, tree_set
 
-from ddl_core import gpus
 from ddl_core.config import RunSpec
 from ddl_core.system import TURNS
+from ddl_tools import gpus
 from ddl_tools.frameworks.keras_layers import Network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
 from ddl_tools.frameworks.rendezvous import PATIENCE_S, ControlGroup

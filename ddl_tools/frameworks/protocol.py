@@ -5,8 +5,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ddl_core import gpus
 from ddl_core.errors import LaunchError
+from ddl_tools import gpus
 from ddl_tools.frameworks.weights import Floats as Floats
 from ddl_tools.frameworks.weights import State as State
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
-from ddl_core.gpus import listed
 from ddl_core.registry import check_name
+from ddl_tools.gpus import listed
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper

@@ -5,7 +5,7 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, NotInstalledError, RecordError, SpecError
-from ddl_core.gpus import count
+from ddl_tools.gpus import count
 from ddl_tools.launch import preflight
 from ddl_tools.launch.preflight import check_data, check_room, check_run
 from tests.launch.stand_ins import StandIns

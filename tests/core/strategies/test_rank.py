@@ -11,6 +11,7 @@ from ddl_core.errors import LaunchError
 from ddl_core.strategies import base as group
 from ddl_core.strategies.base import ProcessGroup
 from ddl_tools.doctor import machine
+from ddl_tools.rank.worker import check_driver
 
 
 @pytest.fixture
@@ -32,20 +33,23 @@ def test_a_driver_that_is_too_old_for_torch_is_named(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(LaunchError) as raised:
-        choose_device(wanted, 0)
+        check_driver(RunSpec(device=wanted))
     for words in ("NVIDIA A100", "550.54.15", built, "whl/cu126", "device 'cpu'"):
         assert words in str(raised.value)
 
 
 def test_the_cpu_is_used_where_it_is_asked_for_or_gpus_are_hidden(nvidia_smi, monkeypatch) -> None:
+    check_driver(RunSpec(device="cpu"))
     assert choose_device("cpu", 0).type == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check_driver(RunSpec())
     assert choose_device("auto", 0).type == "cpu"
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
 def test_a_driver_tool_that_lists_nothing_is_no_gpu(nvidia_smi, script) -> None:
     nvidia_smi.write_text(f"#!/bin/sh\n{script}\n")
+    check_driver(RunSpec())
     assert choose_device("auto", 0).type == "cpu"
     with pytest.raises(LaunchError, match="sees no CUDA device"):
         choose_device("cuda", 0)

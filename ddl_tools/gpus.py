@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from ddl_core.errors import LaunchError
+
 QUERY = ("--query-gpu=driver_version,uuid,name", "--format=csv,noheader")
 PATIENCE_S = 30
 # pip prefers the pinned version's build of that index to PyPI's, which is for the newest CUDA.
@@ -73,6 +75,12 @@ def unseen(cuda: str | None) -> str | None:
         f"torch sees no GPU, but nvidia-smi lists {len(found.names)} ({found.names[0]}); the "
         f"driver is {found.driver} and this torch {built}"
     )
+
+
+def check(sees_one: bool, cuda: str | None) -> None:
+    """Raise `LaunchError` if a torch of version `cuda` sees no GPU, but the driver lists one."""
+    if not sees_one and (why := unseen(cuda)):
+        raise LaunchError(why, remedy=f"{remedy(cuda)}; or choose device 'cpu'")
 
 
 def remedy(cuda: str | None) -> str:
