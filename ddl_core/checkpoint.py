@@ -49,7 +49,7 @@ def load(path: Path, state: TrainState) -> int:
     if not path.exists():
         return 0
     try:
-        # In main memory: a GPU may have room for its part alone.
+        # In main memory: a GPU may have room for a part only.
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise RecordError(
@@ -66,10 +66,9 @@ def load(path: Path, state: TrainState) -> int:
 
 
 def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
-    """Return a hash over all parameters and statistics, by name and bytes.
+    """Return a hash over all parameters and buffers, by name and bytes.
 
-    With a `strategy` under which a rank keeps a part of the weights, a collective: all ranks get
-    the hash of what rank 0 has gathered.
+    A collective with a `strategy` that shards weights: rank 0 gathers and hashes them.
     """
     weights = strategy.full_weights(network) if strategy else network.state_dict()
     digest = hashlib.sha256()

@@ -18,6 +18,11 @@ IMAGENET_EVAL_IMAGES = 50_000
 # Over Gloo each of Horovod's ranks connects to all: more nodes need MPI.
 MOST_NODES_OVER_GLOO = 16
 
+# Every number has a limit, so that a mistyped one is named.
+Count = Annotated[int, Field(ge=0, le=10**6)]
+Positive = Annotated[int, Field(gt=0, le=10**6)]
+Large = Annotated[int, Field(ge=0, le=10**10)]
+
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
 
@@ -66,7 +71,7 @@ class RunSpec(BaseModel):
         "folder", description="format of the data: images in class folders, or TFRecord files"
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop (pixels)")
-    classes: PositiveInt = Field(1000, le=10**6, description="number of classes")
+    classes: Positive = Field(1000, description="number of classes")
     crop_min_area: float = Field(
         0.08, gt=0, le=1, description="smallest share of an image in a training crop"
     )
@@ -81,22 +86,14 @@ class RunSpec(BaseModel):
         description="number of evaluation images (default: all; synthetic: ImageNet's)",
     )
     nodes: PositiveInt = Field(1, le=10**5, description="number of nodes")
-    gpus_per_node: PositiveInt = Field(
-        1, le=10**4, description="ranks per node, also on nodes without a GPU"
-    )
+    gpus_per_node: Positive = Field(1, description="ranks per node, also on nodes without a GPU")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of the ranks")
-    cpu_threads: PositiveInt = Field(
-        1, le=10**4, description="compute threads of each rank on the CPU"
+    cpu_threads: Positive = Field(1, description="compute threads of each rank on the CPU")
+    local_batch_size: Positive = Field(64, description="images per rank and micro-batch")
+    accumulation: Positive = Field(
+        1, description="micro-batches per optimiser step, each standing for a virtual worker"
     )
-    local_batch_size: PositiveInt = Field(
-        64, le=10**6, description="images per rank and micro-batch"
-    )
-    accumulation: PositiveInt = Field(
-        1,
-        le=10**6,
-        description="micro-batches per optimiser step, each standing for a virtual worker",
-    )
-    epochs: PositiveInt = Field(90, le=10**6, description="number of epochs")
+    epochs: Positive = Field(90, description="number of epochs")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32", description="arithmetic of forward and backward pass"
     )
@@ -119,13 +116,9 @@ class RunSpec(BaseModel):
         5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="label-smoothing factor (0 to 1)")
-    eval_every: int = Field(1, ge=0, le=10**6, description="epochs between evaluations (0: never)")
-    checkpoint_every: int = Field(
-        1, ge=0, le=10**6, description="epochs between checkpoints (0: never)"
-    )
-    discard_steps: int = Field(
-        20, ge=0, le=10**10, description="first optimiser steps without a throughput"
-    )
+    eval_every: Count = Field(1, description="epochs between evaluations (0: never)")
+    checkpoint_every: Count = Field(1, description="epochs between checkpoints (0: never)")
+    discard_steps: Large = Field(20, description="first optimiser steps without a throughput")
     min_steps_per_epoch: int = Field(
         0,
         ge=0,
@@ -140,15 +133,11 @@ class RunSpec(BaseModel):
         description="profiled steps of the last epoch (0: none)",
     )
     nsys: bool = Field(False, description="ranks under Nsight Systems; no epoch gives a throughput")
-    loader_workers: int = Field(
-        8,
-        ge=0,
-        le=10**4,
-        description="loader processes of each rank; threads with DALI and outside torch",
+    loader_workers: Count = Field(
+        8, description="loader processes of each rank; threads with DALI and outside torch"
     )
-    loader_prefetch: PositiveInt = Field(
+    loader_prefetch: Positive = Field(
         2,
-        le=10**4,
         description="batches prepared ahead by each loader process; in all with DALI and "
         "outside torch",
     )
@@ -165,8 +154,8 @@ class RunSpec(BaseModel):
     ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none", description="DDP: compression of gradients"
     )
-    ddp_powersgd_rank: PositiveInt = Field(
-        1, le=10**4, description="DDP with powersgd: rank of the approximation"
+    ddp_powersgd_rank: Positive = Field(
+        1, description="DDP with powersgd: rank of the approximation"
     )
     ddp_powersgd_start: int = Field(
         1000, ge=2, le=10**10, description="DDP with powersgd: first steps without compression"
@@ -216,10 +205,8 @@ class RunSpec(BaseModel):
     emu_jitter: float = Field(
         0, ge=0, le=1, description="emulation: relative standard deviation of the compute time"
     )
-    emu_draws: PositiveInt = Field(
-        1,
-        le=10**4,
-        description="emulation: GPUs that a rank represents; the slowest one counts",
+    emu_draws: Positive = Field(
+        1, description="emulation: GPUs that a rank represents; the slowest one counts"
     )
     second_start: bool = Field(
         False,
@@ -227,7 +214,7 @@ class RunSpec(BaseModel):
         "of a start",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and augmentation")
-    repeat: int = Field(0, ge=0, le=10**6, description="index of the repetition; enters every seed")
+    repeat: Count = Field(0, description="index of the repetition; enters every seed")
 
     @property
     def world_size(self) -> int:

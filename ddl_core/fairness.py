@@ -1,6 +1,6 @@
-"""Rules that need no tensor: every image that an epoch should have, none twice, over all ranks.
+"""Fairness rules for all frameworks: every image of an epoch, none twice, over all ranks.
 
-They hold whatever a rank computes with; `ddl_core/monitor.py` has those of torch.
+`ddl_core/monitor.py` has the rules of PyTorch.
 """
 
 import hashlib
@@ -14,31 +14,20 @@ from ddl_core.data.sampling import epoch_order, steps_per_epoch
 from ddl_core.errors import DataError, broken
 from ddl_core.strategies import Group
 
-# A run goes on with a few unreadable images, but not with a broken data set.
-MAX_CORRUPT_SHARE = 0.01
-# Nor is it one of DALI any more if something else does its work.
-MAX_RESCUED_SHARE = 0.01
+MAX_CORRUPT_SHARE = 0.01  # of unreadable images
+MAX_RESCUED_SHARE = 0.01  # of images that Pillow decodes for DALI
 
 
 class Source(Protocol):
-    """One rank's share of one split, as the rules see it."""
+    """One rank's share of one split; what counts images, counts since `set_epoch`."""
 
-    images: int
-    """Images in the split, all ranks, before a last batch is dropped."""
+    images: int  # in the split, of all ranks, before a last batch is dropped
     classes: int
-    fingerprint: str | None
-    """SHA-256 that identifies the data; None if it is made up."""
-    corrupt_images: int
-    """Unreadable images replaced on this rank since `set_epoch`."""
-    rescued_images: int | None
-    """Images that Pillow decoded since `set_epoch` because DALI failed; None without DALI."""
-    seen: list[npt.NDArray[np.int64]] | None
-    """Numbers of the images yielded since `set_epoch`, 0 to ``images - 1``; None if made up."""
-    own_order: bool
-    """Whether training takes other images than `data/sampling.py` says: as many, each at most once.
-
-    Its views are then its own too. Evaluation is the same for all.
-    """
+    fingerprint: str | None  # SHA-256 that identifies the data; None for synthetic data
+    corrupt_images: int  # unreadable, and replaced on this rank
+    rescued_images: int | None  # decoded by Pillow because DALI failed; None without DALI
+    seen: list[npt.NDArray[np.int64]] | None  # numbers of the images yielded; None if synthetic
+    own_order: bool  # whether training takes as many images as others, but in an order of its own
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch; equal on all ranks when training."""
@@ -48,7 +37,7 @@ class Source(Protocol):
 
 
 def check_agreement(group: Group, digest: str, rule: str) -> None:
-    """Check that all ranks hold the same `digest`, hexadecimal, by `rule`. A collective."""
+    """Check that all ranks hold the same hexadecimal `digest`. A collective."""
     own = int(digest[:12], 16)
     high, minus_low = group.reduce(np.array([own, -own], np.int64), "max").tolist()
     if high != -minus_low:
@@ -56,10 +45,10 @@ def check_agreement(group: Group, digest: str, rule: str) -> None:
 
 
 def check_epoch(spec: RunSpec, group: Group, source: Source, epoch: int) -> str | None:
-    """Return the SHA-256 of the numbers of an epoch's images; None if made up. A collective.
+    """Check the images of an epoch; return the SHA-256 of their numbers. A collective.
 
-    They must be those of the epoch's order, each once, without its incomplete last step; of a
-    loader with an order of its own, as many, each once.
+    They must be those of the epoch's order, each once, without its incomplete last step; with an
+    order of its own, as many. None for synthetic images.
     """
     if source.seen is None:
         return None
@@ -84,7 +73,7 @@ def check_evaluation(group: Group, source: Source) -> str | None:
 def _used_once(
     group: Group, source: Source, seen: list[npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.int64]:
-    """Return the numbers of the images that all ranks used, in ascending order. A collective."""
+    """Return the numbers of the images of all ranks in ascending order. A collective."""
     own = np.concatenate([np.empty(0, np.int64), *seen])
     times = group.reduce(np.bincount(own, minlength=source.images).astype(np.int32))
     twice = np.flatnonzero(times > 1)
@@ -126,9 +115,9 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
 
 
 def count_rescued(group: Group, source: Source, samples: int) -> int | None:
-    """Return how many of `samples` images Pillow decoded for DALI; None without. A collective.
+    """Return how many of `samples` images Pillow decoded for DALI. A collective.
 
-    `DataError` if more than 1 % were: what was measured is then Pillow.
+    None without DALI; `DataError` if they were more than 1 %.
     """
     if source.rescued_images is None:
         return None
@@ -144,10 +133,7 @@ def count_rescued(group: Group, source: Source, samples: int) -> int | None:
 
 
 def state_sha256(values: dict[str, npt.NDArray[np.float32]]) -> str:
-    """Return a hash over all parameters and statistics, by name and bytes.
-
-    The same for the same values in every library, in whatever order they come.
-    """
+    """Return a hash over all parameters and statistics by name, the same in every framework."""
     digest = hashlib.sha256()
     for name, array in sorted(values.items()):
         digest.update(name.encode())

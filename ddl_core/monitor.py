@@ -1,9 +1,7 @@
-"""The fairness contract, checked in every run: a broken rule ends the run and names itself.
+"""Fairness rules of PyTorch, checked in every run: a broken rule ends the run and is named.
 
-Same setup, same gradients; `fairness.py` checks that the images are the same. What costs more
-than a counter is done outside the timed window, or only in the first steps after a start,
-which lie in a cold epoch. What can only be seen by comparing with another run (a gradient that is
-summed where it should be averaged) is proved by tests/test_equality.py instead.
+Costly checks are done outside the timed window or in the first steps after a start. A rule that
+only a comparison of runs can check, such as the mean of gradients, is in tests/test_equality.py.
 """
 
 import hashlib
@@ -30,16 +28,13 @@ CLOSELY_WATCHED_STEPS = 3
 
 
 def check_setup(before: str, after: str) -> None:
-    """Check by hashes that a strategy's `setup` left the weights of the run's seed as they were."""
+    """Check by hashes that a strategy's `setup` left the seeded weights as they were."""
     if before != after:
         raise broken("same initial weights", "setup() of the strategy changed weights or buffers")
 
 
 def statistics(network: nn.Module) -> Tensor:
-    """Return a copy of all buffers of `network` as one vector of float64, without NaN.
-
-    A training that diverges is a result, and NaN would differ from itself.
-    """
+    """Return all buffers of `network` as one vector of float64, without NaN to be comparable."""
     parts = [buffer.detach().double().nan_to_num().flatten() for buffer in network.buffers()]
     return torch.cat(parts) if parts else torch.empty(0)
 
@@ -57,9 +52,9 @@ class FairnessMonitor:
         self._waiting = False  # gradients were added that no update has used
         self._depth = 0
         self._statistics = torch.empty(0)
+        # Calls of ``torch.cuda.synchronize`` or that of a stream or event, in the steps of the
+        # epoch on this rank; None for a compiled network.
         self.device_waits: int | None = None
-        """Calls of torch's ``synchronize`` (device, stream or event) in the steps of the epoch, on
-        this rank; None under `compile`, where nobody counts."""
 
     @contextmanager
     def watching(self, epoch: int, steps: int, images: int) -> Iterator[None]:
@@ -76,7 +71,7 @@ class FairnessMonitor:
         self._images_per_epoch = steps * batch
         self._images_seen = epoch * self._images_per_epoch
         with ExitStack() as stack:
-            # Hooks of all optimisers: what a framework really steps need not be what it returned.
+            # Hooks of all optimisers: a strategy may step another one than it returned.
             stack.callback(register_optimizer_step_pre_hook(self._before_update).remove)
             stack.callback(register_optimizer_step_post_hook(self._after_update).remove)
             for owner in (self._optimizer, self._network):
@@ -146,7 +141,6 @@ class FairnessMonitor:
             )
 
     def _count_wait(self) -> None:
-        # Not refused: some of a framework's own waits belong to how it overlaps communication.
         self.device_waits = (self.device_waits or 0) + 1
 
     def _before_forward(self, _network: nn.Module, _inputs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Training with PyTorch: what is trained, and the one place where images become updates."""
+"""Training with PyTorch: the step, in which images become an update."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -65,7 +65,7 @@ class TrainState:
         self._totals += torch.stack([loss.double(), *_correct(logits, labels)])
 
     def begin_epoch(self, epoch: int) -> None:
-        """Restart dropout from a known point, so that a resumed run repeats an undisturbed one."""
+        """Prepare to train; dropout depends on the epoch, not on earlier ones."""
         spec, device = self.spec, self.strategy.device
         torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, self.strategy.rank))
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -98,7 +98,7 @@ class TrainState:
         """Turn gradients off, and begin with no scores."""
         self.network.eval()
         self._totals = torch.zeros(3, dtype=torch.float64, device=self.strategy.device)
-        # Not inference_mode: weights that ZeRO gathers in it could not be trained with afterwards.
+        # Not inference_mode: weights that ZeRO gathers in it could not be trained afterwards.
         with torch.no_grad():
             yield
 
@@ -128,11 +128,9 @@ class TrainState:
 
 @contextmanager
 def marking_backward(clock: Clock, strategy: Strategy, network: nn.Module) -> Iterator[None]:
-    """Mark, inside, when the last gradient of each backward pass is there.
+    """Mark the last gradient of each backward pass in the block: that of the first parameter.
 
-    It is that of the first parameter: gradients come in the opposite order of the forward pass.
-    Not where backward waits for communication: no mark divides the two there, so the epoch has no
-    breakdown.
+    Without a mark where backward waits for communication: no moment divides the two.
     """
     if strategy.waits_in_backward:
         yield
@@ -146,7 +144,7 @@ def marking_backward(clock: Clock, strategy: Strategy, network: nn.Module) -> It
 
 
 def _correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many labels are first, and how many among the first five."""
+    """Return how many labels come first, and how many among the first five."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = best == labels[:, None]
     return hits[:, 0].sum().double(), hits.sum().double()

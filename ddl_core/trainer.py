@@ -39,8 +39,8 @@ class StepProfiler(Protocol):
 class Trainer:
     """Trains, evaluates and loads on this rank; one process alone needs nothing else.
 
-    Loaders and network are made when they are first needed. `data_dir` is the folder of the images,
-    `meter` measures the energy of each epoch, and `profile` watches the last one.
+    Loaders and network are made on first use. `data_dir` is the folder of the images, `meter`
+    measures the energy of each epoch, and `profile` watches the last one.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Trainer:
         return self._memory.peak()
 
     def energy(self) -> tuple[str | None, str | None]:
-        """Return the UUID of this rank's GPU, None on the CPU; energy can be read of both."""
+        """Return the UUID of this rank's GPU or None, and why no energy can be read: None."""
         return device.identity(self.strategy.device), None
 
     def describe(self) -> dict[str, Any]:

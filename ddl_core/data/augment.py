@@ -1,7 +1,4 @@
-"""The part of an image that the network sees: random crops in training, the middle in evaluation.
-
-All loaders take the crops from here: they differ in how they decode and resize alone.
-"""
+"""Crops of images for all loaders: random ones in training, the middle in evaluation."""
 
 import math
 from random import Random
@@ -20,7 +17,7 @@ RATIO = (3 / 4, 4 / 3)  # width / height
 LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 TRIES = 10
 FLIP_PROBABILITY = 0.5
-# The field's habit in evaluation: 256 pixels for a crop of 224, in proportion for other sizes.
+# In evaluation: 256 pixels for a crop of 224, in proportion for other sizes.
 RESIZE, CROP = 256, 224
 
 
@@ -35,10 +32,10 @@ class CropParams(NamedTuple):
 
 
 class CropSampler:
-    """Draw the crops of a run: a pure function of (seed, repeat), epoch and image.
+    """Draws the crops of a run: a pure function of (seed, repeat), epoch and image.
 
-    The distribution is that of torchvision's RandomResizedCrop and RandomHorizontalFlip (the
-    "inception" crop, Szegedy et al. 2015, section 6).
+    The distribution is that of torchvision's RandomResizedCrop and RandomHorizontalFlip (Szegedy et
+    al. 2015, section 6).
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -47,7 +44,7 @@ class CropSampler:
 
     def draw(self, epoch: int, index: int, height: int, width: int) -> CropParams:
         """Return the crop of image `index`, which has `height` x `width` pixels, in `epoch`."""
-        # A torch.Generator would take ten times as long: a tenth of what DALI needs for an image.
+        # A torch.Generator would take ten times as long.
         random = Random(f"{self._run} {epoch} {index}")
         box = self._box(random, height, width)
         return CropParams(*box, random.random() < FLIP_PROBABILITY)
@@ -86,7 +83,7 @@ def evaluation_corner(size: int, height: int, width: int) -> tuple[int, int]:
 
 
 def crop_image(image: Image.Image, size: int, crop: CropParams | None) -> Image.Image:
-    """Return a crop of a decoded image as `size` x `size` pixels; None: that of evaluation."""
+    """Return a crop of a decoded image as `size` x `size` pixels; by default that of evaluation."""
     if crop:
         box = (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)
         part = image.crop(box).resize((size, size), Resampling.BILINEAR)

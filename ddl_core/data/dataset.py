@@ -21,9 +21,7 @@ from ddl_core.errors import DataError, SpecError
 log = logging.getLogger(__name__)
 
 FOLDERS = {"train": "train", "eval": "val"}
-# Several made-up batches, so that no cache and no all-zero shortcut makes a step too cheap.
-POOL = 4
-
+POOL = 4  # synthetic batches, so that no cache makes a step too cheap
 
 EncodedDataset = ImageList | RecordList
 """The images of one split by number, still encoded: files in folders or records in shards."""
@@ -32,24 +30,8 @@ EncodedDataset = ImageList | RecordList
 class Dataset:
     """The images of one split that a run uses, numbered from 0.
 
-    Where an epoch takes each several times, the numbers go on: for order, crops and checks these
-    are images of their own.
-
-    Attributes
-    ----------
-    listing : EncodedDataset
-        All images of the split.
-    chosen : Indices
-        Indices into it, ascending.
-    passes : int
-        How often an epoch takes each image.
-
-    Raises
-    ------
-    DataError
-        If the data are not there or not as they should be.
-    SpecError
-        If the run asks for more images than there are, or has too few classes.
+    If an epoch takes each several times, each pass has numbers of its own. `DataError` for missing
+    or wrong data, `SpecError` if the run asks for more images or fewer classes than there are.
     """
 
     def __init__(self, spec: RunSpec, data_dir: Path | None, split: Split) -> None:
@@ -71,7 +53,7 @@ class Dataset:
             raise SpecError(
                 f"{split}_images = {limit}, but there are only {found}; lower it or leave it out"
             )
-        self.chosen: Indices = spread(limit or found, found)
+        self.chosen: Indices = spread(limit or found, found)  # of `listing`, ascending
         self.passes = spec.passes(len(self.chosen)) if split == "train" else 1
 
     def __len__(self) -> int:
@@ -82,13 +64,7 @@ class Dataset:
         return int(self.chosen[number % len(self.chosen)])
 
     def read(self, number: int) -> tuple[bytes, int]:
-        """Return the content of an image file, and its label.
-
-        Raises
-        ------
-        DataError
-            If it is gone, or its label is not one of the run's classes.
-        """
+        """Return an image's file and label; `DataError` if it is gone, or the label too large."""
         content, label = self.listing.read(self._index(number))
         if label >= self._classes:
             raise DataError(
@@ -105,21 +81,13 @@ class Dataset:
 def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
     if spec.data_format == "tfrecord":
         return list_records(shards_folder(data_dir), FOLDERS[split])
-    # Labels count the training classes: one without validation images must not shift the rest.
+    # Labels count the training classes, also those without validation images.
     classes = class_folders(data_dir / FOLDERS["train"])
     return list_images(data_dir / FOLDERS[split], classes)
 
 
 class ImageSource:
-    """One rank's share of the images of a split; loaders make batches of them.
-
-    It has the attributes of `Source` in `ddl_core/fairness.py`, which all frameworks share.
-
-    Raises
-    ------
-    DataError, SpecError
-        As `Dataset`.
-    """
+    """One rank's share of the images of a split; see `Source` in `ddl_core/fairness.py`."""
 
     rescued_images: int | None = None
     own_order = False
@@ -149,10 +117,7 @@ class ImageSource:
 
 
 class MadeUpSource:
-    """One rank's share of a split of made-up images; loaders make batches of them once per epoch.
-
-    It has the attributes of `Source` in `ddl_core/fairness.py`, as `ImageSource`.
-    """
+    """One rank's share of a split of synthetic images; see `Source` in `ddl_core/fairness.py`."""
 
     fingerprint: str | None = None
     corrupt_images = 0
@@ -182,7 +147,7 @@ class MadeUpSource:
 
 
 class NamedOnce:
-    """Log each unreadable image once in a process."""
+    """Logs each unreadable image once in a process."""
 
     def __init__(self) -> None:
         self._named: set[str] = set()

@@ -23,23 +23,20 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 Arrays = dict[str, NDArray[Any]]
 
-MIN_CACHED_BYTES = 200_000  # of some 10,000 images; listing fewer takes no noticeable time
-# A file system's clock may be coarse: a second change at the same time would not be seen.
-SETTLED_S = 5.0
+MIN_CACHED_BYTES = 200_000  # of some 10,000 images
+SETTLED_S = 5.0  # time after which a file system's clock shows another change
 
 
 class ImageList:
-    """Paths and labels of the images of one split.
+    """Paths and labels of the images of one split, in few objects that forked processes share.
 
-    All names lie in one `bytes` object and their positions in one array: about 40 MB for the 1.28
-    million images of ImageNet. A list of (path, label) tuples takes 300 MB, and a forked loader
-    process copies it page by page as it counts references.
+    About 40 MB for ImageNet, where a list of (path, label) tuples takes 300 MB in each process.
     """
 
     def __init__(
         self, root: Path, classes: Sequence[str], names: bytes, labels: NDArray[np.int32]
     ) -> None:
-        """Take the file names relative to their class folders, each ended by a zero byte."""
+        """Take file names relative to their class folders, each with a zero byte at its end."""
         self.root = root
         self.classes = tuple(classes)
         self.labels = labels
@@ -99,9 +96,8 @@ class ImageList:
 def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> ImageList:
     """List the images below ``split_dir/<class>/``: classes sorted, files sorted in each.
 
-    `classes` are the sorted classes that the labels count. Give those of the training split when
-    listing the validation split: by default they are the folders found, and one that is absent in
-    validation would shift all later labels.
+    `classes` are the sorted classes that the labels count: by default the folders found, for the
+    validation split those of the training split.
     """
     root = Path(split_dir).absolute()
     found = class_folders(root)
@@ -112,7 +108,7 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     def walk() -> tuple[Arrays, bool]:
         images, nested = _walk(root, found)
         names = np.frombuffer(images._names, np.uint8)
-        # A change in a folder inside a class folder does not change the class folder.
+        # The class folder does not show a change in a folder inside it.
         return {"names": names, "labels": images.labels}, not nested
 
     arrays = cached_on_node([root, *(root / name for name in found)], walk)
@@ -155,7 +151,7 @@ def class_folders(split_dir: Path) -> list[str]:
 
 
 def _walk(root: Path, classes: Sequence[str]) -> tuple[ImageList, bool]:
-    """Return all images in ImageFolder's order, and whether class folders have folders in them."""
+    """Return all images in ImageFolder's order, and whether class folders contain folders."""
     nested = False
 
     def names() -> Iterator[list[str]]:
@@ -194,16 +190,10 @@ def expected(root: Path) -> str:
 
 
 def cached_on_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool]]) -> Arrays:
-    """Return the arrays of `look`; the first rank of a node stores them in one file for the others.
+    """Return the arrays of `look`; the first rank of a node stores them in a file for the others.
 
-    At 1,024 ranks each would otherwise list ImageNet's 1.28 million names, or read 1,152 indices.
-
-    Parameters
-    ----------
-    places
-        Files and folders that determine the arrays. A change of one of them makes a new file.
-    look
-        Returns the arrays, and whether `places` show every change.
+    `places` are the files and folders that determine the arrays. `look` also returns whether they
+    show every change.
     """
     try:
         key = _state(places)
@@ -223,7 +213,7 @@ def cached_on_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool
 
 
 def _state(places: Iterable[Path]) -> str | None:
-    """Return a hash of the current state of `places`; None if one has changed just now."""
+    """Return a hash of the state of `places`; None if one has changed just now."""
     digest, latest = hashlib.sha256(), 0.0
     for place in places:
         now = place.stat()

@@ -12,7 +12,7 @@ import io
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Pillow's own limit, above which it warns; named here because a program may have switched it off.
+# Pillow's own limit, which a program may have switched off.
 MAX_PIXELS = 89_478_485
 # What Pillow raises for files that are damaged, empty or no images.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -38,13 +38,7 @@ def check_pixels(height: int, width: int) -> None:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB by the rule above, decoded: its file may then be closed.
-
-    Raises
-    ------
-    ValueError
-        If its values are fractions or have 32 bits.
-    """
+    """Return a decoded image as RGB; `ValueError` for values that are fractions or of 32 bits."""
     if image.mode == "F":
         raise ValueError("mode F: fractions, whose black and white are unknown")
     if image.mode == "I" and image.format != _PGM:

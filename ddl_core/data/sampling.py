@@ -1,9 +1,8 @@
 """Which rank sees which image when: the same for every loader and every strategy.
 
-Training takes one permutation of the whole set per epoch. With V = world_size * accumulation
-(virtual) workers of batch B, worker v takes positions ``[(s V + v) B, (s V + v + 1) B)`` of it in
-step s, and the incomplete last step is dropped. So the images of a step do not depend on how the
-V workers are spread over ranks. Evaluation takes every image once, without padding.
+Each epoch permutes the training set. With V = world_size * accumulation (virtual) workers of batch
+B, worker v takes positions ``[(s V + v) B, (s V + v + 1) B)`` of it in step s. The incomplete last
+step is dropped. Evaluation takes every image once, without padding.
 """
 
 from collections.abc import Iterator
@@ -26,13 +25,7 @@ def spread(wanted: int, found: int) -> Indices:
 
 
 def steps_per_epoch(spec: RunSpec, images: int) -> int:
-    """Return the optimiser steps of one epoch over `images` images.
-
-    Raises
-    ------
-    SpecError
-        If there is not even one full global batch.
-    """
+    """Return the optimiser steps of an epoch over `images` images; `SpecError` if there is none."""
     steps = images // spec.global_batch_size
     if steps == 0:
         raise SpecError(
@@ -50,11 +43,7 @@ def epoch_order(spec: RunSpec, images: int, epoch: int) -> Indices:
 
 
 def train_batches(spec: RunSpec, images: int, epoch: int, rank: int) -> Iterator[Indices]:
-    """Return an iterator of the image indices of each micro-batch of one rank, in order.
-
-    The order is drawn at the call, not with the first batch: 20 ms for ImageNet, which would be
-    some per cent of a short epoch's window.
-    """
+    """Draw an epoch's order; return an iterator of the image indices of a rank's micro-batches."""
     permutation = epoch_order(spec, images, epoch)
     batch = spec.local_batch_size
     workers = (
@@ -89,10 +78,9 @@ def made_up_images(spec: RunSpec, split: Split) -> int:
 
 
 class BatchSampler:
-    """The images that one rank loads, batch by batch; iterating begins the epoch last set.
+    """The images that one rank loads; a batch is a list of (epoch, number).
 
-    The epoch's order is drawn when it is set, before the clock starts. A batch is a list of (epoch,
-    number): a loader process that lives on cannot know the epoch.
+    The order of an epoch is drawn when `epoch` is set, before the clock starts.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """TFRecord sets of images: each record by its number.
 
-The names of the files are those of the published ImageNet, with 1024 and 128 files, and the
-features of a record are those of its published conversions. An index is that of DALI's
-tfrecord2idx: a line ``offset size`` per record.
+Names of files and features are those of the published conversions of ImageNet. An index is that of
+DALI's tfrecord2idx: a line ``offset size`` per record.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ LABEL = "image/class/label"  # from 1: 0 was kept for a background class
 # A record: length (8 bytes), its checksum (4), that many bytes, their checksum (4).
 HEADER, FOOTER = 12, 4
 
-# TensorFlow's Example, without the kind of values that no feature here has.
+# TensorFlow's Example, without lists of floats.
 EXAMPLE = """
 name: "example.proto" syntax: "proto3"
 message_type {
@@ -75,7 +74,7 @@ Places = NDArray[np.int64]  # one row per record: offset, size
 
 
 class Example:
-    """The features of one record; a `ValueError` if it is no Example, or has no such feature."""
+    """The features of one record; `ValueError` if it is no Example, or lacks a feature."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         try:
@@ -105,7 +104,7 @@ class Example:
 
 @cache
 def example_class() -> Any:
-    """Return the class Example, in a pool of its own: TensorFlow has one in the common pool."""
+    """Return the class Example, in a pool of its own: TensorFlow uses the common one."""
     text_format = optional("google.protobuf.text_format")
     description = optional("google.protobuf.descriptor_pb2").FileDescriptorProto()
     pool = optional("google.protobuf.descriptor_pool").DescriptorPool()
@@ -115,7 +114,7 @@ def example_class() -> Any:
 
 
 def optional(name: str) -> Any:
-    """Import a package on first use, so that image folders are read where it is missing."""
+    """Import a package on first use: image folders need none."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -140,7 +139,7 @@ def shards_in(folder: Path, split: str) -> list[str]:
 
 
 def absent(split: str, names: list[str]) -> list[str]:
-    """Return the names that are missing among the shards of one split; refuse those of two sets."""
+    """Return the names that are missing among the shards of a split; refuse those of two sets."""
     counts = sorted({int(name.rpartition("-")[2]) for name in names})
     if len(counts) > 1:
         sets = ", ".join(shard_name(split, 0, count) for count in counts)
@@ -155,7 +154,7 @@ def index_path(shard: Path) -> Path:
 
 
 def read_index(shard: Path) -> Places:
-    """Return offset and size of every record of a shard; refuse an index that does not fit it."""
+    """Return offset and size of every record of a shard; refuse an index that does not fit."""
     path = index_path(shard)
     advice = f"make it again: ddl data index {shard.parent}"
     try:
@@ -172,7 +171,7 @@ def read_index(shard: Path) -> Places:
 
 
 class _Opened:
-    """An open file; it is closed when nothing refers to it."""
+    """An open file, until nothing refers to it."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
@@ -183,11 +182,9 @@ class _Opened:
 
 
 class RecordList:
-    """The records of one split.
+    """The records of one split, in arrays that forked loader processes share.
 
-    About 20 MB for the 1.28 million records of ImageNet, in arrays alone, so that a forked loader
-    process shares them. Files are opened when first read. Threads and forked processes may share
-    an open file, since `os.pread` has no position.
+    Threads and forked processes may share an open file too, since `os.pread` has no position.
     """
 
     def __init__(
@@ -199,10 +196,9 @@ class RecordList:
         self.classes = tuple(classes)
         self._places = np.concatenate(places)
         self._starts = np.cumsum([0, *map(len, places)], dtype=np.int64)
-        # A quarter of what the system grants: for a list of each split, and as much for others.
-        granted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        unlimited = granted == resource.RLIM_INFINITY
-        self._opened = lru_cache(None if unlimited else max(1, granted // 4))(_Opened)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # A quarter for each split; the rest is for others. Without a limit, -1.
+        self._opened = lru_cache(limit // 4 if limit > 0 else None)(_Opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
         places = [self.places(shard) for shard in range(len(self.shards))]
@@ -282,7 +278,7 @@ def list_records(folder: str | Path, split: str) -> RecordList:
 
 
 def _class_names(folder: Path) -> list[str]:
-    """Return the names of the classes, the first of which has label 1; published sets have none."""
+    """Return the names of the classes, the first of label 1; published sets have none."""
     path = folder / DESCRIPTION
     try:
         return [str(name) for name in json.loads(path.read_bytes())["classes"]]
@@ -295,6 +291,6 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def shards_folder(data_dir: Path) -> Path:
-    """Return where the TFRecord shards of a data folder are: in ``tfrecord/``, else in itself."""
+    """Return the folder of TFRecord shards: ``tfrecord/`` in the data folder, or that itself."""
     inner = data_dir / TFRECORD
     return inner if inner.is_dir() else data_dir

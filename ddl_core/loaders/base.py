@@ -12,26 +12,19 @@ from ddl_core.data.dataset import ImageSource
 from ddl_core.data.sampling import Indices, Split
 from ddl_core.fairness import Source
 
+Batch = tuple[Tensor, Tensor, Indices, int]
+"""Images and labels on the device, the images' numbers, and how many of them were unreadable."""
+
 
 class Loader(Source, Protocol):
-    """A source of tensors: one rank's share of one split.
-
-    The constructor takes ``(spec, data_dir, split, rank, world_size, device)``.
-    """
+    """One rank's share of a split; made from (spec, data_dir, split, rank, world_size, device)."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images (n, 3, size, size) and labels (n,), already on the device.
-
-        A batch is valid until the next one is asked for.
-        """
+        """Yield images (n, 3, size, size) and labels (n,) on the device, valid until the next."""
 
 
 class FileLoader(ImageSource):
-    """A loader of image files: all of the protocol but how batches are made.
-
-    Subclasses add `_batches`, which yields images (n, 3, size, size) and labels (n,) on the device,
-    the images' numbers, and how many of them were unreadable; and `_prepare`, what they need.
-    """
+    """A loader of image files; subclasses say how batches are made."""
 
     def __init__(
         self,
@@ -48,7 +41,7 @@ class FileLoader(ImageSource):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what batches are made with; the end of the constructor."""
+        """Make what `_batches` needs; the end of the constructor."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on the device."""
@@ -58,5 +51,5 @@ class FileLoader(ImageSource):
             seen.append(numbers)
             yield images, labels
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+    def _batches(self) -> Iterator[Batch]:
         raise NotImplementedError

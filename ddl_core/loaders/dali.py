@@ -1,16 +1,16 @@
 """NVIDIA DALI: decoding and resizing in a pipeline of its own threads, or on the GPU.
 
-DALI's own readers shuffle in a buffer and give the last batch to some ranks only. Here threads read
-the files ahead and feed them, each with the crop of its epoch: so DALI takes the same images in the
-same order as every other loader, and one that it could not decode is found before it ends the
-pipeline.
+Threads read the files ahead and feed them with their crops. So DALI takes the same images in the
+same order as every other loader, and a damaged file is found before it ends the pipeline.
 """
 
 import io
 import logging
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,30 +28,27 @@ from ddl_core.config import RunSpec
 from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
 from ddl_core.data.dataset import Dataset, NamedOnce
 from ddl_core.data.image import UNREADABLE, check_pixels, open_rgb
-from ddl_core.data.sampling import BatchSampler, Indices
+from ddl_core.data.sampling import BatchSampler
 from ddl_core.errors import DataError, SpecError
-from ddl_core.loaders.base import FileLoader
+from ddl_core.loaders.base import Batch, FileLoader
 
 log = logging.getLogger(__name__)
 
 DECODED: dict[str, Any] = {"output_type": types.RGB}
-if int(dali.__version__.split(".")[0]) >= 2:  # turns images by their EXIF data, as no other loader
+if int(dali.__version__.split(".")[0]) >= 2:  # else it turns images by their EXIF data
     DECODED["adjust_orientation"] = False
 PIXELS: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
-# With the filter against aliasing, as Pillow resizes.
+# As Pillow resizes.
 LINEAR: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": True}
 
 END_OF_JPEG = b"\xff\xd9"  # inside the compressed data, ff is never followed by d9
-TRAILER_BYTES = 4096  # some cameras write a little behind the end
+TRAILER_BYTES = 4096  # some cameras write more behind the end
 
 Array = npt.NDArray[np.generic]
 
 
 class Item(NamedTuple):
-    """One image: what the pipeline gets, and what is kept back.
-
-    `rescued`: Pillow decoded it because DALI had failed, not because DALI is known to be unable to.
-    """
+    """One image; `rescued` if Pillow decoded it because DALI had failed."""
 
     content: Array
     geometry: tuple[tuple[int, ...], ...]
@@ -62,10 +59,9 @@ class Item(NamedTuple):
 
 
 class Feed:
-    """Each call returns the inputs of the next batch of the epoch that `begin` began.
+    """Each call returns the inputs of the next batch of an epoch, and StopIteration at its end.
 
-    It raises StopIteration at the epoch's end, as DALI expects. `taken` holds the batches that were
-    returned and not yet confirmed by `delivered`.
+    `taken` holds the batches that were returned and not yet `delivered`.
     """
 
     def __init__(self, spec: RunSpec, files: Dataset, plan: BatchSampler, training: bool) -> None:
@@ -75,12 +71,13 @@ class Feed:
         self._threads = spec.loader_workers
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
         self._batches: Iterator[list[tuple[int, int]]] = iter(())
-        self._ahead: deque[list[Future[list[Item]]]] = deque()
+        self._ahead: deque[Iterator[list[Item]]] = deque()
         self.taken: deque[list[Item]] = deque()
 
     def begin(self) -> None:
         """Begin the plan's epoch."""
-        self._forget()
+        self._ahead.clear()
+        self.taken.clear()
         self._batches = iter(self._plan)
 
     def __call__(self) -> list[list[Array] | Array]:
@@ -89,7 +86,7 @@ class Feed:
             pass
         if not self._ahead:
             raise StopIteration
-        items = [item for part in self._ahead.popleft() for item in part.result()]
+        items = list(chain.from_iterable(self._ahead.popleft()))
         self.taken.append(items)
         geometry = zip(*(item.geometry for item in items), strict=True)
         return [[item.content for item in items], *(np.array(one, np.int32) for one in geometry)]
@@ -99,36 +96,27 @@ class Feed:
         return self.taken.popleft()
 
     def go_back(self) -> None:
-        """Have the batches that the pipeline lost decoded by Pillow and fed again, first of all."""
+        """Decode the batches that the pipeline lost by Pillow, and feed them again."""
         epoch = self._plan.epoch
         while self.taken:
             lost = [(epoch, item.number) for item in self.taken.pop()]
-            self._ahead.appendleft(self._submitted(lost, careful=True))
-
-    def _forget(self) -> None:
-        for parts in self._ahead:
-            for part in parts:
-                part.cancel()
-        self._ahead.clear()
-        self.taken.clear()
+            self._ahead.appendleft(self._begun(lost, careful=True))
 
     def _submit(self) -> bool:
         """Start reading the next batch, if there is one."""
         batch = next(self._batches, None)
         if batch is None:
             return False
-        self._ahead.append(self._submitted(batch, careful=False))
+        self._ahead.append(self._begun(batch, careful=False))
         return True
 
-    def _submitted(self, batch: list[tuple[int, int]], careful: bool) -> list[Future[list[Item]]]:
-        """Start reading a batch, in as many parts as there are threads."""
+    def _begun(self, batch: list[tuple[int, int]], careful: bool) -> Iterator[list[Item]]:
+        """Begin to read a batch, in as many parts as there are threads."""
         size = -(-len(batch) // self._threads)
-        return [
-            self._pool.submit(self._read, batch[start : start + size], careful)
-            for start in range(0, len(batch), size)
-        ]
+        parts = [batch[start : start + size] for start in range(0, len(batch), size)]
+        return self._pool.map(partial(self._read, careful), parts)
 
-    def _read(self, places: list[tuple[int, int]], careful: bool) -> list[Item]:
+    def _read(self, careful: bool, places: list[tuple[int, int]]) -> list[Item]:
         return [self._item(epoch, number, careful) for epoch, number in places]
 
     def _item(self, epoch: int, number: int, careful: bool) -> Item:
@@ -174,7 +162,7 @@ def _decodable(content: bytes) -> tuple[bytes, int, int]:
 
 
 def _raw(content: bytes) -> tuple[bytes, int, int]:
-    """Return the image uncompressed, as Pillow decodes it: slow, and the last word on damage."""
+    """Return the image uncompressed, as Pillow decodes it."""
     image = open_rgb(content)
     return _uncompressed(image), image.height, image.width
 
@@ -189,14 +177,11 @@ BLANK = _uncompressed(Image.new("RGB", (1, 1), tuple(round(255 * value) for valu
 
 
 class Dali(FileLoader):
-    """Both DALI loaders; they differ in where images are decoded and resized.
-
-    On a GPU, `dali_cpu` hands over 8-bit pixels and normalises there, as NVIDIA's examples do.
-    """
+    """Both DALI loaders, which decode and resize on the CPU or on the GPU; a GPU normalises."""
 
     decoder: ClassVar[str]
     rescued_images: int = 0
-    seed = 0  # nothing is drawn in the pipeline: views come with the images
+    seed = 0  # crops come with the images
 
     def _prepare(self) -> None:
         spec = self._spec
@@ -211,12 +196,12 @@ class Dali(FileLoader):
         self._failed = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation; building the pipeline reads no image yet."""
+        """Choose order and augmentation, and build the pipeline, which reads no image yet."""
         super().set_epoch(epoch)
         self.rescued_images = 0
         self._pipeline = self._pipeline or self._build()
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+    def _batches(self) -> Iterator[Batch]:
         self._feed.begin()
         pipeline, self._pipeline = self._pipeline, None  # one that is left half-way is not reused
         if pipeline is None:
@@ -226,12 +211,14 @@ class Dali(FileLoader):
         done = failed_at = 0
         while done < len(self):
             try:
-                images = self._fetch(pipeline)
+                images = self._pixels(pipeline.run()[0])
             except RuntimeError as error:
                 if done + 1 == failed_at:
                     raise DataError(f"DALI fails on images that Pillow can read: {error}") from None
                 failed_at = done + 1
-                self._tell(error)
+                if not self._failed:  # a decoder that always fails says the same of every batch
+                    self._failed = True
+                    log.warning("DALI failed on images, which Pillow decodes instead: %s", error)
                 self._feed.go_back()
                 pipeline = self._build()
                 continue
@@ -247,15 +234,6 @@ class Dali(FileLoader):
                 sum(item.corrupt for item in items),
             )
 
-    def _tell(self, error: RuntimeError) -> None:
-        """Log the first failure: a decoder that always fails says the same of every batch."""
-        if not self._failed:
-            self._failed = True
-            log.warning("DALI failed on images, which Pillow decodes instead: %s", error)
-
-    def _fetch(self, pipeline: Pipeline) -> Tensor:
-        return self._pixels(pipeline.run()[0])
-
     def _pixels(self, decoded: Any) -> Tensor:
         """Return a batch of DALI's as a tensor on the device."""
         output = decoded.as_tensor()
@@ -264,7 +242,7 @@ class Dali(FileLoader):
             images = torch.empty(shape, dtype=torch.float32, device=self._device)
             feed_ndarray(output, images, torch.cuda.current_stream())
             return images
-        # The same memory again: fresh pages for a batch can cost as much as decoding it.
+        # The same memory again: new pages can cost as much as decoding.
         if self._batch.shape != shape:
             self._batch = torch.empty(shape, dtype=torch.float32)
         feed_ndarray(output, self._batch)
@@ -298,7 +276,7 @@ class Dali(FileLoader):
         return (self._normalised(images, mirror=fn.squeeze(mirror, axes=[0])),)
 
     def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
-        """Return a part of each image; what lies below it need not be decoded."""
+        """Return a part of each image; the rest need not be decoded."""
         return fn.decoders.image_slice(
             files, corner, extent, device=self.decoder, **DECODED, **PIXELS
         )
@@ -313,7 +291,7 @@ class Dali(FileLoader):
         )
         images = fn.decoders.image(files, device=self.decoder, **DECODED)
         images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
-        # By name: a constant among the inputs would lie on the GPU, to be waited for in each batch.
+        # By name: a constant among the inputs would lie on the GPU, and each batch wait for it.
         images = fn.slice(images, start=corner, shape=[size, size], axis_names="HW")
         return (self._normalised(images),)
 
@@ -340,7 +318,6 @@ class DaliGPU(Dali):
     decoder = "mixed"
 
     def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
-        # Not decoded as a part: nvImageCodec 0.9.0 crashes or fails there (its issue 55), and the
-        # JPEG units of a GPU decode whole images only.
+        # A GPU's JPEG units decode whole images, and nvImageCodec 0.9.0 fails on parts (issue 55).
         images = fn.decoders.image(files, device=self.decoder, **DECODED)
         return fn.slice(images, start=corner, shape=extent, axis_names="HW")

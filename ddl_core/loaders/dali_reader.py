@@ -1,9 +1,7 @@
-"""DALI as NVIDIA ships it, and as the paper ran it: its own readers, shuffling and random crops.
+"""DALI's own readers, shuffling and random crops, as the paper ran it.
 
-Beside the fed one in `dali.py`, it shows what that one's promises cost. It keeps a weaker contract
-(docs/reference/loaders.md): images and views are not those of other loaders, an epoch has as many
-of them on every rank and each at most once, and the first file that DALI cannot decode ends the
-run.
+Images and crops are not those of other loaders: an epoch has as many on every rank, each at most
+once. The first file that DALI cannot decode ends the run.
 """
 
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from nvidia.dali import fn, tfrecord
-from torch import Tensor
 
 from ddl_core.data.augment import FLIP_PROBABILITY, RATIO, TRIES
 from ddl_core.data.dataset import Dataset
@@ -20,6 +17,7 @@ from ddl_core.data.folder import ImageList
 from ddl_core.data.sampling import Indices
 from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path
 from ddl_core.errors import DataError, SpecError
+from ddl_core.loaders.base import Batch
 from ddl_core.loaders.dali import DECODED, LINEAR, Dali
 from ddl_core.schedules import derive_seed
 
@@ -28,7 +26,7 @@ OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"
 
 
 class Read(NamedTuple):
-    """What a reader gives: encoded images, and what tells label and number of each."""
+    """Encoded images of a reader, and what `named` takes."""
 
     encoded: Any
     names: tuple[Any, ...]
@@ -47,7 +45,7 @@ class Files:
 
     def read(self, **shard: Any) -> Read:
         """Put the reader into the pipeline that is being defined."""
-        # Without labels of ours, DALI's are places in the list: the numbers of the images.
+        # Without labels, DALI gives places in the list: the numbers of the images.
         encoded, numbers = fn.readers.file(file_root=self._root, files=self._names, **shard)
         return Read(encoded, (numbers,))
 
@@ -58,13 +56,7 @@ class Files:
 
 
 class Records:
-    """The records of a TFRecord set, read by DALI.
-
-    Raises
-    ------
-    SpecError
-        If the run takes a part of them: the reader knows whole files alone.
-    """
+    """The records of a TFRecord set, read by DALI; `SpecError` for a part: it reads whole files."""
 
     def __init__(self, images: Dataset, classes: int) -> None:
         listing = images.listing
@@ -76,7 +68,7 @@ class Records:
             )
         self._classes = classes
         paths = [listing.folder / name for name in listing.shards]
-        # Each file by as many names as an epoch takes it, so that DALI says which time it was.
+        # As many names of each file as an epoch has passes, so that DALI names the pass.
         self._paths = [
             f"{path.parent}{'/.' * again}/{path.name}"
             for again in range(images.passes)
@@ -86,7 +78,7 @@ class Records:
         places = [listing.places(shard) for shard in range(len(paths))] * images.passes
         sizes = [int(own[-1].sum()) if len(own) else 0 for own in places]
         starts = np.concatenate(([0], np.cumsum(sizes)))[:-1].tolist()
-        # Where each file begins, and each record, in all files behind one another.
+        # Offsets of files and records, as if all files were one.
         self._starts = dict(zip(self._paths, starts, strict=True))
         self._offsets = np.concatenate(
             [start + own[:, 0] for start, own in zip(starts, places, strict=True)]
@@ -105,13 +97,7 @@ class Records:
         return Read(record[ENCODED], (record[LABEL], place))
 
     def named(self, labels: Any, places: Any) -> tuple[Indices, Indices]:
-        """Return the labels and numbers of a batch.
-
-        Raises
-        ------
-        DataError
-            If a label is not one of the run's classes.
-        """
+        """Return the labels and numbers of a batch; `DataError` for a label without a class."""
         found = _numbers(labels) - 1  # from 1 in the published ImageNet
         if found.min() < 0 or found.max() >= self._classes:
             raise DataError(
@@ -131,10 +117,9 @@ def _numbers(batch: Any) -> Indices:
 
 
 class DaliReader(Dali):
-    """Both loaders with DALI's own readers; evaluation is that of the fed ones.
+    """Both loaders with DALI's own readers; evaluation is that of `Dali`.
 
-    A pipeline serves one epoch. So an epoch depends on the run, its number and the rank alone, a
-    resumed run repeats an undisturbed one, and no batch is made before the clock starts.
+    A pipeline serves one epoch, so a resumed run repeats an undisturbed one.
     """
 
     own_order = True
@@ -155,7 +140,7 @@ class DaliReader(Dali):
             self._pipeline = None
         super().set_epoch(epoch)
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Indices, int]]:
+    def _batches(self) -> Iterator[Batch]:
         if self._split == "eval":
             yield from super()._batches()
             return
@@ -178,7 +163,7 @@ class DaliReader(Dali):
             name="reader",
             random_shuffle=True,
             num_shards=self._world_size,
-            # The next part in each epoch, as DALI does in a pipeline that goes on.
+            # The next part in each epoch, as in a pipeline that goes on.
             shard_id=(self._rank + self._plan.epoch) % self._world_size,
         )
         images = self._cropped(read.encoded)
@@ -186,7 +171,7 @@ class DaliReader(Dali):
         return self._normalised(images, mirror=mirror), *read.names
 
     def _cropped(self, encoded: Any) -> Any:
-        """Return a random crop of each image; what lies outside need not be decoded."""
+        """Return a random crop of each image; the rest need not be decoded."""
         size = self._spec.image_size
         images = fn.decoders.image_random_crop(
             encoded, device=self.decoder, **DECODED, **self._crop()

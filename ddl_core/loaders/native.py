@@ -18,8 +18,8 @@ from ddl_core.config import RunSpec
 from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import Dataset, NamedOnce
 from ddl_core.data.image import UNREADABLE, open_rgb
-from ddl_core.data.sampling import Indices, Split
-from ddl_core.loaders.base import FileLoader
+from ddl_core.data.sampling import Split
+from ddl_core.loaders.base import Batch, FileLoader
 from ddl_core.system import die_with_parent
 from ddl_core.vision import transforms
 
@@ -30,30 +30,18 @@ Sent = TypeVar("Sent")
 Sample = tuple[Tensor, int, int, bool]
 """Image, label, number, and whether it was unreadable."""
 
-Batch = tuple[Tensor, Tensor, Indices, int]
-"""Dataset and labels on the device, the images' numbers, and how many were unreadable."""
-
 
 class Samples(TorchDataset[Sample]):
-    """Makes finished images in a loader process; subclasses say how.
-
-    Attributes
-    ----------
-    files : Dataset
-    size : int
-        Side of the finished image.
-    crops : CropSampler or None
-        Draws the crops; None in evaluation.
-    """
+    """Makes finished images in a loader process; subclasses say how."""
 
     def __init__(self, spec: RunSpec, files: Dataset, split: Split) -> None:
-        self.size = spec.image_size
+        self.size = spec.image_size  # side of a finished image
         self.crops = CropSampler(spec) if split == "train" else None
         self.files = files
         self._name = NamedOnce()
 
     def blank(self) -> Tensor:
-        """Return what replaces an unreadable image."""
+        """Return the replacement of an unreadable image."""
         raise NotImplementedError
 
     def decode(self, content: bytes) -> Any:
@@ -61,11 +49,10 @@ class Samples(TorchDataset[Sample]):
         raise NotImplementedError
 
     def transform(self, image: Any, epoch: int, number: int) -> Tensor:
-        """Return what `epoch` shows of image `number`, (3, size, size)."""
+        """Return the crop of image `number` in `epoch`, (3, size, size)."""
         raise NotImplementedError
 
     def __getitem__(self, place: tuple[int, int]) -> Sample:
-        """Return the image at (epoch, number)."""
         epoch, number = place
         content, label = self.files.read(number)
         image = self.decoded(content, number)
@@ -82,17 +69,15 @@ class Samples(TorchDataset[Sample]):
             return None
 
 
-# Evaluation more seldom than this, in epochs, need not keep its processes in memory meanwhile.
-SELDOM = 5
+SELDOM = 5  # epochs between evaluations from which on their processes do not live on
 RANK = "ddl_core.trainer"
 
 
 class ProcessLoader(FileLoader):
-    """A loader whose subclass names its `Samples`.
+    """A loader in processes, whose subclass names its `Samples`.
 
-    On a GPU the loader's processes come from a fork server: a forked copy of a process that talks
-    to InfiniBand may corrupt its memory. It imports torch once for all of them. On the CPU they are
-    forked, which starts faster.
+    On a GPU the processes come from a fork server, since a fork of a process that uses InfiniBand
+    may corrupt its memory. On the CPU they are forks, which start faster.
     """
 
     samples: ClassVar[type[Samples]]
@@ -111,12 +96,12 @@ class ProcessLoader(FileLoader):
             pin_memory=spec.pin_memory and device.type == "cuda",
             persistent_workers=spec.persistent_workers and often and workers > 0,
             multiprocessing_context=_context(method, type(self).__module__),
-            # Of a fork server's children this process is not the parent.
+            # This process is not the parent of a fork server's children.
             worker_init_fn=partial(_leave_with, os.getpid() if method == "fork" else None),
         )
 
     def make_samples(self) -> Samples:
-        """Return the work on one image, as a loader process gets it."""
+        """Return what makes images in a loader process."""
         return self.samples(self._spec, self._files, self._split)
 
     def to_device(self, images: Tensor) -> Tensor:
@@ -164,35 +149,25 @@ def _leave_with(rank: int | None, _worker: int) -> None:
 def copied_ahead(
     batches: Iterator[Any], send: Callable[[Any], Sent], copying: torch.cuda.Stream
 ) -> Iterator[Sent]:
-    """Yield what `send` makes of each batch, begun while the batch ahead of it is computed with.
+    """Yield the result of `send` for each batch, begun while the batch before it is computed.
 
-    A copy on the stream that computes would be asynchronous for the host only: the GPU does one
-    after the other. One batch more is on the device than without. The host waits for `batches`,
-    never for the device.
-
-    Parameters
-    ----------
-    batches
-        In the memory of the host, pinned if the copies shall overlap.
-    send
-        Puts a batch on the device without waiting.
-    copying
-        The stream for it, always the same one: memory that one stream has freed is not for others.
+    `send` copies a batch to the device on the stream `copying`, always the same one; copies overlap
+    with computing from pinned memory. The host never waits for the device.
     """
 
     def begin() -> Sent | None:
         batch = next(batches, None)
         if batch is None:
             return None
-        # Memory of older batches is taken again: all that computes with them comes first. That
-        # keeps it at three batches, which `record_stream` would not where the host runs ahead.
+        # The memory of older batches is taken again, once all computing with them is done. With
+        # `record_stream`, a host that runs ahead would take more.
         copying.wait_stream(torch.cuda.current_stream(copying.device))
         with torch.cuda.stream(copying):
             return send(batch)
 
     coming = begin()
     while coming is not None:
-        # For this batch alone: the copy of the next one is not begun yet.
+        # For this batch only: the copy of the next one is not begun yet.
         torch.cuda.current_stream(copying.device).wait_stream(copying)
         ready, coming = coming, begin()
         yield ready

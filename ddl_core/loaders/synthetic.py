@@ -1,4 +1,4 @@
-"""Random batches that are already on the device: what training costs when data are free."""
+"""Random batches that are already on the device."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +26,8 @@ def most_pools(spec: RunSpec) -> int:
 class Synthetic(MadeUpSource):
     """Pools of normal-distributed images with random labels, made once per epoch.
 
-    Each (virtual) worker has one of its own, wherever it is, as long as so many fit into
-    `MOST_BYTES`; then worker v shares that of worker v modulo their number.
+    Each (virtual) worker has a pool, wherever it is; of more than fit into `MOST_BYTES`, several
+    share one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Synthetic(MadeUpSource):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make fresh pools for the virtual workers of this rank; the old ones are gone before."""
+        """Make new pools for the virtual workers of this rank, after freeing the old ones."""
         self._pools = {}
         self._pools = {worker: self._make_pool(epoch, worker) for worker in set(self._workers)}
 

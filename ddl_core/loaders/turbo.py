@@ -1,9 +1,7 @@
-"""What the native path could be: libjpeg-turbo, torch's 8-bit resize, normalising on the device.
+"""The fast native path: libjpeg-turbo, torch's 8-bit resize, normalisation on the device.
 
-The same images as `native` to within rounding (tests/core/loaders/test_agreement.py), for less
-work: libjpeg-turbo without Pillow's copies, a resize that torch has in vector instructions for
-8-bit pixels, a quarter of the bytes between processes and to the device. `Memory` decodes a small
-set once and keeps it: for studies of accuracy, not of loading.
+The same images as `native` to within rounding. `Memory` decodes a small set once and keeps it, for
+studies of accuracy.
 """
 
 import numpy as np
@@ -19,13 +17,12 @@ from ddl_core.data.sampling import Split
 from ddl_core.errors import SpecError
 from ddl_core.loaders.native import ProcessLoader, Sample, Samples
 
-DIRECT = ("YCbCr", "Gray", "RGB")  # what libjpeg-turbo turns into RGB by itself
-
+DIRECT = ("YCbCr", "Gray", "RGB")  # colours that libjpeg-turbo converts to RGB
 MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
 
 
 class TurboSamples(Samples):
-    """Decodes with libjpeg-turbo, and with Pillow what that cannot."""
+    """Decodes with libjpeg-turbo, or else with Pillow."""
 
     def blank(self) -> Tensor:
         """Return the mean colour, uint8."""
@@ -73,7 +70,7 @@ class Turbo(ProcessLoader):
 
     def _prepare(self) -> None:
         super()._prepare()
-        # Made once: making a tensor on a GPU waits for all that it has to do.
+        # Made once: making a tensor on a GPU waits for the device.
         scale = [1 / (255 * value) for value in STD]
         shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
         self._scale = torch.tensor(scale, device=self._device)[:, None, None]
@@ -96,13 +93,7 @@ class KeptSamples(TurboSamples):
         self._kept: dict[int, tuple[Tensor, int]] = {}
 
     def __getitem__(self, place: tuple[int, int]) -> Sample:
-        """Return the image at (epoch, number).
-
-        Raises
-        ------
-        SpecError
-            If the set is too large to be kept.
-        """
+        """Return the image at (epoch, number); `SpecError` if the set is too large to be kept."""
         epoch, number = place
         if number not in self._kept:
             content, label = self.files.read(number)
@@ -125,6 +116,6 @@ def _check_size(image_bytes: int, images: int) -> None:
 
 
 class Memory(Turbo):
-    """Dataset from memory after the first epoch."""
+    """Images from memory after the first epoch."""
 
     samples = KeptSamples

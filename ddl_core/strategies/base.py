@@ -1,8 +1,7 @@
 """`Strategy`: how ranks work together. One process alone, and a torch.distributed group.
 
-A new strategy is one file in this folder, with one entry in `registry.py`. It is derived from
-`Strategy` or `ProcessGroup` and overrides only what it does differently. The loop, the learning
-rate, the batch statistics and the timing belong to `loop.py`, `optim.py` and `timing.py`.
+A new strategy is one file in this folder and one entry in `registry.py`. It overrides only what it
+does differently from `Strategy` or `ProcessGroup`.
 """
 
 import os
@@ -23,8 +22,7 @@ from ddl_core.strategies import RankInfo, Reduction
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
-# A collective that waits longer than this ends the run. Generous, because the first one waits for
-# the slowest rank to list its images, which takes minutes on a busy parallel file system.
+# The first collective waits for the slowest rank to list its images, which may take minutes.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
@@ -32,14 +30,9 @@ class Strategy:
     """One rank of a run, and what it does together with the others; here, nothing.
 
     The constructor joins the group.
-
-    Attributes
-    ----------
-    is_sharded : bool
-        Whether a rank keeps a part of the weights only. Then forward is a collective.
     """
 
-    is_sharded = False
+    is_sharded = False  # whether a rank keeps a part of the weights; then forward is a collective
     model: Any = None
     optimizer: Any = None
 
@@ -51,10 +44,7 @@ class Strategy:
 
     @property
     def waits_in_backward(self) -> bool:
-        """Whether `backward` waits for communication before the last gradient is there.
-
-        The clock then gives no breakdown of a step.
-        """
+        """Whether `backward` waits for other ranks; the clock then gives no breakdown of a step."""
         return self.spec.waits_in_backward
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -71,9 +61,9 @@ class Strategy:
         loss.backward()
 
     def average_gradients(self) -> None:
-        """Let all ranks have the mean of their gradients, once a step, unless `backward` does it.
+        """Average the gradients over ranks, once a step, unless `backward` does it.
 
-        The clock counts this as communication, and `optimizer_step` as the update.
+        The clock counts this as communication.
         """
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
@@ -86,9 +76,9 @@ class Strategy:
         return tensor
 
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return what `network.state_dict()` is on one process.
+        """Return what `network.state_dict()` is on one process. A collective.
 
-        Of a sharded state rank 0 alone gets the whole, the others empty tensors. A collective.
+        Of sharded weights, rank 0 gets the whole and the others empty tensors.
         """
         return network.state_dict()
 
@@ -99,7 +89,7 @@ class Strategy:
     def load_full_state(
         self, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]
     ) -> None:
-        """Continue from what `full_state` of rank 0 was; all ranks have read it. A collective."""
+        """Continue from rank 0's `full_state`, which all ranks have read. A collective."""
         network.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
 
@@ -113,9 +103,9 @@ class Strategy:
         """Wait until all ranks are here."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what communicates and how, as it is in effect after `setup`; for the record.
+        """Return what communicates and how, after `setup`, for the record.
 
-        Runs that differ in it are never pooled, so it tells nothing of ranks and places.
+        Runs that differ in it are not pooled, so it does not depend on the rank.
         """
         return {}
 
@@ -125,7 +115,7 @@ class Strategy:
 
 
 class Single(Strategy):
-    """One process, no communication: the reference that every other strategy must equal."""
+    """One process without communication, which every other strategy must equal."""
 
 
 class ProcessGroup(Strategy):
@@ -134,7 +124,7 @@ class ProcessGroup(Strategy):
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(spec)
         if spec.nodes == 1:
-            # A laptop's host name often resolves to an address that is not there at the moment.
+            # A laptop's host name may resolve to an address that is not there.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         on_gpu = self.device.type == "cuda"
         # DeepSpeed clones the group, and of one rank alone NCCL fails to split a bound one.

@@ -27,27 +27,19 @@ def _one_bucket_at_a_time(
     state: powerSGD_hook.PowerSGDState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # missing in torch's own type hints
 ) -> torch.futures.Future[Tensor]:
-    """Compress a bucket and wait: PowerSGD sends a bucket in several messages.
-
-    Gloo would begin those of two buckets in another order on each rank, and end the process.
-    """
+    """Compress a bucket and wait: Gloo would mix up the messages of two buckets."""
     sent = powerSGD_hook.powerSGD_hook(state, bucket)
     sent.wait()
     return sent
 
 
 class DDP(ProcessGroup):
-    """A torch.distributed process group and a model wrapped in DistributedDataParallel.
-
-    The wrapper goes before the group does: its reducer's threads, alive at interpreter exit,
-    sometimes abort the process after a correct training.
-    """
+    """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap `model`; the constructor sends rank 0's weights to all.
 
-        Buffers are not broadcast at every forward (DDP's default): the batch statistics follow one
-        policy for all strategies, which `loop.py` owns.
+        Buffers are not broadcast at every forward pass: the loop averages batch statistics.
         """
         spec = self.spec
         self.optimizer = optimizer
@@ -55,7 +47,7 @@ class DDP(ProcessGroup):
         self.model = DistributedDataParallel(
             model,
             device_ids=devices,
-            # Told its own default, DDP would leave out the small first bucket that it has then.
+            # With its own default given, DDP would leave out its small first bucket.
             bucket_cap_mb=None if spec.ddp_bucket_mb == DEFAULT_BUCKET_MB else spec.ddp_bucket_mb,
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
@@ -77,11 +69,7 @@ class DDP(ProcessGroup):
         return self.model.no_sync()
 
     def describe(self) -> dict[str, Any]:
-        """Add the buckets that gradients are reduced in, and whether that overlaps with backward.
-
-        The first one may be smaller, so that communication begins early. PowerSGD waits in each
-        bucket: on the CPU as above, on a GPU in torch's own hook.
-        """
+        """Add the buckets of gradients, and whether their reduction overlaps with backward."""
         size = self.model.bucket_bytes_cap
         first = FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
         overlap = not self.waits_in_backward

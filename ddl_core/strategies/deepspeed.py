@@ -1,4 +1,4 @@
-"""DeepSpeed, ZeRO stages 0 to 3, over NCCL (GPU; written, not yet run) or Gloo (CPU)."""
+"""DeepSpeed, ZeRO stages 0 to 3, over NCCL (GPU) or Gloo (CPU)."""
 
 import logging
 import os
@@ -30,10 +30,10 @@ AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def configuration(spec: RunSpec) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for a run: its own defaults, but for what must be equal.
+    """Return DeepSpeed's configuration for a run.
 
-    Two defaults would wait for the device in every step and are switched off: the throughput timer
-    and the norm of the gradients (stage 3: in `setup`).
+    The throughput timer and the norm of the gradients are off (at stage 3: by `setup`): they would
+    wait for the device in every step.
     """
     stage = spec.deepspeed_zero_stage
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
@@ -51,8 +51,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
         zero |= _buckets(stage, spec.deepspeed_bucket_elements)
         settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
     if spec.precision in AUTOCAST:
-        # The engine has its own context around the forward pass, inside that of `loop.py`. No
-        # module is named, so gradients travel in fp32, as under the other strategies.
+        # No module is named, so gradients travel in fp32, as under the other strategies.
         settings["torch_autocast"] = {
             "enabled": True,
             "dtype": AUTOCAST[spec.precision],
@@ -62,7 +61,7 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
 
 
 def _buckets(stage: int, elements: int) -> dict[str, int]:
-    """Return all sizes of what a rank holds for a while, in the proportions of the defaults."""
+    """Return the sizes of buckets, in the proportions of DeepSpeed's defaults."""
     if stage < 3:
         return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
     return {
@@ -86,14 +85,11 @@ class DeepSpeed(ProcessGroup):
         self._engine: Any = None
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Wrap both in an engine, which sends rank 0's weights to all.
-
-        It steps no schedule, since none is given to it, and leaves buffers to `loop.py`.
-        """
+        """Wrap both in an engine, which sends rank 0's weights to all."""
         spec = self.spec
         if spec.channels_last:  # the engine sends weights as bytes, which needs them contiguous
             _lay_out(model, torch.contiguous_format)
-        # Not the local rank: on some sites every rank sees one GPU only, its own number 0.
+        # On some sites every rank sees one GPU only, as number 0.
         place = SimpleNamespace(device_rank=self.device.index or 0)
         self._engine, *_ = self._deepspeed.initialize(
             args=place, model=model, optimizer=optimizer, config=self._configuration
@@ -103,18 +99,15 @@ class DeepSpeed(ProcessGroup):
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
         if self.is_sharded:
-            # Nobody clips, and no setting switches off the norm of the gradients. Reading it would
-            # wait for the device, and one that is not finite would skip the update.
+            # No setting switches off the norm of the gradients. It would wait for the device, and
+            # one that is not finite would skip the update.
             self._engine.optimizer._get_norm_groups = lambda: [0.0]
         self.optimizer = EngineOptimizer(self._engine)
         return self._engine, cast(Optimizer, self.optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Tell the engine that more micro-batches follow.
-
-        Stage 2 reduces gradients all the same, since it keeps only the rank's own share of them.
-        """
+        """Tell the engine that more micro-batches follow; stage 2 reduces gradients anyway."""
         self._engine.set_gradient_accumulation_boundary(False)
         try:
             yield
@@ -122,7 +115,7 @@ class DeepSpeed(ProcessGroup):
             self._engine.set_gradient_accumulation_boundary(True)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`, which `loop.py` has divided by `accumulation` already."""
+        """Add the gradients of `loss`, which the step has divided by `accumulation` already."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
@@ -137,7 +130,7 @@ class DeepSpeed(ProcessGroup):
     def full_state(self, network: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Gather weights and momenta one by one, where they are sharded.
 
-        The optimiser's is that of the unwrapped one: whole, in order of the model's parameters.
+        The optimiser's state is in order of the model's parameters, as without DeepSpeed.
         """
         weights, zero = self.full_weights(network), self._engine.optimizer
         if not self._engine.zero_optimization_stage():
@@ -160,7 +153,7 @@ class DeepSpeed(ProcessGroup):
         weights = dict(saved["model"])
         if self.is_sharded:
             for name, parameter in network.named_parameters(remove_duplicate=False):
-                # Rank 0 sends it to the others; what is left for torch to copy is the empty rest.
+                # Rank 0 sends it to the others; torch copies an empty tensor.
                 gathered = self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
                 with gathered, torch.no_grad():
                     parameter.copy_(weights[name])
@@ -191,7 +184,7 @@ class DeepSpeed(ProcessGroup):
                 put(parameter, value, name)
 
     def _shares(self) -> list[Tensor]:
-        """Return this rank's share of the weights, which is what the update changes."""
+        """Return this rank's share of the weights."""
         zero = self._engine.optimizer
         return list(
             zero.fp32_partitioned_groups_flat
@@ -200,11 +193,10 @@ class DeepSpeed(ProcessGroup):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Add the buckets of the engine: of so many elements, not bytes.
+        """Add the buckets of the engine, in elements.
 
-        ``kept_elements``: at stage 3, a weight of no more stays on every rank between steps.
-        Stage 0 reduces all gradients once backward is over, in buckets of a size that is written in
-        the engine's code, whatever its configuration says.
+        ``kept_elements``: at stage 3, smaller weights stay on every rank. Stage 0 reduces all
+        gradients after backward, in buckets of a constant size.
         """
         if self._engine.zero_optimization_stage() == 0:
             from deepspeed.runtime.engine import MEMORY_OPT_ALLREDUCE_SIZE
@@ -231,14 +223,14 @@ class DeepSpeed(ProcessGroup):
 
 
 class EngineOptimizer:
-    """What a loop needs of an optimiser, for an engine that shards it or not."""
+    """The engine's optimiser, sharded or not, as the step calls it."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of the optimiser that makes the update; under ZeRO of this rank's share."""
+        """Groups of the optimiser; under ZeRO of this rank's share."""
         return self._engine.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -255,7 +247,7 @@ def _trained(network: nn.Module) -> list[nn.Parameter]:
 
 
 def _put_part(parameter: nn.Parameter, value: Tensor, name: str) -> None:
-    """Set this rank's part of a state at stage 3; DeepSpeed's own fails where sizes are odd."""
+    """Set this rank's part of a state at stage 3; DeepSpeed's own fails for odd sizes."""
     from deepspeed.utils import safe_set_local_optimizer_state as put
 
     size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]  # DeepSpeed's, padded
@@ -274,14 +266,14 @@ def _lay_out(model: Any, memory_format: torch.memory_format) -> None:
 
 
 def _import_deepspeed(device: torch.device) -> ModuleType:
-    """Import the package for `device`, quiet, and without compiling its own all-reduce on CPUs."""
+    """Import the package for `device`, without compiling its own all-reduce for CPUs."""
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ.setdefault(
         "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "cache", "torch_extensions"))
     )
     import deepspeed
 
-    if device.type == "cpu":  # that operation's home; on a GPU to look for any probes them all
+    if device.type == "cpu":  # on a GPU, this would probe all operations
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Calls inside DeepSpeed that torch 2.13 has renamed.

@@ -16,13 +16,12 @@ from ddl_core.errors import SpecError
 from ddl_core.strategies.base import ProcessGroup
 
 UNIT = 1_000_000
-"""Weights that are gathered together, at least; torch leaves the cut to its user."""
+"""Weights that are gathered together, at least."""
 
 BF16 = MixedPrecisionPolicy(
     param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
 )
-"""Weights are gathered in the type that autocast computes in. Of weights gathered in single
-precision, autocast would make a copy that lives until backward."""
+"""Of weights gathered in single precision, autocast would make a copy that lives until backward."""
 
 _MATRICES = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -108,9 +107,8 @@ def units(model: nn.Module) -> list[nn.Module]:
     """Return the modules whose own weights are gathered together, the innermost first.
 
     The smallest ones that hold `UNIT` weights which no unit inside them has; `model` is the last.
-    Only parts of lists are taken, such as the blocks of a network: weights are gathered when a
-    module is called, and what has a name of its own may be read and never called, as the
-    projection inside torch's attention is.
+    Only parts of lists are taken, such as blocks: weights are gathered when a module is called, and
+    other modules may be read without a call, as the projection inside torch's attention.
     """
     found: list[nn.Module] = []
     taken: set[nn.Parameter] = set()
@@ -125,7 +123,7 @@ def units(model: nn.Module) -> list[nn.Module]:
 
 
 def normalisations(model: nn.Module) -> list[nn.Module]:
-    """Return the layers whose weights are vectors only: autocast takes them in single precision."""
+    """Return the layers whose weights are vectors: autocast computes them in single precision."""
     return [
         one
         for one in model.modules()
@@ -134,10 +132,10 @@ def normalisations(model: nn.Module) -> list[nn.Module]:
 
 
 def cast_by_autocast(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights that autocast computes with in bf16, whatever type they come in.
+    """Return the weights that autocast computes with in bf16.
 
-    Others, such as position embeddings or the scale of a layer, decide in which type a network goes
-    on: a unit that has one is gathered in single precision.
+    A unit with another, such as a position embedding, is gathered in single precision: its type
+    would become that of the activations.
     """
     layers = [one for one in model.modules() if isinstance(one, _MATRICES)]
     return {own for one in layers for own in one.parameters()}
@@ -154,11 +152,9 @@ def _refuse_tied(model: nn.Module) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a tensor that ranks share, in rank 0's main memory; an empty one elsewhere.
+    """Return a sharded tensor in rank 0's main memory; an empty one elsewhere.
 
-    Not by `full_tensor`. Gloo's threads in torch 2.13 write the name of the last collective without
-    a lock. A name of more than 15 characters, as that of `full_tensor`'s collective, is then on the
-    heap and may be freed twice.
+    Not by `full_tensor`: Gloo in torch 2.13 may free the long name of its collective twice.
     """
     if not isinstance(value, DTensor):
         return value
@@ -172,7 +168,7 @@ def _whole(value: Any) -> Any:
 
 
 def _part(value: Any, like: Tensor) -> Any:
-    """Return this rank's part of what all ranks have read from the same file."""
+    """Return this rank's part of a tensor that all ranks have read."""
     if not isinstance(value, Tensor) or not isinstance(like, DTensor) or value.shape != like.shape:
         return value
     on_device = value.to(like.device)
