@@ -27,11 +27,11 @@ from torch.utils.data import DataLoader
 
 from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, stored
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler
 from ddl_core.data.folder import list_images
+from ddl_core.data.image import MEAN, STD, CropSampler
 from ddl_core.data.tfrecord import shards_folder
 from ddl_core.loaders.base import FileLoader
-from ddl_core.vision import torchvision, transforms
+from ddl_core.models import torchvision
 from ddl_tools.datasets.bench import exhaust, open_loader, stages
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.records.paths import results
@@ -111,12 +111,12 @@ def reference(data: Path) -> Callable[[], None]:
     """Return torchvision's ImageNet example: ImageFolder, its transforms, DataLoader."""
     dataset = torchvision.datasets.ImageFolder(
         str(data / "train"),
-        transforms.Compose(
+        torchvision.transforms.Compose(
             [
-                transforms.RandomResizedCrop(SIZE),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
+                torchvision.transforms.RandomResizedCrop(SIZE),
+                torchvision.transforms.RandomHorizontalFlip(),
+                torchvision.transforms.ToTensor(),
+                torchvision.transforms.Normalize(MEAN, STD),
             ]
         ),
     )

@@ -12,7 +12,7 @@ Files in reading order:
 5. `strategies/base.py`: what a strategy does, and its defaults
 6. `strategies/ddp.py`: one strategy
 7. `loaders/base.py`, `loaders/native.py`: what a loader offers; one loader
-8. `data/sampling.py`, `data/augment.py`: which image when, and which part of it
+8. `data/sampling.py`, `data/image.py`: which image when, and which part of it
 9. `timing.py`: what is timed, and when
 10. `fairness.py`, `monitor.py`: the checks of every run
 11. `optim.py`, `models.py`: the optimiser and the networks

@@ -7,6 +7,7 @@ import copy
 import difflib
 import hashlib
 import inspect
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,20 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import known, resolve
 from ddl_core.schedules import derive_seed
-from ddl_core.vision import models
+
+try:
+    import torchvision
+except RuntimeError as error:
+    if "torchvision::nms does not exist" not in str(error):
+        raise
+    # A wheel that was built for CUDA cannot load its operators beside a torch for the CPU. Networks
+    # and transforms do not need them: to declare two names is enough.
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    _declared = torch.library.Library("torchvision", "DEF")  # must outlive the import
+    _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
 
 IMAGES = 2  # of what is tried: some normalisations need more than one
 # One loss, without what they add to it in training; and the weights of their papers.
@@ -30,7 +44,9 @@ _INCEPTION = {"aux_logits": False, "init_weights": True}
 
 
 def _torchvision(name: str, classes: int, **options: Any) -> nn.Module:
-    network: nn.Module = models.get_model(name, weights=None, num_classes=classes, **options)
+    network: nn.Module = torchvision.models.get_model(
+        name, weights=None, num_classes=classes, **options
+    )
     return network
 
 
@@ -104,7 +120,7 @@ class _BasicBlock(nn.Module):
 
 def of_torchvision(spec: RunSpec) -> nn.Module:
     """Return a classifier of torchvision; `SpecError` if it has none of that name."""
-    name = _checked(spec, models.list_models(module=models))
+    name = _checked(spec, torchvision.models.list_models(module=torchvision.models))
     options: dict[str, Any] = _INCEPTION if name in ("googlenet", "inception_v3") else {}
     if name.startswith("vit_"):
         options = {"image_size": spec.image_size}

@@ -51,7 +51,7 @@ def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
 def _timm_optimizer(name: str) -> Callable[..., Optimizer]:
     import torch._dynamo  # timm imports it as well
 
-    import ddl_core.vision  # noqa: F401 (timm imports torchvision, which may need this)
+    import ddl_core.models  # noqa: F401 (timm imports torchvision, which may need this)
 
     try:
         # timm sets a limit of a million; with it a network would be compiled again without end.

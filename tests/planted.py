@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ddl_core import registry
-from ddl_core.data.augment import CropSampler
+from ddl_core.data.image import CropSampler
 from ddl_tools.rank import worker
 
 

@@ -25,9 +25,17 @@ from PIL import Image
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler, evaluation_corner, evaluation_size
 from ddl_core.data.dataset import Dataset, NamedOnce
-from ddl_core.data.image import UNREADABLE, check_pixels, open_rgb
+from ddl_core.data.image import (
+    MEAN,
+    STD,
+    UNREADABLE,
+    CropSampler,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
 from ddl_core.data.sampling import BatchSampler
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.base import Batch, FileLoader

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from nvidia.dali import fn, tfrecord
 
-from ddl_core.data.augment import FLIP_PROBABILITY, RATIO, TRIES
 from ddl_core.data.dataset import Dataset
 from ddl_core.data.folder import ImageList
+from ddl_core.data.image import FLIP_PROBABILITY, RATIO, TRIES
 from ddl_core.data.sampling import Indices
 from ddl_core.data.tfrecord import ENCODED, LABEL, RecordList, index_path
 from ddl_core.errors import DataError, SpecError

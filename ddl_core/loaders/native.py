@@ -15,15 +15,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import Dataset, NamedOnce
-from ddl_core.data.image import UNREADABLE, open_rgb
+from ddl_core.data.image import MEAN, STD, UNREADABLE, CropSampler, crop_image, open_rgb
 from ddl_core.data.sampling import Split
 from ddl_core.loaders.base import Batch, FileLoader
+from ddl_core.models import torchvision
 from ddl_core.system import die_with_parent
-from ddl_core.vision import transforms
 
-functional = transforms.functional
+functional = torchvision.transforms.functional
 
 Sent = TypeVar("Sent")
 

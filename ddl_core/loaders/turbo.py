@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, evaluation_corner, evaluation_size
 from ddl_core.data.dataset import Dataset
-from ddl_core.data.image import check_pixels, open_rgb
+from ddl_core.data.image import (
+    MEAN,
+    STD,
+    check_pixels,
+    evaluation_corner,
+    evaluation_size,
+    open_rgb,
+)
 from ddl_core.data.sampling import Split
 from ddl_core.errors import SpecError
 from ddl_core.loaders.native import ProcessLoader, Sample, Samples

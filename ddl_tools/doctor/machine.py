@@ -49,7 +49,7 @@ if why:
     remedy(listed.remedy(cuda))
 """,
     "torchvision": """
-from ddl_core.vision import torchvision
+from ddl_core.models import torchvision
 say(torchvision.__version__)
 """,
     "horovod": """

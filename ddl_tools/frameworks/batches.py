@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import MEAN, STD, CropSampler, crop_image
 from ddl_core.data.dataset import POOL, ImageSource, MadeUpSource, NamedOnce
-from ddl_core.data.image import UNREADABLE, open_rgb
+from ddl_core.data.image import MEAN, STD, UNREADABLE, CropSampler, crop_image, open_rgb
 from ddl_core.data.sampling import Indices, Split
 from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.protocol import Layout

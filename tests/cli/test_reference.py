@@ -6,9 +6,9 @@ import pytest
 
 from ddl_core import device
 from ddl_core.config import RunSpec
-from ddl_core.strategies import affinity
 from ddl_core.strategies.base import Single
 from ddl_tools.cli import reference
+from ddl_tools.rank.worker import affinity
 from ddl_tools.records.progress import Progress
 from ddl_tools.records.provenance import host, provenance
 

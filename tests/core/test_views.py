@@ -4,8 +4,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import CropSampler, evaluation_corner, evaluation_size
-from ddl_core.vision import transforms
+from ddl_core.data.image import CropSampler, evaluation_corner, evaluation_size
+from ddl_core.models import torchvision
 
 SHAPES = [(375, 500), (500, 375), (1, 1), (40, 1000), (1000, 40), (224, 224)]
 
@@ -18,7 +18,7 @@ def ours(shape, count):
 def torchvisions(shape, count):
     torch.manual_seed(3)
     image = torch.empty(3, *shape)
-    crop = transforms.RandomResizedCrop
+    crop = torchvision.transforms.RandomResizedCrop
     return [crop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3]) for _ in range(count)]
 
 
@@ -71,8 +71,8 @@ def test_drawing_a_view_leaves_the_random_numbers_of_training_alone():
 @pytest.mark.parametrize("size", [224, 64, 33])
 def test_evaluation_resizes_and_cuts_like_torchvision(shape, size):
     marked = torch.arange(float(shape[0] * shape[1])).reshape(1, *shape)
-    resized = transforms.Resize(size * 256 // 224)(marked)
+    resized = torchvision.transforms.Resize(size * 256 // 224)(marked)
     assert resized.shape[1:] == evaluation_size(size, *shape)
     top, left = evaluation_corner(size, *resized.shape[1:])
-    want = transforms.CenterCrop(size)(resized)
+    want = torchvision.transforms.CenterCrop(size)(resized)
     assert torch.equal(resized[:, top : top + size, left : left + size], want)

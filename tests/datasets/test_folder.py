@@ -49,7 +49,7 @@ def test_order_labels_and_names(split):
 
 @pytest.mark.slow
 def test_the_order_is_that_of_torchvision(split):
-    vision = pytest.importorskip("ddl_core.vision")
+    vision = pytest.importorskip("ddl_core.models")
     del vision  # makes `import torchvision` work on every build of torch
     from torchvision.datasets import ImageFolder
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from ddl_core.config import RunSpec
-from ddl_core.data.augment import CropParams, crop_image
+from ddl_core.data.image import CropParams, crop_image
 from ddl_core.errors import DataError
 from ddl_core.loaders.native import Native as NativeOfTorch
 from ddl_core.loaders.native import functional

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddl_tools import gpus
 from ddl_core.errors import LaunchError
+from ddl_tools import gpus
 from ddl_tools.frameworks.protocol import own_gpu
 
 
