@@ -60,11 +60,17 @@ class Trainer:
 
     def train_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
         """Train on every image of the training set once; `epoch` counts from 0."""
-        loader, loop = self.loader("train"), self._loop()
+        loader, loop, profile = self.loader("train"), self._loop(), self.profile
         last = epoch + 1 == self.spec.epochs
         self._memory.begin()
-        if self.profile and last:
-            result = self._profiled(self.profile, loop, epoch, on_step)
+        if profile and last:
+
+            def step(done: int, steps: int) -> None:
+                on_step(done, steps)
+                profile.step()
+
+            with profile:
+                result = loop.train(loader, epoch, step, annotate=True)
         else:
             with device.shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
                 result = loop.train(loader, epoch, on_step, annotate=shown)
@@ -132,16 +138,6 @@ class Trainer:
 
     def _loop(self) -> EpochLoop:
         return EpochLoop(self.state, self.meter)
-
-    def _profiled(
-        self, profile: StepProfiler, loop: EpochLoop, epoch: int, on_step: OnStep
-    ) -> EpochResult:
-        def step(done: int, steps: int) -> None:
-            on_step(done, steps)
-            profile.step()
-
-        with profile:
-            return loop.train(self.loader("train"), epoch, step, annotate=True)
 
     def resume(self, directory: Path) -> int:
         """Continue from the checkpoint in a folder if there is one; return the epochs done."""

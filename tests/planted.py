@@ -11,10 +11,8 @@
 import logging
 import sys
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import nn
 
 from ddl_core import registry
@@ -78,30 +76,6 @@ class NoUpdate:
         return None
 
 
-class OtherWeights:
-    """Starts from weights of its own."""
-
-    def setup(self, model, optimizer):
-        with torch.no_grad():
-            next(model.parameters()).add_(0.01)
-        return super().setup(model, optimizer)
-
-
-class StatisticsOfRank0:
-    """Gives all ranks the batch statistics of rank 0 in every forward, as DDP does by default."""
-
-    def setup(self, model, optimizer):
-        wrapped, optimizer = super().setup(model, optimizer)
-        root = SimpleNamespace(weight=1.0 if self.rank == 0 else 0.0)
-
-        def share(module, inputs):
-            for buffer in model.buffers():
-                buffer.copy_(self.all_reduce(buffer * root.weight))
-
-        wrapped.register_forward_pre_hook(share, prepend=True)
-        return wrapped, optimizer
-
-
 class StatisticsKept:
     """Takes no part in averaging: what is larger than a few numbers is not reduced."""
 
@@ -135,26 +109,15 @@ class OwnGradients(RateTwice):
         super(RateTwice, self).optimizer_step(scaler)
 
 
-class DeviceWait:
-    """Waits for the device in every step, as a throughput timer does."""
-
-    def optimizer_step(self, scaler):
-        super().optimizer_step(scaler)
-        torch.cuda.synchronize()
-
-
 STRATEGY_FAULTS = {
     "rate_twice": RateTwice,
     "second_zero_grad": SecondZeroGrad,
     "second_update": SecondUpdate,
     "no_update": NoUpdate,
-    "other_weights": OtherWeights,
-    "statistics_of_rank_0": StatisticsOfRank0,
     "statistics_kept": StatisticsKept,
     "gradients_summed": GradientsSummed,
     "gradients_larger": GradientsLarger,
     "own_gradients": OwnGradients,
-    "device_wait": DeviceWait,
 }
 
 
@@ -167,20 +130,6 @@ class LastBatchDropped:
 
     def __len__(self):
         return super().__len__() - self.missing
-
-
-class SameShare:
-    """Lets every rank read the share of rank 0."""
-
-    def __init__(self, spec, data_dir, split, rank, world_size, device):
-        super().__init__(spec, data_dir, split, 0, world_size, device)
-
-
-class OtherOrder:
-    """Reads the images of the next epoch."""
-
-    def set_epoch(self, epoch):
-        super().set_epoch(epoch + 1)
 
 
 class OneImageTwice:
@@ -217,8 +166,6 @@ class Shifted(CropSampler):
 
 LOADER_FAULTS = {
     "last_batch_dropped": LastBatchDropped,
-    "same_share": SameShare,
-    "other_order": OtherOrder,
     "one_image_twice": OneImageTwice,
     "crop_shifted": CropShifted,
 }

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -90,8 +90,9 @@ class Feed:
 
     def __call__(self) -> list[list[Array] | Array]:
         """Return the inputs of the pipeline: the files, then each geometry as one array."""
-        while len(self._ahead) <= self._spec.loader_prefetch and self._submit():
-            pass
+        room = max(0, self._spec.loader_prefetch + 1 - len(self._ahead))
+        for batch in islice(self._batches, room):
+            self._ahead.append(self._begun(batch, careful=False))
         if not self._ahead:
             raise StopIteration
         items = list(chain.from_iterable(self._ahead.popleft()))
@@ -109,14 +110,6 @@ class Feed:
         while self.taken:
             lost = [(epoch, item.number) for item in self.taken.pop()]
             self._ahead.appendleft(self._begun(lost, careful=True))
-
-    def _submit(self) -> bool:
-        """Start reading the next batch, if there is one."""
-        batch = next(self._batches, None)
-        if batch is None:
-            return False
-        self._ahead.append(self._begun(batch, careful=False))
-        return True
 
     def _begun(self, batch: list[tuple[int, int]], careful: bool) -> Iterator[list[Item]]:
         """Begin to read a batch, in as many parts as there are threads."""

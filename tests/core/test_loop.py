@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from ddl_core.batch_norm import average_batch_statistics
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError
 from ddl_core.loop import EpochLoop
@@ -16,7 +15,6 @@ from ddl_core.schedules import learning_rate
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
 from tests.closeness import assert_far, assert_near, falls
-from tests.groups import ThreadGroup
 from tests.planted import tiny
 
 
@@ -67,10 +65,6 @@ def trainee(model: nn.Module | None = None, strategy=None, **fields) -> TrainSta
     return TrainState(spec, strategy or Single(spec), model, make_optimizer(spec, model))
 
 
-def ignore(done: int, steps: int) -> None:
-    """Progress nobody looks at."""
-
-
 # docs/contributing/test-tolerances.md explains these.
 TOLERANCE = 1e-5
 
@@ -78,7 +72,7 @@ TOLERANCE = 1e-5
 @pytest.mark.numeric
 def test_an_epoch_reports_the_images_it_consumed_and_its_loss():
     data = batches(6)
-    outcome = EpochLoop(trainee(base_lr=1e-9)).train(ListLoader(data), 0, ignore)
+    outcome = EpochLoop(trainee(base_lr=1e-9)).train(ListLoader(data), 0)
     model = network().train()
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     expected = [criterion(model(x), y).item() for x, y in data]
@@ -115,35 +109,11 @@ def test_accumulating_equals_one_large_batch_where_no_statistics_are_involved():
             base_lr=peak / accumulation,
             warmup_epochs=0,
         )
-        EpochLoop(subject).train(ListLoader(data), 0, ignore)
+        EpochLoop(subject).train(ListLoader(data), 0)
         return model.state_dict()
 
     assert_near(after(4, 4), after(1, 16), TOLERANCE)
     assert_far(after(4, 4, peak=0.101), after(1, 16), TOLERANCE)  # a rate 1 % higher
-
-
-@pytest.mark.numeric
-def test_virtual_workers_leave_the_statistics_that_real_workers_average():
-    data = batches(8, seed=5)
-    virtual = network()
-    frozen = {"base_lr": 1e-12, "weight_decay": 0.0}  # statistics alone are compared
-    EpochLoop(trainee(virtual, accumulation=2, **frozen)).train(ListLoader(data), 0, ignore)
-
-    def statistics(model):
-        return {"mean": model[1].running_mean.clone(), "variance": model[1].running_var.clone()}
-
-    def worker(rank):
-        model = copy.deepcopy(start)
-        for images, _ in data[rank.rank :: 2]:
-            model.train()(images)
-        own = statistics(model)
-        average_batch_statistics(rank, model)
-        return own, statistics(model)
-
-    start = network()
-    for own, mean in ThreadGroup(2).run(worker):
-        assert_near(mean, statistics(virtual), TOLERANCE)
-        assert_far(own, statistics(virtual), TOLERANCE)  # those of one worker alone
 
 
 def test_evaluation_counts_by_image_and_leaves_the_network_alone():
@@ -157,14 +127,14 @@ def test_evaluation_counts_by_image_and_leaves_the_network_alone():
     ]
     subject = trainee()
     subject.network = Constant()
-    outcome = EpochLoop(subject).evaluate(ListLoader(data), ignore)
+    outcome = EpochLoop(subject).evaluate(ListLoader(data))
     logs = torch.log_softmax(torch.tensor([0.0, 2.0, 1.0]), 0)
     assert (outcome.samples, outcome.top1, outcome.top5) == (4, 0.75, 1.0)
     assert outcome.loss == pytest.approx(-(3 * logs[1] + logs[0]).item() / 4, rel=1e-6)
 
     real = trainee()
     before = copy.deepcopy(real.network.state_dict())
-    EpochLoop(real).evaluate(ListLoader(batches(2)), ignore)
+    EpochLoop(real).evaluate(ListLoader(batches(2)))
     for name, tensor in real.network.state_dict().items():
         assert torch.equal(tensor, before[name])
 
@@ -174,9 +144,9 @@ def test_a_few_unreadable_images_are_counted_and_many_end_the_run(corrupt, fails
     loader = ListLoader(batches(5), corrupt)
     if fails:
         with pytest.raises(DataError, match=r"2 of 20 images .*ddl data verify"):
-            EpochLoop(trainee()).train(loader, 0, ignore)
+            EpochLoop(trainee()).train(loader, 0)
     else:
-        assert EpochLoop(trainee()).train(loader, 0, ignore).corrupt_images == corrupt
+        assert EpochLoop(trainee()).train(loader, 0).corrupt_images == corrupt
 
 
 @pytest.mark.parametrize(("rescued", "fails"), [(None, False), (0, False), (1, True)])
@@ -185,9 +155,9 @@ def test_more_than_a_few_images_decoded_by_another_than_dali_end_the_run(rescued
     loader.rescued_images = rescued
     if fails:
         with pytest.raises(DataError, match=r"Pillow decoded 1 of 20 images instead.*than the 0"):
-            EpochLoop(trainee()).train(loader, 0, ignore)
+            EpochLoop(trainee()).train(loader, 0)
     else:
-        assert EpochLoop(trainee()).train(loader, 0, ignore).rescued_images == rescued
+        assert EpochLoop(trainee()).train(loader, 0).rescued_images == rescued
 
 
 def learning(**fields) -> list[float]:
@@ -202,7 +172,7 @@ def learning(**fields) -> list[float]:
         data.append((images, labels))
     settings = {"base_lr": 0.01, "warmup_epochs": 0, "schedule": "constant"}
     subject = trainee(tiny(3), **{**settings, **fields})
-    losses = [EpochLoop(subject).train(ListLoader(data), epoch, ignore).loss for epoch in (0, 1)]
+    losses = [EpochLoop(subject).train(ListLoader(data), epoch).loss for epoch in (0, 1)]
     assert falls(losses)
     return losses
 
@@ -229,8 +199,8 @@ def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
         subject = trainee(model, base_lr=1e-12, weight_decay=0.0)
         if not skip_epoch_0:
-            EpochLoop(subject).train(ListLoader(batches(3)), 0, ignore)
-        return EpochLoop(subject).train(ListLoader(batches(3)), 1, ignore).loss
+            EpochLoop(subject).train(ListLoader(batches(3)), 0)
+        return EpochLoop(subject).train(ListLoader(batches(3)), 1).loss
 
     assert loss_of_epoch_1(skip_epoch_0=True) == loss_of_epoch_1(skip_epoch_0=False)
 

@@ -94,7 +94,7 @@ def collectives_of_an_epoch(join, nodes: int) -> list[int]:
     trainee = TrainState(spec, rank, model, make_optimizer(spec, model))
     check_agreement(rank, weights_sha256(model), "same initial weights")
     loader = Synthetic(spec, None, "train", RANK, spec.world_size, rank.device)
-    outcome = EpochLoop(trainee).train(loader, 0, lambda done, steps: None)
+    outcome = EpochLoop(trainee).train(loader, 0)
     assert outcome.samples == 2 * spec.global_batch_size
     return rank.bytes
 

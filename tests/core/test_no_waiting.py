@@ -86,10 +86,6 @@ def detector(monkeypatch) -> Detector:
     return Detector(monkeypatch)
 
 
-def ignore(done: int, steps: int) -> None:
-    """Progress nobody looks at."""
-
-
 def spec_of(**fields) -> RunSpec:
     values = {
         "image_size": 16,
@@ -129,8 +125,8 @@ def test_the_loop_waits_for_nothing(detector, fields):
         detector.watch(Tensor, name)
     for epoch in range(2):  # three steps of the first are watched closely, which costs, and cold
         detector.found.clear()
-        EpochLoop(trainee).train(loader["train"], epoch, ignore)
-    EpochLoop(trainee).evaluate(loader["eval"], ignore)
+        EpochLoop(trainee).train(loader["train"], epoch)
+    EpochLoop(trainee).evaluate(loader["eval"])
     assert detector.found == []
 
 
@@ -144,7 +140,7 @@ def test_a_loader_waits_for_nothing(detector, name, tmp_path, monkeypatch):
     monkeypatch.setattr(native, "start_method", lambda spec, device: "fork")
     spec = spec_of(loader=name, work="load", pin_memory=False, classes=CLASSES)
     loader = made(spec, write_pictures(tmp_path, 24, 0), "train", GPU)
-    outcome = load_epoch(spec, loader, 0, make_clock(Single(spec)), ignore)
+    outcome = load_epoch(spec, loader, 0, make_clock(Single(spec)))
     assert outcome.steps == 12
     assert detector.found == []
 
@@ -171,6 +167,6 @@ def test_what_waits_is_found(detector, wait, monkeypatch):
     monkeypatch.setattr(step, "_correct", waiting)
     spec = spec_of(loader="synthetic")
     loader = made(spec, None, "eval", torch.device("cpu"))
-    EpochLoop(trainee_of(spec)).evaluate(loader, ignore)
+    EpochLoop(trainee_of(spec)).evaluate(loader)
     assert len(detector.found) == len(loader)
     assert all(__file__ in one for one in detector.found)

@@ -29,26 +29,6 @@ def test_the_peak_grows_with_real_and_virtual_workers():
     assert peak_learning_rate(RunSpec(accumulation=1024)) == pytest.approx(25.6)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "epoch", "factor"),
-    [
-        ("constant", 89, 1),
-        ("step", 29, 1),
-        ("step", 30, 0.1),
-        ("step", 60, 0.01),
-        ("step", 80, 0.001),
-        ("cosine", 45, 0.5),
-        ("cosine", 60, 0.25),
-        ("cosine", 30, 0.75),
-        ("exponential", 10, 0.5987369392383787),
-        ("exponential", 89, 0.01040880),
-        ("cosine", 89, 0.00030458649),
-    ],
-)
-def test_schedules_by_hand(schedule, epoch, factor):
-    assert rate(epoch, schedule=schedule) == pytest.approx(0.05 * factor, rel=1e-6)
-
-
 def test_warm_up_is_linear_and_reaches_the_peak_with_its_last_update():
     one_update = 128 / PER_EPOCH
     assert rate(0, schedule="constant") == pytest.approx(0.05 * one_update / 5)

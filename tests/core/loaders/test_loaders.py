@@ -69,32 +69,6 @@ def test_batches_have_the_stated_shape_number_and_place(name, folder):
         assert 0 <= labels.min() <= labels.max() < 3
 
 
-def test_an_augmented_image_depends_on_run_epoch_and_image_only(folder):
-    def images(epoch: int = 0, **fields) -> list[torch.Tensor]:
-        loader = native(folder, **fields)
-        loader.set_epoch(epoch)
-        return [image for batch, _ in loader for image in batch]
-
-    def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-        return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-    reference = images()
-    assert same(images(), reference)
-    assert same(images(loader_workers=2), reference)
-    assert not same(images(epoch=1), reference)
-    assert not same(images(repeat=1), reference)
-
-
-def test_two_ranks_see_what_one_rank_with_two_virtual_workers_sees(folder):
-    both = {"strategy": "ddp", "gpus_per_node": 2, "local_batch_size": 2}
-    ranks = [list(native(folder, rank=rank, world_size=2, **both)) for rank in range(2)]
-    virtual = list(native(folder, accumulation=2, local_batch_size=2))
-    expected = [batch for step in zip(*ranks, strict=True) for batch in step]
-    for (images, labels), (want, want_labels) in zip(virtual, expected, strict=True):
-        assert torch.equal(images, want)
-        assert torch.equal(labels, want_labels)
-
-
 def test_loading_does_not_disturb_the_random_numbers_of_training(folder):
     loader = native(folder)
     torch.manual_seed(1)

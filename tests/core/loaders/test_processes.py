@@ -1,15 +1,11 @@
 """How loader processes are started, and how long they live."""
 
-import os
-from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.data import sampling
 from ddl_core.data.sampling import BatchSampler
-from ddl_core.loaders import native
 from tests.core.loaders.paths import open_loader
 from tests.core.test_order import spec
 from tests.pictures import write_pictures
@@ -31,25 +27,6 @@ def lives_on(pictures: Path, split: str, **fields) -> bool:
 def test_processes_of_frequent_evaluations_live_on(pictures, eval_every, kept) -> None:
     assert lives_on(pictures, "eval", eval_every=eval_every) is kept
     assert lives_on(pictures, "train", eval_every=eval_every)
-
-
-class Parents(Dataset[bool]):
-    """Says whether the process that a loader process was forked from had loaded torch."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, _number: int) -> bool:
-        return "libtorch" in Path(f"/proc/{os.getppid()}/maps").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_a_fork_server_imports_torch_once_for_all() -> None:
-    _forkserver._stop()  # a process has one, and another test's may be there
-    context = native._context("forkserver", "ddl_core.loaders.native")
-    loader = DataLoader(Parents(), num_workers=1, multiprocessing_context=context)
-    assert [bool(told) for told in loader] == [True]
 
 
 def test_an_epochs_order_is_drawn_before_the_clock_starts(monkeypatch) -> None:

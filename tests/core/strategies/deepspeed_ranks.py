@@ -79,7 +79,7 @@ def build(run: RunSpec, group, model: nn.Module) -> TrainState:
 
 
 def train(subject: TrainState, batches: Batches, epochs=(0, 1)) -> list[float]:
-    return [EpochLoop(subject).train(batches, epoch, lambda *_: None).loss for epoch in epochs]
+    return [EpochLoop(subject).train(batches, epoch).loss for epoch in epochs]
 
 
 def result(subject: TrainState, losses: list[float]) -> dict:
@@ -166,7 +166,7 @@ def slept(subject: TrainState, batches: Batches) -> dict | None:
 
     average = zero.average_tensor
     with patch.object(zero, "average_tensor", slow):
-        spent = EpochLoop(subject).train(batches, 1, lambda *_: None).timing.spent
+        spent = EpochLoop(subject).train(batches, 1).timing.spent
     return spent.model_dump() if spent else None
 
 

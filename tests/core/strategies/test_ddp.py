@@ -103,7 +103,7 @@ def trained(rank: DDP) -> Any:
     model = tiny(3)
     run = rank.spec
     subject = TrainState(run, rank, model, make_optimizer(run, model))
-    return EpochLoop(subject).train(Batches(0, 1, 1), 0, lambda *_: None).timing
+    return EpochLoop(subject).train(Batches(0, 1, 1), 0).timing
 
 
 def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(group, monkeypatch) -> None:

@@ -89,32 +89,29 @@ def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[s
 
 
 @pytest.mark.parametrize(
-    "strategy", ["fsdp", pytest.param("deepspeed", marks=pytest.mark.extended)]
+    ("strategy", "number", "words", "kind"),
+    [
+        ("fsdp", signal.SIGKILL, "rank 1 was killed by SIGKILL", "Killed"),
+        pytest.param(
+            *("deepspeed", signal.SIGKILL, "rank 1 was killed by SIGKILL", "Killed"),
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(
+            *("deepspeed", signal.SIGSTOP, "no progress for 30 s", "Timeout"),
+            marks=pytest.mark.extended,
+        ),
+    ],
 )
-def test_a_killed_rank_fails_the_run(call: Call, strategy: str) -> None:
+def test_a_rank_that_ends_or_hangs_fails_the_run(call: Call, strategy, number, words, kind) -> None:
     run_dir = planned(**{**ENDLESS, **TWO, "strategy": strategy})
     caller = call(run_dir)
     wait_for(lambda: is_training(run_dir), "the first step")
-    rank_process(run_dir, 1).kill()
-    _, errors = caller.communicate(timeout=60)
-    assert "rank 1 was killed by SIGKILL" in errors
-    error = read_record(run_dir).error
-    assert error is not None
-    assert (error.kind, error.rank) == ("Killed", 1)
-    assert processes_of(run_dir) == []
-
-
-@pytest.mark.extended
-def test_a_hanging_rank_fails_the_run(call: Call) -> None:
-    run_dir = planned(**{**ENDLESS, **TWO})
-    caller = call(run_dir)
-    wait_for(lambda: is_training(run_dir), "the first step")
-    rank_process(run_dir, 1).send_signal(signal.SIGSTOP)
+    rank_process(run_dir, 1).send_signal(number)
     _, errors = caller.communicate(timeout=120)
-    assert "no progress for 30 s" in errors
+    assert words in errors
     error = read_record(run_dir).error
     assert error is not None
-    assert error.kind == "Timeout"
+    assert error.kind == kind
     assert processes_of(run_dir) == []
 
 
@@ -144,10 +141,3 @@ def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
     losses = [row.loss for row in read_epochs(run_dir) if row.phase == "train"]
     assert losses[-1] is not None
     assert math.isnan(losses[-1])
-
-
-@pytest.mark.extended
-def test_what_deepspeed_cannot_do_is_said() -> None:
-    run_dir = planned(**TWO, precision="fp16", deepspeed_zero_stage=2)
-    with pytest.raises(LaunchError, match="use 'bf16', or stage 0"):
-        run_ranks(run_dir)
