@@ -1,16 +1,10 @@
 """The device of a rank: torch's switches, facts, timestamps, peak memory, torch.compile."""
 
 import os
-import platform
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 from torch.profiler import record_function
@@ -18,13 +12,10 @@ from torch.profiler import record_function
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.system import compiled
-from ddl_core.timing import MARK, WINDOW, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
+from ddl_core.timing import MARK, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
 
 if TYPE_CHECKING:
     from ddl_core.strategies.base import Strategy
-
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # proc(5)
 
 
 def configure(spec: RunSpec) -> None:
@@ -55,62 +46,6 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def describe(device: torch.device) -> dict[str, Any]:
-    """Return ``device``, and on a GPU its name, memory and the CUDA, cuDNN and NCCL versions."""
-    if device.type != "cuda":
-        return {"device": "cpu", "accelerator": None, "architecture": platform.machine()}
-    properties = torch.cuda.get_device_properties(device)
-    nccl = torch.cuda.nccl.version()
-    return {
-        "device": "cuda",
-        "accelerator": properties.name,
-        "accelerator_memory_bytes": properties.total_memory,
-        "accelerators_visible": torch.cuda.device_count(),
-        "architecture": platform.machine(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
-    }
-
-
-def threads() -> dict[str, int]:
-    """Return the threads that torch computes with within and between operators."""
-    return {"compute": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
-
-
-def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
-    """Return the switches of torch that are in effect in this process, by their names."""
-    return {
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-        "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "pin_memory": spec.pin_memory and device.type == "cuda",
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "mkldnn": torch.backends.mkldnn.is_available(),
-        "mkl": torch.backends.mkl.is_available(),
-    }
-
-
-def identity(device: torch.device) -> str | None:
-    """Return the UUID of a GPU, which two ranks must not share; None on the CPU."""
-    if device.type != "cuda":
-        return None
-    return str(torch.cuda.get_device_properties(device).uuid)
-
-
-@contextmanager
-def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
-    """Show the block to Nsight Systems if wanted and on a GPU; yield whether it is shown."""
-    if not (wanted and device.type == "cuda"):
-        yield False
-        return
-    with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
-        yield True
 
 
 def make_clock(
@@ -157,42 +92,6 @@ class CudaEvents(TorchTimestamps):
     def wait(self) -> None:
         """Wait for the GPU."""
         torch.cuda.synchronize(self._device)
-
-
-class PeakMemory:
-    """The most memory that a rank uses, above what it had when this was made.
-
-    On a GPU it is that of torch's tensors; on the CPU resident memory, without mapped files.
-    """
-
-    def __init__(self, strategy: "Strategy") -> None:
-        self._strategy = strategy
-        memory = psutil.Process().memory_info()
-        self._before = memory.rss - getattr(memory, "shared", 0)
-        self._resets = False
-
-    def begin(self) -> None:
-        """Begin a measurement."""
-        self._resets = False
-        if self._strategy.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._strategy.device)
-            return
-        with suppress(OSError):  # not Linux, or one that does not allow it
-            CLEAR.write_text(RESET_PEAK)
-            self._resets = True
-
-    def peak(self) -> int | None:
-        """Return bytes, the most of any rank since `begin`; None if not known. A collective."""
-        own = torch.tensor(float(self._own()), dtype=torch.float64, device=self._strategy.device)
-        return int(self._strategy.all_reduce(own, "max").item()) or None
-
-    def _own(self) -> int:
-        if self._strategy.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._strategy.device)
-        if not self._resets:
-            return 0
-        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
-        return max(0, 1024 * int(kilobytes) - psutil.Process().memory_info().shared - self._before)
 
 
 def compile_network(network: nn.Module) -> None:

@@ -24,16 +24,6 @@ def make_optimizer(spec: RunSpec, model: nn.Module) -> Optimizer:
     return make(groups, lr=peak_learning_rate(spec))
 
 
-def implementation(optimizer: Optimizer) -> dict[str, bool]:
-    """Return which of torch's implementations makes the update.
-
-    By default SGD uses ``foreach`` if all parameters are on a GPU; timm's optimisers use a loop.
-    """
-    parameters = (one for group in optimizer.param_groups for one in group["params"])
-    foreach = isinstance(optimizer, SGD) and all(one.is_cuda for one in parameters)
-    return {"foreach": foreach, "fused": False}
-
-
 def group_settings(spec: RunSpec) -> list[dict[str, float | bool]]:
     """Return the settings of each parameter group of the optimiser, without the rate.
 

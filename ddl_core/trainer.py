@@ -1,7 +1,7 @@
 """`Trainer`: training with PyTorch on one rank, from a `RunSpec` to results epoch by epoch."""
 
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,14 +10,14 @@ from ddl_core import checkpoint, combinations, device
 from ddl_core.checkpoint import values, weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
-from ddl_core.device import PeakMemory, check_compiled, compile_network, make_clock
+from ddl_core.device import check_compiled, compile_network, make_clock
 from ddl_core.errors import SpecError
 from ddl_core.fairness import check_agreement, state_sha256
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop, EpochResult, OnStep, ignore, load_epoch
 from ddl_core.models import drawn, inspect_network
 from ddl_core.monitor import check_setup
-from ddl_core.optim import implementation, make_optimizer
+from ddl_core.optim import make_optimizer
 from ddl_core.registry import resolve
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Strategy
@@ -26,69 +26,46 @@ from ddl_core.timing import EnergyMeter
 CHECKPOINT = "checkpoint.pt"
 
 
-class StepProfiler(Protocol):
-    """A profiler of the last epoch: a context to train in."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> None: ...
-
-    def step(self) -> None:
-        """Note the end of a step."""
-
-
 class Trainer:
     """Trains, evaluates and loads on this rank; one process alone needs nothing else.
 
-    Loaders and network are made on first use. `data_dir` is the folder of the images, `meter`
-    measures the energy of each epoch, and `profile` watches the last one.
+    Loaders and network are made on first use. `data_dir` is the folder of the images, and `meter`
+    measures the energy of each epoch.
     """
 
-    def __init__(
-        self, spec: RunSpec, data_dir: Path | str | None = None, _rendezvous: Path | None = None
-    ) -> None:
+    def __init__(self, spec: RunSpec, data_dir: Path | str | None = None) -> None:
         device.configure(spec)
         self.spec, self._data_dir = spec, Path(data_dir) if data_dir else None
         self.strategy: Strategy = resolve("strategy", spec.strategy)(spec)
         self.group = self.strategy
         combinations.check(spec, self.strategy.device.type)
         self.meter: EnergyMeter | None = None
-        self.profile: StepProfiler | None = None
         self._loaders: dict[Split, Loader] = {}
         self._state: TrainState | None = None
-        self._facts: dict[str, Any] = {}  # of network and optimiser
-        self._memory = PeakMemory(self.strategy)
+        self.network_facts: dict[str, Any] | None = None  # see `inspect_network`
 
-    def train_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
-        """Train on every image of the training set once; `epoch` counts from 0."""
-        loader, loop, profile = self.loader("train"), self._loop(), self.profile
-        last = epoch + 1 == self.spec.epochs
-        self._memory.begin()
-        if profile and last:
+    def train_epoch(
+        self, epoch: int, on_step: OnStep = ignore, annotate: bool = False
+    ) -> EpochResult:
+        """Train on every image of the training set once; `epoch` counts from 0.
 
-            def step(done: int, steps: int) -> None:
-                on_step(done, steps)
-                profile.step()
-
-            with profile:
-                result = loop.train(loader, epoch, step, annotate=True)
-        else:
-            with device.shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
-                result = loop.train(loader, epoch, on_step, annotate=shown)
+        `annotate` shows the clock's marks to a profiler.
+        """
+        loop = EpochLoop(self.state, self.meter)
+        result = loop.train(self.loader("train"), epoch, on_step, annotate)
         if self.spec.compile:
             check_compiled()
         return result
 
     def evaluate(self, on_step: OnStep = ignore) -> EpochResult:
         """Evaluate on every image of the validation set once."""
-        loader, loop = self.loader("eval"), self._loop()
-        self._memory.begin()
-        return loop.evaluate(loader, on_step)
+        loop = EpochLoop(self.state, self.meter)
+        return loop.evaluate(self.loader("eval"), on_step)
 
     def load_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
         """Fetch every image of the training set once, and train nothing."""
-        loader, clock = self.loader("train"), make_clock(self.strategy, meter=self.meter)
-        self._memory.begin()
-        return load_epoch(self.spec, loader, epoch, clock, on_step)
+        clock = make_clock(self.strategy, meter=self.meter)
+        return load_epoch(self.spec, self.loader("train"), epoch, clock, on_step)
 
     def loader(self, split: Split) -> Loader:
         """Return this rank's share of a split; later calls return the same."""
@@ -99,7 +76,7 @@ class Trainer:
             )
         return self._loaders[split]
 
-    def build(self, _directory: Path | None = None) -> str:
+    def build(self) -> str:
         """Make the network with the weights of the run's seed; return their hash. A collective."""
         spec = self.spec
         steps = len(self.loader("train")) // spec.accumulation
@@ -109,18 +86,16 @@ class Trainer:
                 f"{spec.epochs * steps} steps: nothing would be compressed",
                 remedy="use less, or ddp_compression = 'none'",
             )
-        self._memory = PeakMemory(self.strategy)
         self._state = self._make_state(drawn(spec))
         return state_sha256(values(self.state.network, self.strategy))
 
     def _make_state(self, network: nn.Module) -> TrainState:
         spec = self.spec
-        self._facts = {"network": inspect_network(network, spec)}
+        self.network_facts = inspect_network(network, spec)
         network = network.to(self.strategy.device)
         if spec.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = make_optimizer(spec, network)
-        self._facts["update"] = implementation(optimizer)
         if spec.compile:
             compile_network(network)
         seeded = weights_sha256(network)
@@ -136,9 +111,6 @@ class Trainer:
         assert self._state is not None
         return self._state
 
-    def _loop(self) -> EpochLoop:
-        return EpochLoop(self.state, self.meter)
-
     def resume(self, directory: Path) -> int:
         """Continue from the checkpoint in a folder if there is one; return the epochs done."""
         epochs_done = checkpoint.load(directory / CHECKPOINT, self.state)
@@ -153,27 +125,8 @@ class Trainer:
         """Return a hash over all parameters and statistics. A collective."""
         return weights_sha256(self.state.network, self.strategy)
 
-    def peak_memory(self) -> int | None:
-        """Return the most memory of any rank in the last epoch, bytes. A collective."""
-        return self._memory.peak()
-
-    def energy(self) -> tuple[str | None, str | None]:
-        """Return the UUID of this rank's GPU or None, and why no energy can be read: None."""
-        return device.identity(self.strategy.device), None
-
-    def describe(self) -> dict[str, Any]:
-        """Return facts of device, settings, network and communication, for the record."""
-        where = self.strategy.device
-        return {
-            **device.describe(where),
-            "threads": device.threads(),
-            "settings": device.settings(self.spec, where) | self._facts.get("update", {}),
-            "network": self._facts.get("network"),
-            "communication": self.strategy.describe() if self._state else None,
-        }
-
     def close(self) -> None:
         """Leave the group; the network goes first."""
-        self._state = self.profile = None
+        self._state = None
         self._loaders.clear()
         self.strategy.teardown()

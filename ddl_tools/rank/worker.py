@@ -22,7 +22,6 @@ from ddl_core.loop import BatchLoader, EpochResult, OnStep
 from ddl_core.strategies import Group
 from ddl_core.system import caches, die_with_parent
 from ddl_core.timing import EnergyMeter
-from ddl_tools import gpus
 from ddl_tools.processes import allow_open_files
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.recorder import RunRecorder, report
@@ -31,7 +30,7 @@ from ddl_tools.records.progress import Publish
 
 log = logging.getLogger(__name__)
 
-TRAINERS = {"torch": "ddl_core.trainer"}
+TRAINERS = {"torch": "ddl_tools.rank.trainer"}
 OTHER_TRAINERS = "ddl_tools.frameworks.trainer"
 PROFILER = "ddl_tools.rank.profiler"
 CORES = 1024  # of a node: the most that Linux tells of without being asked twice
@@ -136,18 +135,8 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
     return 0
 
 
-def check_driver(spec: RunSpec) -> None:
-    """Refuse to train on the CPU if torch sees no GPU that the driver lists."""
-    import torch
-
-    if spec.device != "cpu":
-        gpus.check(torch.cuda.is_available(), torch.version.cuda)
-
-
 def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> Trainer:
     """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
-    if spec.framework == "torch":
-        check_driver(spec)
     module = import_module(TRAINERS.get(spec.framework, OTHER_TRAINERS))
     trainer: Trainer = module.Trainer(spec, data_dir, rendezvous)
     return trainer

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core import device
 from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
 from ddl_tools.cli import reference
+from ddl_tools.rank import trainer
 from ddl_tools.rank.worker import affinity
 from ddl_tools.records.progress import Progress
 from ddl_tools.records.provenance import host, provenance
@@ -28,8 +28,8 @@ def test_each_field_of_a_record_is_explained(model) -> None:
 def test_all_that_a_run_records_of_machine_and_settings_is_described() -> None:
     spec = RunSpec(device="cpu")
     group = Single(spec)
-    known = {**provenance(), **host(), **device.describe(group.device)}
-    known |= {**device.threads(), **device.settings(spec, group.device)}
+    known = {**provenance(), **host(), **trainer.describe(group.device)}
+    known |= {**trainer.threads(), **trainer.settings(spec, group.device)}
     known |= {**affinity(group, 1), "environment": {}, "communication": {}}
     for name in known:
         assert f"`{name}`" in page("records")

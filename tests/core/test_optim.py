@@ -10,8 +10,9 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
-from ddl_core.optim import implementation, make_optimizer, set_learning_rate
+from ddl_core.optim import make_optimizer, set_learning_rate
 from ddl_core.schedules import learning_rate, peak_learning_rate
+from ddl_tools.rank.trainer import implementation
 
 PER_EPOCH = 6400
 
@@ -177,4 +178,4 @@ def test_how_the_update_is_made_is_what_torch_does(monkeypatch):
     network(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert called == ["_single_tensor_sgd"]
-    assert implementation(optimizer) == {"foreach": False, "fused": False}
+    assert implementation(RunSpec(), torch.device("cpu")) == {"foreach": False, "fused": False}

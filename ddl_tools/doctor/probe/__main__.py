@@ -22,7 +22,7 @@ from ddl_core.system import die_with_parent
 from ddl_tools.doctor.probe import host
 from ddl_tools.processes import allow_open_files
 from ddl_tools.rank.recorder import RunRecorder, report
-from ddl_tools.rank.worker import check_driver
+from ddl_tools.rank.trainer import check_driver, describe, identity
 from ddl_tools.records import provenance
 from ddl_tools.records.probe import AllReduce, read_probe, write_answer
 from ddl_tools.records.run import write_record
@@ -76,8 +76,8 @@ class Probe:
         self.step("loader processes")
         check_driver(spec)
         device = accelerator.choose_device(spec.device, self.rank.local_rank)
-        self.answer.device = accelerator.describe(device)
-        self.answer.device_id = accelerator.identity(device)
+        self.answer.device = describe(device)
+        self.answer.device_id = identity(device)
         self.answer.loader_cores = host.loader_cores(spec, device)
         self.step("joining the group")
         group = ProcessGroup(spec)

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from ddl_core import device
 from ddl_core.config import RunSpec
-from ddl_core.device import PeakMemory
 from ddl_core.strategies.base import Single
+from ddl_tools.rank import trainer
+from ddl_tools.rank.trainer import PeakMemory
 
-pytestmark = pytest.mark.skipif(not device.STATUS.exists(), reason="only Linux says it")
+pytestmark = pytest.mark.skipif(not trainer.STATUS.exists(), reason="only Linux says it")
 
 TAKEN = 64 * 2**20
 MUCH = 8 * 2**20
@@ -20,7 +20,7 @@ MUCH = 8 * 2**20
 PROCESS = f"""
 import json
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
-from tests.core.test_memory import PeakMemory, RunSpec, Single
+from tests.rank.test_memory import PeakMemory, RunSpec, Single
 
 def take():
     taken = mmap(-1, {TAKEN}, flags=MAP_PRIVATE | MAP_ANONYMOUS)
@@ -55,7 +55,7 @@ def test_only_new_memory_since_the_beginning_counts() -> None:
 
 
 def test_a_system_that_resets_no_peak_tells_nothing(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(device, "CLEAR", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(trainer, "CLEAR", tmp_path / "none" / "clear_refs")
     watched = PeakMemory(Single(RunSpec(device="cpu")))
     watched.begin()
     assert watched.peak() is None

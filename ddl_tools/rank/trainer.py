@@ -1,0 +1,207 @@
+"""Training with PyTorch in a recorded run: memory, profiles, facts for the record."""
+
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import psutil
+import torch
+
+from ddl_core import trainer as core
+from ddl_core.config import RunSpec
+from ddl_core.loop import EpochResult, OnStep, ignore
+from ddl_core.strategies.base import Strategy
+from ddl_core.timing import WINDOW
+from ddl_tools import gpus
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # proc(5)
+
+
+class StepProfiler(Protocol):
+    """A profiler of the last epoch: a context to train in."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self) -> None:
+        """Note the end of a step."""
+
+
+class Trainer(core.Trainer):
+    """The core's `Trainer` for a worker; `profile` watches the last epoch."""
+
+    def __init__(
+        self, spec: RunSpec, data_dir: Path | None = None, _rendezvous: Path | None = None
+    ) -> None:
+        check_driver(spec)
+        super().__init__(spec, data_dir)
+        self.profile: StepProfiler | None = None
+        self._memory = PeakMemory(self.strategy)
+
+    def build(self, _directory: Path | None = None) -> str:
+        """Make the network; memory counts from here."""
+        self.loader("train")
+        self._memory = PeakMemory(self.strategy)
+        return super().build()
+
+    def train_epoch(
+        self, epoch: int, on_step: OnStep = ignore, annotate: bool = False
+    ) -> EpochResult:
+        """Train on every image of the training set once; profile the last epoch if wanted."""
+        last, profile = epoch + 1 == self.spec.epochs, self.profile
+        self._memory.begin()
+        if profile and last:
+
+            def step(done: int, steps: int) -> None:
+                on_step(done, steps)
+                profile.step()
+
+            with profile:
+                return super().train_epoch(epoch, step, annotate=True)
+        with shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
+            return super().train_epoch(epoch, on_step, annotate=annotate or shown)
+
+    def evaluate(self, on_step: OnStep = ignore) -> EpochResult:
+        """Evaluate on every image of the validation set once."""
+        self._memory.begin()
+        return super().evaluate(on_step)
+
+    def load_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
+        """Fetch every image of the training set once, and train nothing."""
+        self._memory.begin()
+        return super().load_epoch(epoch, on_step)
+
+    def peak_memory(self) -> int | None:
+        """Return the most memory of any rank in the last epoch, bytes. A collective."""
+        return self._memory.peak()
+
+    def energy(self) -> tuple[str | None, str | None]:
+        """Return the UUID of this rank's GPU or None, and why no energy can be read: None."""
+        return identity(self.strategy.device), None
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts of device, settings, network and communication, for the record."""
+        where, built = self.strategy.device, self.network_facts is not None
+        update = implementation(self.spec, where) if built else {}
+        return {
+            **describe(where),
+            "threads": threads(),
+            "settings": settings(self.spec, where) | update,
+            "network": self.network_facts,
+            "communication": self.strategy.describe() if built else None,
+        }
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.profile = None
+        super().close()
+
+
+def check_driver(spec: RunSpec) -> None:
+    """Refuse to train on the CPU if torch sees no GPU that the driver lists."""
+    if spec.device != "cpu":
+        gpus.check(torch.cuda.is_available(), torch.version.cuda)
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return ``device``, and on a GPU its name, memory and the CUDA, cuDNN and NCCL versions."""
+    if device.type != "cuda":
+        return {"device": "cpu", "accelerator": None, "architecture": platform.machine()}
+    properties = torch.cuda.get_device_properties(device)
+    nccl = torch.cuda.nccl.version()
+    return {
+        "device": "cuda",
+        "accelerator": properties.name,
+        "accelerator_memory_bytes": properties.total_memory,
+        "accelerators_visible": torch.cuda.device_count(),
+        "architecture": platform.machine(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
+    }
+
+
+def threads() -> dict[str, int]:
+    """Return the threads that torch computes with within and between operators."""
+    return {"compute": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
+
+
+def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
+    """Return the switches of torch that are in effect in this process, by their names."""
+    return {
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "pin_memory": spec.pin_memory and device.type == "cuda",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available(),
+        "mkl": torch.backends.mkl.is_available(),
+    }
+
+
+def implementation(spec: RunSpec, device: torch.device) -> dict[str, bool]:
+    """Return which of torch's implementations makes the update.
+
+    By default SGD uses ``foreach`` on a GPU; timm's optimisers loop over the parameters.
+    """
+    return {"foreach": spec.optimizer == "sgd" and device.type == "cuda", "fused": False}
+
+
+def identity(device: torch.device) -> str | None:
+    """Return the UUID of a GPU, which two ranks must not share; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+@contextmanager
+def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
+    """Show the block to Nsight Systems if wanted and on a GPU; yield whether it is shown."""
+    if not (wanted and device.type == "cuda"):
+        yield False
+        return
+    with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
+        yield True
+
+
+class PeakMemory:
+    """The most memory that a rank uses, above what it had when this was made.
+
+    On a GPU it is that of torch's tensors; on the CPU resident memory, without mapped files.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        memory = psutil.Process().memory_info()
+        self._before = memory.rss - getattr(memory, "shared", 0)
+        self._resets = False
+
+    def begin(self) -> None:
+        """Begin a measurement."""
+        self._resets = False
+        if self._strategy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._strategy.device)
+            return
+        with suppress(OSError):  # not Linux, or one that does not allow it
+            CLEAR.write_text(RESET_PEAK)
+            self._resets = True
+
+    def peak(self) -> int | None:
+        """Return bytes, the most of any rank since `begin`; None if not known. A collective."""
+        own = torch.tensor(float(self._own()), dtype=torch.float64, device=self._strategy.device)
+        return int(self._strategy.all_reduce(own, "max").item()) or None
+
+    def _own(self) -> int:
+        if self._strategy.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._strategy.device)
+        if not self._resets:
+            return 0
+        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
+        return max(0, 1024 * int(kilobytes) - psutil.Process().memory_info().shared - self._before)
