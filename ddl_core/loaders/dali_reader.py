@@ -5,7 +5,7 @@ once. The first file that DALI cannot decode ends the run.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +25,6 @@ MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
 OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"
 
 
-class Read(NamedTuple):
-    """Encoded images of a reader, and what `named` takes."""
-
-    encoded: Any
-    names: tuple[Any, ...]
-
-
 class Files:
     """The chosen images of a class folder, read by DALI."""
 
@@ -43,11 +36,11 @@ class Files:
         self._names = [listing.name(index) for index in chosen.tolist()]
         self._labels = listing.labels[chosen].astype(np.int64)
 
-    def read(self, **shard: Any) -> Read:
-        """Put the reader into the pipeline that is being defined."""
+    def read(self, **shard: Any) -> tuple[Any, ...]:
+        """Put the reader into the pipeline; return encoded images and what `named` takes."""
         # Without labels, DALI gives places in the list: the numbers of the images.
         encoded, numbers = fn.readers.file(file_root=self._root, files=self._names, **shard)
-        return Read(encoded, (numbers,))
+        return encoded, numbers
 
     def named(self, numbers: Any) -> tuple[Indices, Indices]:
         """Return the labels and numbers of a batch."""
@@ -84,8 +77,8 @@ class Records:
             [start + own[:, 0] for start, own in zip(starts, places, strict=True)]
         )
 
-    def read(self, **shard: Any) -> Read:
-        """Put the reader into the pipeline that is being defined."""
+    def read(self, **shard: Any) -> tuple[Any, ...]:
+        """Put the reader into the pipeline; return encoded images and what `named` takes."""
         features = {
             ENCODED: tfrecord.FixedLenFeature([], tfrecord.string, ""),
             LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
@@ -94,7 +87,7 @@ class Records:
             path=self._paths, index_path=self._indices, features=features, **shard
         )
         place = fn.get_property(record[LABEL], key="source_info")
-        return Read(record[ENCODED], (record[LABEL], place))
+        return record[ENCODED], record[LABEL], place
 
     def named(self, labels: Any, places: Any) -> tuple[Indices, Indices]:
         """Return the labels and numbers of a batch; `DataError` for a label without a class."""
@@ -159,16 +152,16 @@ class DaliReader(Dali):
             yield images, torch.from_numpy(labels).to(self._device, non_blocking=True), numbers, 0
 
     def _training(self) -> tuple[Any, ...]:
-        read = self._source.read(
+        encoded, *names = self._source.read(
             name="reader",
             random_shuffle=True,
             num_shards=self._world_size,
             # The next part in each epoch, as in a pipeline that goes on.
             shard_id=(self._rank + self._plan.epoch) % self._world_size,
         )
-        images = self._cropped(read.encoded)
+        images = self._cropped(encoded)
         mirror = fn.random.coin_flip(probability=FLIP_PROBABILITY)
-        return self._normalised(images, mirror=mirror), *read.names
+        return self._normalised(images, mirror=mirror), *names
 
     def _cropped(self, encoded: Any) -> Any:
         """Return a random crop of each image; the rest need not be decoded."""

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from multiprocessing.context import BaseContext
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -86,6 +85,9 @@ class ProcessLoader(FileLoader):
         self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         workers = spec.loader_workers
         method = start_method(spec, device)
+        context = multiprocessing.get_context(method) if method else None
+        if context and method == "forkserver":  # which imports torch once, and what children run
+            context.set_forkserver_preload([type(self).__module__, RANK])
         often = split == "train" or 0 < spec.eval_every < SELDOM
         self._loader = DataLoader(
             self.make_samples(),
@@ -94,7 +96,7 @@ class ProcessLoader(FileLoader):
             prefetch_factor=spec.loader_prefetch if workers else None,
             pin_memory=spec.pin_memory and device.type == "cuda",
             persistent_workers=spec.persistent_workers and often and workers > 0,
-            multiprocessing_context=_context(method, type(self).__module__),
+            multiprocessing_context=context,
             # This process is not the parent of a fork server's children.
             worker_init_fn=partial(_leave_with, os.getpid() if method == "fork" else None),
         )
@@ -128,16 +130,6 @@ def start_method(spec: RunSpec, device: torch.device) -> str | None:
     if spec.loader_workers == 0:
         return None
     return "forkserver" if device.type == "cuda" else "fork"
-
-
-def _context(method: str | None, module: str) -> BaseContext | None:
-    """Return what starts processes; a fork server has imported `module`, and torch with it."""
-    if method is None:
-        return None
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload([module, RANK])  # each child runs the rank's module anew
-    return context
 
 
 def _leave_with(rank: int | None, _worker: int) -> None:
