@@ -29,6 +29,7 @@ PATIENCE_S = 20.0
 # A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
 # have one per job) leaves no room.
 MAX_LENGTH = 40
+PREFIX = "p-"  # of such a folder
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. Popen's preexec_fn
 # may deadlock in a process with threads, as a notebook kernel is.
@@ -214,7 +215,7 @@ class Passing:
         place = temporary()
         base = own(place if len(str(place)) <= MAX_LENGTH else Path("/tmp"))
         try:
-            self.name = tempfile.mkdtemp(prefix="p-", dir=base)
+            self.name = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         except OSError as error:
             raise cannot_make(base, error) from None
         self._end = weakref.finalize(self, _remove, self.name, os.getpid())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ddl_core import checkpoint
 from ddl_core.config import RunSpec
-from ddl_core.device import configure, identity
+from ddl_core.device import configure
 from ddl_core.errors import DDLError
 from ddl_core.loaders.synthetic import Synthetic
 from ddl_core.loop import EpochLoop, EpochResult, ignore
@@ -27,6 +27,7 @@ from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
 from ddl_core.timing import Spent
 from ddl_tools.rank.energy import Meter
+from ddl_tools.rank.trainer import identity
 
 STEPS = 4
 SAME = 1e-3  # |a - b| / |b| of weights after four fp32 steps on two kinds of processor
