@@ -12,12 +12,12 @@ from ddl_core.registry import LOADERS, MODELS, REGISTRIES, known, owner
 if TYPE_CHECKING:
     from ddl_core.config import RunSpec
 
-# What the loop of the other frameworks does not have.
+# Settings that other frameworks do not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
     *("profile_steps", "nsys"),
 )
-# Emulated: compute sleeps and data are free; nothing is learnt, and no device can be profiled.
+# What an emulated run needs: its compute sleeps, and nothing is learnt.
 EMULATED: dict[str, Any] = {
     "framework": "torch",
     "loader": "synthetic",

@@ -1,4 +1,4 @@
-"""The errors a user can cause or meet; everything else is a bug and keeps its traceback."""
+"""The errors that a user can cause or meet; any other exception is a bug."""
 
 from typing import Literal
 
@@ -60,22 +60,19 @@ class LaunchError(DDLError):
 
 
 class Interrupted(DDLError):
-    """Whoever a run worked for is gone: it was stopped, and has not failed.
-
-    The name of the class is the kind that its record tells.
-    """
+    """A run was stopped, and has not failed; its record names this class."""
 
     category = "cancelled"
 
 
 class FairnessError(DDLError):
-    """A run did not do what all strategies must do alike; its numbers cannot be compared."""
+    """A run broke a rule that all strategies keep; its numbers cannot be compared."""
 
     category = "contract"
 
 
 class NotInstalledError(DDLError):
-    """An optional framework is not installed; only its own arm of a study is affected."""
+    """An optional package is not installed; only runs that name it are affected."""
 
     category = "environment"
 

@@ -98,9 +98,23 @@ def _digest(used: npt.NDArray[np.int64]) -> str:
     return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
 
-def count_corrupt(group: Group, source: Source) -> int:
-    """Return the unreadable images of all ranks since `set_epoch`. A collective."""
-    return int(group.reduce([source.corrupt_images])[0])
+def count_bad(group: Group, source: Source, samples: int) -> tuple[int, int | None]:
+    """Return the unreadable images of an epoch, and those that Pillow decoded for DALI.
+
+    A collective. `DataError` if Pillow decoded more than 1 % of `samples`.
+    """
+    corrupt = int(group.reduce([source.corrupt_images])[0])
+    if source.rescued_images is None:
+        return corrupt, None
+    rescued = int(group.reduce([source.rescued_images])[0])
+    allowed = int(MAX_RESCUED_SHARE * samples)
+    if rescued > allowed:
+        raise DataError(
+            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
+            f"than the {allowed} allowed; the rank's stderr.log has DALI's error",
+            remedy="use another loader, or another version of DALI",
+        )
+    return corrupt, rescued
 
 
 def refuse_broken_data(corrupt: int, samples: int) -> None:
@@ -112,24 +126,6 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
             f"{allowed} allowed; the ranks' stderr.log names them",
             remedy="check the data with `ddl data verify DIR`",
         )
-
-
-def count_rescued(group: Group, source: Source, samples: int) -> int | None:
-    """Return how many of `samples` images Pillow decoded for DALI. A collective.
-
-    None without DALI; `DataError` if they were more than 1 %.
-    """
-    if source.rescued_images is None:
-        return None
-    rescued = int(group.reduce([source.rescued_images])[0])
-    allowed = int(MAX_RESCUED_SHARE * samples)
-    if rescued > allowed:
-        raise DataError(
-            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than the {allowed} allowed; the rank's stderr.log has DALI's error",
-            remedy="use another loader, or another version of DALI",
-        )
-    return rescued
 
 
 def state_sha256(values: dict[str, npt.NDArray[np.float32]]) -> str:

@@ -18,8 +18,7 @@ from ddl_core.fairness import (
     Source,
     check_epoch,
     check_evaluation,
-    count_corrupt,
-    count_rescued,
+    count_bad,
     refuse_broken_data,
 )
 from ddl_core.schedules import learning_rate
@@ -178,14 +177,14 @@ class EpochLoop:
             model.evaluate_nothing(busiest - len(loader))
             timing = clock.stop()
 
-        corrupt = count_corrupt(group, loader)
         loss, top1, top5, samples = group.reduce(np.append(model.scores(), own)).tolist()
+        corrupt, rescued = count_bad(group, loader, int(samples))
         return EpochResult(
             timing=timing,
             steps=busiest,
             samples=int(samples),
             corrupt_images=corrupt,
-            rescued_images=count_rescued(group, loader, int(samples)),
+            rescued_images=rescued,
             loss=loss / samples,
             top1=top1 / samples,
             top5=top5 / samples,
@@ -219,14 +218,14 @@ def _trained(
     """Check the images of an epoch over the training set; return its result."""
     steps = len(loader) // spec.accumulation
     samples = steps * spec.global_batch_size
-    corrupt = count_corrupt(group, loader)
+    corrupt, rescued = count_bad(group, loader, samples)
     refuse_broken_data(corrupt, samples)
     return EpochResult(
         timing=timing,
         steps=steps,
         samples=samples,
         corrupt_images=corrupt,
-        rescued_images=count_rescued(group, loader, samples),
+        rescued_images=rescued,
         ids_sha256=check_epoch(spec, group, loader, epoch),
         **facts,
     )

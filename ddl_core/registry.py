@@ -124,7 +124,7 @@ ZOOS = {
     "timm": Entry("ddl_core.models:of_timm", packages=("timm",), of_run=True),
 }
 _IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
-# "package.module:function": a network of one's own, of its number of classes.
+# "package.module:function": a function of the number of classes.
 _OF_ONES_OWN = re.compile(r"([A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 REGISTRIES: dict[str, dict[str, Entry]] = {

@@ -17,7 +17,7 @@ from ddl_core.errors import LaunchError
 CACHES = "DDL_CACHES"
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-# Where ranks ask for their turn, if the arms of their study measure in turns.
+# Address at which interleaved ranks ask when to measure.
 TURNS = "DDL_TURNS"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 

@@ -43,7 +43,7 @@ class Synthetic(MadeUpSource):
         self._device = device
         accumulation = spec.accumulation if split == "train" else 1
         first = rank * accumulation
-        # Of the worker's number and the size of a batch alone: the same for any spread of workers.
+        # By worker and batch size only: the same for any spread of workers over ranks.
         self._workers = [worker % most_pools(spec) for worker in range(first, first + accumulation)]
         self._pools: dict[int, Pool] = {}
         self.set_epoch(0)
