@@ -1,6 +1,5 @@
-"""The device of a rank: torch's switches, facts, timestamps, peak memory, torch.compile."""
+"""The device of a rank: torch's switches, timestamps, torch.compile."""
 
-import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from torch.profiler import record_function
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.system import compiled
 from ddl_core.timing import MARK, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
 
 if TYPE_CHECKING:
@@ -96,7 +94,6 @@ class CudaEvents(TorchTimestamps):
 
 def compile_network(network: nn.Module) -> None:
     """Have `network` compiled in place when it is first called; a failure ends the run."""
-    os.environ.update(compiled())
     import torch._dynamo  # takes a second, which runs without it need not spend
 
     torch._dynamo.config.suppress_errors = False

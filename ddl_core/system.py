@@ -13,10 +13,7 @@ from pathlib import Path
 
 from ddl_core.errors import LaunchError
 
-# A site's folder for what libraries keep; in /tmp, each node has its own.
-CACHES = "DDL_CACHES"
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 # Address at which interleaved ranks ask when to measure.
 TURNS = "DDL_TURNS"
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -55,22 +52,6 @@ def cannot_make(folder: Path, error: OSError) -> LaunchError:
 def kept(name: str) -> Path:
     """Return this user's folder `name` in the temporary directory, which later processes find."""
     return require(own(temporary()) / name)
-
-
-def caches() -> Path:
-    """Return the folder of what libraries compile and load again: the site's, if it has one."""
-    given = os.environ.get(CACHES)
-    return require(Path(given)) if given else kept("caches")
-
-
-def compiled() -> dict[str, str]:
-    """Return the variable that tells torch's compiler where it keeps code.
-
-    A folder in the temporary directory itself is torch's own choice, whose name others know.
-    """
-    given = Path(os.environ.get(COMPILED, "."))
-    chosen = given.is_absolute() and given.parent not in (temporary(), Path(tempfile.gettempdir()))
-    return {COMPILED: str(given if chosen else require(caches() / "torchinductor"))}
 
 
 def temporary() -> Path:

@@ -17,7 +17,7 @@ from types import FrameType
 
 import psutil
 
-from ddl_core.system import TEMPORARY, cannot_make, own, temporary
+from ddl_core.system import TEMPORARY, cannot_make, kept, own, require, temporary
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -26,6 +26,9 @@ HOME = Path(__file__).resolve().parents[1]
 TOKEN = "DDL_RUN_TOKEN"
 MOST_OPEN_FILES = 65_536  # some programs close every number up to their limit, one by one
 PATIENCE_S = 20.0
+# A site's folder for what libraries keep; in /tmp, each node has its own.
+CACHES = "DDL_CACHES"
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 # A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
 # have one per job) leaves no room.
 MAX_LENGTH = 40
@@ -243,3 +246,19 @@ def temporary_in(folder: str) -> dict[str, str]:
     what it kept.
     """
     return {"TMPDIR": folder, TEMPORARY: str(temporary())}
+
+
+def caches() -> Path:
+    """Return the folder of what libraries compile and load again: the site's, if it has one."""
+    given = os.environ.get(CACHES)
+    return require(Path(given)) if given else kept("caches")
+
+
+def compiled() -> dict[str, str]:
+    """Return the variable that tells torch's compiler where it keeps code.
+
+    A folder in the temporary directory itself is torch's own choice, whose name others know.
+    """
+    given = Path(os.environ.get(COMPILED, "."))
+    chosen = given.is_absolute() and given.parent not in (temporary(), Path(tempfile.gettempdir()))
+    return {COMPILED: str(given if chosen else require(caches() / "torchinductor"))}

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_core.system import compiled
 from ddl_tools.emulation.nodes import Wiring
 from ddl_tools.launch import interpreters
-from ddl_tools.processes import import_path, inherited
+from ddl_tools.processes import compiled, import_path, inherited
 
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"

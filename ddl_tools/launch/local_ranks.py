@@ -29,14 +29,14 @@ from typing import Any, NoReturn
 
 from ddl_core.errors import LaunchError
 from ddl_core.registry import STRATEGIES
-from ddl_core.system import compiled, die_with_parent
+from ddl_core.system import die_with_parent
 from ddl_tools import processes
 from ddl_tools.emulation.counters import write_links
 from ddl_tools.emulation.link_rates import measured_mbit
 from ddl_tools.emulation.nodes import LINK, build
 from ddl_tools.launch.commands import Allocation, Command
 from ddl_tools.launch.diagnose import launcher_log, tail
-from ddl_tools.processes import TOKEN, Passing
+from ddl_tools.processes import TOKEN, Passing, compiled
 from ddl_tools.records.paths import BoxFiles
 
 # Address of the server of this process, or of the one that started it.

@@ -10,11 +10,11 @@ from ddl_core.config import RunSpec
 from ddl_core.data.tfrecord import shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
-from ddl_core.system import caches
 from ddl_tools import gpus
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.emulation import nodes
 from ddl_tools.launch.commands import Allocation
+from ddl_tools.processes import caches
 from ddl_tools.records.provenance import available_cores
 
 # Two checkpoints of the largest model (one being written) are 1 GB.

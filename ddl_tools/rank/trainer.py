@@ -1,5 +1,6 @@
 """Training with PyTorch in a recorded run: memory, profiles, facts for the record."""
 
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ddl_core.loop import EpochResult, OnStep, ignore
 from ddl_core.strategies.base import Strategy
 from ddl_core.timing import WINDOW
 from ddl_tools import gpus
+from ddl_tools.processes import compiled
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5)
@@ -44,6 +46,8 @@ class Trainer(core.Trainer):
 
     def build(self, _directory: Path | None = None) -> str:
         """Make the network; memory counts from here."""
+        if self.spec.compile:
+            os.environ.update(compiled())
         self.loader("train")
         self._memory = PeakMemory(self.strategy)
         return super().build()

@@ -20,9 +20,9 @@ from ddl_core.data.sampling import Split
 from ddl_core.fairness import check_agreement
 from ddl_core.loop import BatchLoader, EpochResult, OnStep
 from ddl_core.strategies import Group
-from ddl_core.system import caches, die_with_parent
+from ddl_core.system import die_with_parent
 from ddl_core.timing import EnergyMeter
-from ddl_tools.processes import allow_open_files
+from ddl_tools.processes import allow_open_files, caches
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.records.paths import RunFiles, locate

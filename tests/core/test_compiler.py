@@ -1,6 +1,5 @@
 """torch.compile: once for a whole run, and never quietly not at all."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from torch import nn
 from ddl_core.config import RunSpec
 from ddl_core.device import check_compiled, compile_network
 from ddl_core.errors import LaunchError
+from ddl_tools.processes import COMPILED, compiled
 from ddl_tools.rank import recorder, worker
 from ddl_tools.records.run import Attempt, RunRecord, write_record
 
@@ -96,17 +96,15 @@ def test_a_network_that_is_not_compiled_ends_the_run():
 
 
 def test_what_is_compiled_is_kept_where_nobody_else_can_write(monkeypatch, tmp_path):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("DDL_CACHES", str(tmp_path / "caches"))
-    compile_network(Moody())
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen" / "by the user"))
-    compile_network(Moody())
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen" / "by the user")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_me")
-    compile_network(Moody())
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "caches" / "torchinductor")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    own = {COMPILED: str(tmp_path / "caches" / "torchinductor")}
+    chosen = {COMPILED: str(tmp_path / "chosen" / "by the user")}
+    of_torch = {COMPILED: f"{tempfile.gettempdir()}/torchinductor_me"}
+    monkeypatch.delenv(COMPILED, raising=False)
+    assert compiled() == own
+    for given, want in ((chosen, chosen), (of_torch, own)):
+        monkeypatch.setenv(COMPILED, given[COMPILED])
+        assert compiled() == want
     (tmp_path / "caches").chmod(0o777)
     with pytest.raises(LaunchError, match="drwxrwxrwx"):
-        compile_network(Moody())
+        compiled()

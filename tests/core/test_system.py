@@ -74,11 +74,11 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(monkeypatch, tmp_path: Pat
 
 
 def test_a_sites_folder_for_caches_is_checked_likewise(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(system.CACHES, str(tmp_path / "scratch" / "caches"))
-    assert mode(system.caches()) == 0o700
-    system.caches().chmod(0o775)
+    monkeypatch.setenv(processes.CACHES, str(tmp_path / "scratch" / "caches"))
+    assert mode(processes.caches()) == 0o700
+    processes.caches().chmod(0o775)
     with pytest.raises(LaunchError, match="drwxrwxr-x"):
-        system.caches()
+        processes.caches()
 
 
 def test_a_passing_folder_goes_with_its_block(temporary: Path) -> None:

@@ -25,8 +25,8 @@ from ddl_core.data.tfrecord import list_records, shards_folder
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.loaders.native import start_method
 from ddl_core.strategies import RankInfo
-from ddl_core.system import caches
 from ddl_tools.datasets.bench import forget
+from ddl_tools.processes import caches
 from ddl_tools.records.paths import locate
 from ddl_tools.records.probe import Answer, Folder, Interface, ProbeRecord, Reading
 from ddl_tools.records.provenance import file_system

@@ -11,8 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.system import CACHES
 from ddl_tools.launch.slurm.site import Site, clock, seconds
+from ddl_tools.processes import CACHES
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import SITES, RunFiles
 
