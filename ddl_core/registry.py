@@ -173,12 +173,13 @@ def _entry_points(group: str) -> metadata.EntryPoints:
     return metadata.entry_points(group=group)
 
 
-_OWNERS = frozenset(STRATEGIES)  # of settings; packages bring none
+_BROUGHT: set[str] = set()  # by packages, which bring no fields of a run
 LEFT_OUT: list[str] = []  # a sentence on each name of a package that is left out
 
 for _kind in ("strategy", "loader", "model"):  # a framework has an environment of its own
     _found, _left_out = plug_ins(_kind, REGISTRIES[_kind])
     LEFT_OUT.extend(_left_out)
+    _BROUGHT.update(_found)
     REGISTRIES[_kind] |= {
         _one.name: Entry(
             _one.code,
@@ -215,7 +216,7 @@ def title(kind: str, name: str) -> str:
 def owner(field: str) -> str | None:
     """Return the strategy that the name of a field of `RunSpec` begins with, if any."""
     name, more, _ = field.partition("_")
-    return name if more and name in _OWNERS else None
+    return name if more and name in STRATEGIES and name not in _BROUGHT else None
 
 
 _OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from ddl_core.config import RunSpec
+from ddl_core.data import sampling
 from ddl_core.data.sampling import (
+    BatchSampler,
     count_batches,
     eval_batches,
     steps_per_epoch,
@@ -86,3 +88,20 @@ def test_evaluation_counts_every_image_once(images, workers):
     assert sorted(seen) == list(range(images))
     counts = [count_batches(run, "eval", images, rank, workers) for rank in range(workers)]
     assert counts == [len(batches) for batches in ranks]
+
+
+def test_an_epochs_order_is_drawn_before_the_clock_starts(monkeypatch) -> None:
+    drawn = []
+    real = sampling.epoch_order
+    monkeypatch.setattr(sampling, "epoch_order", lambda *of: drawn.append(of[2]) or real(*of))
+    plan = BatchSampler(spec(1), "train", 64, 0, 1)
+    assert drawn == []
+    plan.epoch = 3
+    assert drawn == [3]
+    first = list(plan)
+    assert drawn == [3]  # nothing is left for the window
+    assert len(first) == len(plan) == 16
+    assert list(plan) == first  # a second pass of the same epoch
+    plan.epoch = 4
+    assert list(plan) != first
+    assert drawn == [3, 3, 4]

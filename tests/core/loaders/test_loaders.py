@@ -10,10 +10,14 @@ import torch
 from PIL import Image
 
 from ddl_core.config import RunSpec
+from ddl_core.data.dataset import Dataset
 from ddl_core.errors import SpecError
+from ddl_core.loaders import turbo
 from ddl_core.loaders.native import Native
 from ddl_core.registry import resolve
+from tests.core.loaders.paths import images_of, open_loader
 from tests.launch.running import wait_for
+from tests.pictures import write_pictures
 
 CPU = torch.device("cpu")
 
@@ -116,6 +120,44 @@ def test_a_class_without_validation_images_does_not_shift_labels(own_folder):
     shutil.rmtree(own_folder / "val" / "ant")
     labels = torch.cat([labels for _, labels in native(own_folder, "eval", eval_images=6)])
     assert set(labels.tolist()) == {1, 2}
+
+
+def test_each_file_is_read_once_in_a_run(data, monkeypatch):
+    reads: list[int] = []
+    plain = Dataset.read
+    monkeypatch.setattr(
+        Dataset, "read", lambda self, number: reads.append(number) or plain(self, number)
+    )
+    loader = open_loader("memory", data, loader_workers=0, local_batch_size=17)
+    first, second = images_of(loader, 0), images_of(loader, 1)
+    assert first.keys() == second.keys() == set(reads)
+    assert len(reads) == len(first)
+    assert any(not torch.equal(first[number][0], second[number][0]) for number in first)
+
+
+def test_a_set_too_large_to_keep_is_refused(data, monkeypatch):
+    monkeypatch.setattr(turbo, "MOST_BYTES", 1_000_000)
+    loader = open_loader("memory", data, loader_workers=0)
+    with pytest.raises(SpecError, match=r"would keep .* GB .*'native' or 'turbo'"):
+        images_of(loader, 0)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"), 16, 8)
+
+
+def lives_on(pictures: Path, split: str, **fields) -> bool:
+    few = {"train_images": 16, "eval_images": 8, "loader_workers": 1}
+    return open_loader("native", pictures, split, **{**few, **fields})._loader.persistent_workers
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "kept"), [(0, False), (1, True), (4, True), (5, False), (30, False)]
+)
+def test_processes_of_frequent_evaluations_live_on(pictures, eval_every, kept) -> None:
+    assert lives_on(pictures, "eval", eval_every=eval_every) is kept
+    assert lives_on(pictures, "train", eval_every=eval_every)
 
 
 LOADING = """
