@@ -27,11 +27,11 @@ from traitlets import Any as AnyTrait
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.registry import known
-from ddl_core.system import Passing, temporary_in
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, engine, preflight, ranks
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.ranks import OnProgress
+from ddl_tools.processes import Passing, temporary_in
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import RunRecord, read_record
 

@@ -14,12 +14,11 @@ import psutil
 import pytest
 
 from ddl_core.errors import LaunchError
-from ddl_core.system import PREFIX
 from ddl_tools import processes
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.commands import Command
 from ddl_tools.launch.local_ranks import LocalRanks
-from ddl_tools.processes import import_path
+from ddl_tools.processes import PREFIX, import_path
 from tests.launch.running import wait_for
 
 pytestmark = [pytest.mark.multiprocess]
