@@ -15,7 +15,7 @@ from ddl_core.errors import LaunchError
 
 TEMPORARY = "DDL_TMPDIR"  # the temporary directory itself, where TMPDIR is a folder in it
 # Address at which interleaved ranks ask when to measure.
-TURNS = "DDL_TURNS"
+INTERLEAVED = "DDL_INTERLEAVED"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 

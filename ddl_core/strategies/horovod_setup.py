@@ -10,14 +10,14 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.strategies import Group
-from ddl_core.system import TURNS
+from ddl_core.system import INTERLEAVED
 
 MIB = 1024 * 1024
 
 # As patient as DDP. Horovod's own 30 s for Gloo begin while other ranks still import their library.
 # An interleaved rank is stopped in between, and Gloo's clock is not: it gets a day.
 PATIENCE_S = {
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if TURNS in os.environ else "600",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400" if INTERLEAVED in os.environ else "600",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
 }
 

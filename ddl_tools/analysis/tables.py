@@ -21,7 +21,7 @@ from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
-from ddl_tools.records.run import EpochRecord, RunRecord, Turn
+from ddl_tools.records.run import EpochRecord, RunRecord, Slot
 from ddl_tools.records.storage import write_atomically
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
@@ -85,7 +85,7 @@ COLUMNS: dict[str, str] = {
 WINDOW_COLUMNS = {
     **dict.fromkeys(["study", "run_id"], _TEXT),
     "epoch": _NUMBER,
-    **_types(Turn),
+    **_types(Slot),
     "samples": _NUMBER,
     **dict.fromkeys(["wall_s", "cpu_s"], _REAL),
     **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),

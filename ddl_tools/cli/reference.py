@@ -26,7 +26,7 @@ from ddl_tools.records.run import (
     EpochRecord,
     Failure,
     RunRecord,
-    Turn,
+    Slot,
 )
 
 FOLDER = PROJECT / "docs" / "reference"
@@ -39,7 +39,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     DataInfo,
     EpochRecord,
     Spent,
-    Turn,
+    Slot,
     Emulation,
     ProfileRecord,
     RankProfile,

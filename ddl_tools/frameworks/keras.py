@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from optax.tree_utils import tree_get, tree_set
 
 from ddl_core.config import RunSpec
-from ddl_core.system import TURNS
+from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus
 from ddl_tools.frameworks.keras_layers import Network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 # Ranks that stand still between two turns send no heartbeat.
-HEARTBEAT_S = 86_400 if TURNS in os.environ else round(PATIENCE_S)
+HEARTBEAT_S = 86_400 if INTERLEAVED in os.environ else round(PATIENCE_S)
 RANKS = "ranks"  # the axis of the mesh: a device for each
 EACH, SAME = PartitionSpec(RANKS), PartitionSpec()
 

@@ -12,13 +12,13 @@ from tensorflow.python.eager import context  # nothing public sets heartbeats
 from tensorflow.tsl.protobuf import coordination_config_pb2
 
 from ddl_core.config import RunSpec
-from ddl_core.system import TURNS
+from ddl_core.system import INTERLEAVED
 from ddl_tools.frameworks.rendezvous import ControlGroup
 
 Tensor = Any
 
 # A rank that takes turns stands still meanwhile: it is given a day.
-PATIENCE_S = 86_400 if TURNS in os.environ else 600
+PATIENCE_S = 86_400 if INTERLEAVED in os.environ else 600
 
 
 class Single:

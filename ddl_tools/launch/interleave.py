@@ -2,7 +2,7 @@
 
 A machine drifts, but two runs that measure within seconds of each other are affected alike. All
 runs of a block are alive, their ranks stopped by signal. In each round every run measures one
-window, in an order drawn anew. Ranks ask for it through `ddl_tools/rank/turns.py`.
+window, in an order drawn anew. Ranks ask for it through `ddl_tools/rank/interleave.py`.
 """
 
 import itertools
@@ -26,7 +26,7 @@ import psutil
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
-from ddl_core.system import TURNS
+from ddl_core.system import INTERLEAVED
 from ddl_tools import processes
 from ddl_tools.labels import Names, named
 from ddl_tools.launch.notebook import LocalJob
@@ -34,7 +34,7 @@ from ddl_tools.launch.screen import Screen
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import fraction, read_progress
-from ddl_tools.records.run import Turn
+from ddl_tools.records.run import Slot
 from ddl_tools.study import Study
 
 MIB = 1024 * 1024
@@ -63,17 +63,17 @@ class ActiveRun:
         """Whether all its ranks wait."""
         return len(self.requests) == self.entry.spec.world_size
 
-    def release(self, turn: Turn | None) -> None:
+    def release(self, slot: Slot | None) -> None:
         """Let it measure one window; None: let it come to its end."""
         processes.thaw(self.stopped)
         self.stopped = []
         requests, self.requests = self.requests, {}
         for connection in requests.values():
             with suppress(OSError):  # a rank that has died: its job tells
-                connection.send_bytes(json.dumps(turn and turn.model_dump()).encode())
+                connection.send_bytes(json.dumps(slot and slot.model_dump()).encode())
 
 
-class WindowServer:
+class SlotServer:
     """Where the ranks of all runs ask for a window: a socket that only this user can reach."""
 
     def __init__(self) -> None:
@@ -103,11 +103,11 @@ class WindowServer:
                 run.stopped = processes.freeze(asks["token"])
 
     def __enter__(self) -> Self:
-        os.environ[TURNS] = self.address
+        os.environ[INTERLEAVED] = self.address
         return self
 
     def __exit__(self, *reason: object) -> None:
-        del os.environ[TURNS]
+        del os.environ[INTERLEAVED]
         for connection in self._ranks:
             connection.close()
         self._socket.close()
@@ -159,7 +159,7 @@ class Block:
 
     def run(self, entries: list[Entry]) -> list[Entry]:
         """Run as many of `entries` as memory holds to their end; return the others."""
-        with WindowServer() as server, self._ended_together():
+        with SlotServer() as server, self._ended_together():
             self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
             begun = self._begin(entries, server)
             self._shown.restart_clock(self._done_now())
@@ -170,9 +170,9 @@ class Block:
                 # Drawn, so that a drift favours nobody.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
                 for place, run in enumerate(measuring):
-                    turn = Turn(block=self.name, reference=entries[0].spec.run_id,
+                    slot = Slot(block=self.name, reference=entries[0].spec.run_id,
                                 round=number, place=place)  # fmt: skip
-                    run.release(turn)
+                    run.release(slot)
                     self._wait_for(run, server)
                 number += 1
             self._where = "evaluating"
@@ -185,7 +185,7 @@ class Block:
             self._report_ends()
         return entries[begun:]
 
-    def _begin(self, entries: list[Entry], server: WindowServer) -> int:
+    def _begin(self, entries: list[Entry], server: SlotServer) -> int:
         """Start runs one by one, each up to its first window; return how many have found memory."""
         memory = MemoryNeed()
         for number, item in enumerate(entries):
@@ -203,7 +203,7 @@ class Block:
             memory.learn(item.spec)
         return len(entries)
 
-    def _wait_for(self, run: ActiveRun, server: WindowServer) -> None:
+    def _wait_for(self, run: ActiveRun, server: SlotServer) -> None:
         """Wait until a run asks for its next window, or has ended."""
         while not (run.waits or run.job.ended):
             server.receive(self._runs)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ddl_core.errors import DDLError
 from ddl_core.fairness import Source
 from ddl_core.loop import EpochResult
-from ddl_tools.rank.turns import Turns
+from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
 from ddl_tools.records.paths import BoxFiles, RunFiles
 from ddl_tools.records.progress import WAITING, Progress, Publish
@@ -24,7 +24,7 @@ from ddl_tools.records.run import (
     EMULATION,
     DataInfo,
     EpochRecord,
-    Turn,
+    Slot,
     append_epoch,
     read_record,
     write_record,
@@ -67,8 +67,8 @@ class RunRecorder:
         self._environment = relevant_variables(os.environ)
         own = self.files.progress if self.first else None
         self.progress = Progress(own, self.spec.epochs, publish)
-        self.turns = Turns(directory, rank)
-        self._turn: Turn | None = None
+        self.slots = SlotClient(directory, rank)
+        self._slot: Slot | None = None
         self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
         self._counters: RankCounters | None = None
         if self.spec.emulated:
@@ -76,19 +76,19 @@ class RunRecorder:
 
             self._counters = counters.RankCounters(self.spec, self._box)
 
-    def take_turn(self, epoch: int, cold: bool) -> None:
-        """Wait until the other arms of the study stand still; cold epochs belong to the start."""
+    def wait_for_slot(self, epoch: int, cold: bool) -> None:
+        """Wait until the other runs of the study are paused; cold epochs belong to the start."""
         if self._counters:
             self._counters.begin()
-        if self.turns.taken and not cold:
+        if self.slots.interleaved and not cold:
             self.progress.begin(WAITING, epoch, 0)
-            self._turn = self.turns.wait()
+            self._slot = self.slots.wait()
 
-    def end_turns(self, epoch: int) -> None:
+    def end_slots(self, epoch: int) -> None:
         """After the last window, let the others measure before anything else is done."""
-        if self.turns.taken and epoch + 1 == self.spec.epochs:
+        if self.slots.interleaved and epoch + 1 == self.spec.epochs:
             self.progress.begin(WAITING, epoch + 1, 0)
-            self._turn = self.turns.wait(last=True)
+            self._slot = self.slots.wait(last=True)
 
     def describe(self, train: Source, eval_images: int | None, system: dict[str, Any]) -> None:
         """Record the data that are read, the code, and the `system` on which it runs."""
@@ -126,7 +126,7 @@ class RunRecorder:
             cold=cold,
             throughput_samples_per_s=result.samples / result.timing.wall_s,
             max_memory_bytes=memory,
-            interleave=self._turn if phase == "train" else None,
+            interleave=self._slot if phase == "train" else None,
             **measured,
         )
         append_epoch(self.files.directory, row)

@@ -200,7 +200,7 @@ class Run:
         """Train on every image once, or only load it."""
         trainer = self.trainer
         profile = trainer.profile if epoch + 1 == self.spec.epochs else None
-        self.recorder.take_turn(epoch, cold)
+        self.recorder.wait_for_slot(epoch, cold)
         self.progress.begin("train", epoch, self.spec.global_batch_size)
         work = trainer.load_epoch if self.spec.work == "load" else trainer.train_epoch
         result = work(epoch, self.progress.step)
@@ -208,7 +208,7 @@ class Run:
         self.recorder.store(result, epoch, "train", cold or bool(profile), trainer.peak_memory())
         if profile:
             profile.write(self.files, epoch)
-        self.recorder.end_turns(epoch)
+        self.recorder.end_slots(epoch)
 
     def _load(self) -> None:
         """Only fetch the batches of each epoch, from the first one again after a stop."""

@@ -43,7 +43,7 @@ MIGRATE = "rename its fields with `ddl study migrate`"
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
 
-class Turn(Strict):
+class Slot(Strict):
     """Place of an epoch in an interleaved study."""
 
     block: str = Field(description="name of the configurations that were alive together")
@@ -272,7 +272,7 @@ class EpochRecord(Strict):
     energy_j: float | None = Field(
         None, description="energy of the epoch, all ranks; null if not measured"
     )
-    interleave: Turn | None = Field(
+    interleave: Slot | None = Field(
         None, description="place in an interleaved study; null otherwise"
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_tools.records.paths import RunFiles, Tree
-from ddl_tools.records.run import Attempt, EpochRecord, Failure, RunRecord, Turn
+from ddl_tools.records.run import Attempt, EpochRecord, Failure, RunRecord, Slot
 
 MACHINE = {
     "cpu": "Example(R) CPU @ 2.00GHz",
@@ -177,8 +177,8 @@ def turned(
     for number, (wall, cpu) in enumerate(
         zip((first * wall_s[0], *wall_s), (first * cpus[0], *cpus), strict=True)
     ):
-        turn = Turn(block=block, reference=name, round=number, place=place)
-        rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, interleave=turn))
+        slot = Slot(block=block, reference=name, round=number, place=place)
+        rows.append(epoch_row(number + 1, wall_s=wall, cpu_s=cpu, interleave=slot))
     return make_run(rows=rows, **fields | about)
 
 

@@ -65,9 +65,9 @@ def test_tasks_complete_a_run(job: StandIns) -> None:
 @two_ranks
 @pytest.mark.multiprocess
 def test_stopping_a_run_ends_the_step_first(job: StandIns, start: Start, tmp_path: Path) -> None:
-    mark = tmp_path / "told"
-    told = SRUN.replace("def stop(*_):", f"def stop(*_):\n    open({str(mark)!r}, 'w').close()")
-    job.python("srun", told)
+    mark = tmp_path / "ended"
+    noting = SRUN.replace("def stop(*_):", f"def stop(*_):\n    open({str(mark)!r}, 'w').close()")
+    job.python("srun", noting)
     run_dir = planned(**ENDLESS, gpus_per_node=2)
     caller = start("-c", CALLER, str(run_dir))
     wait_for(lambda: is_training(run_dir), "the first step")

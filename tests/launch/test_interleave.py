@@ -17,10 +17,10 @@ from ddl_core.errors import Interrupted
 from ddl_tools.launch import interleave
 from ddl_tools.launch.interleave import MemoryNeed
 from ddl_tools.launch.study import run_study
-from ddl_tools.rank.turns import Turns
+from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.ledger import INTERRUPTED, ledger
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import Turn, read_epochs
+from ddl_tools.records.run import Slot, read_epochs
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
 from tests.launch.running import TINY, processes_of, wait_for
@@ -42,13 +42,13 @@ def study(repeats: int = 1, **base: Any) -> Study:
     )
 
 
-def windows(asked: Study) -> dict[int, list[Turn | None]]:
+def windows(small: Study) -> dict[int, list[Slot | None]]:
     """Return the turns of each run's training epochs, by classes and repeat."""
     return {
         item.spec.classes + 100 * item.spec.repeat: [
             row.interleave for row in read_epochs(item.directory) if row.phase == "train"
         ]
-        for item in ledger(asked, results())
+        for item in ledger(small, results())
     }
 
 
@@ -59,35 +59,35 @@ def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
     states: dict[bool, list[str]] = {True: [], False: []}  # of the run that measures, and others
     release = interleave.ActiveRun.release
 
-    def look(run: interleave.ActiveRun, turn: Turn | None) -> None:
-        release(run, turn)
-        for item in entries if turn else ():
+    def look(run: interleave.ActiveRun, slot: Slot | None) -> None:
+        release(run, slot)
+        for item in entries if slot else ():
             own = item.directory == run.job.run_dir
             states[own] += [one.status() for one in processes_of(item.directory) if _is_rank(one)]
 
     monkeypatch.setattr(interleave.ActiveRun, "release", look)
-    asked = study()
-    entries = ledger(asked, results())
-    entries = run_study(asked, results(), progress=False)
+    small = study()
+    entries = ledger(small, results())
+    entries = run_study(small, results(), progress=False)
     assert [item.state for item in entries] == ["completed"] * 3
     assert len(states[False]) >= 2 * 3 * (EPOCHS - 1)
     assert set(states[False]) == {psutil.STATUS_STOPPED}
     assert psutil.STATUS_STOPPED not in states[True]
 
-    found = windows(asked)
+    found = windows(small)
     order: dict[int, dict[int, int]] = defaultdict(dict)
     for classes, (cold, *warm) in found.items():
         assert cold is None
         assert len(warm) == EPOCHS - 1
-        for turn in warm:
-            assert turn is not None
-            order[turn.round][turn.place] = classes
+        for slot in warm:
+            assert slot is not None
+            order[slot.round][slot.place] = classes
     assert sorted(order) == [*range(EPOCHS - 1)]
     assert all(sorted(places) == [0, 1, 2] for places in order.values())
     assert all(set(places.values()) == {3, 4, 5} for places in order.values())
-    given = [turn for warm in found.values() for turn in warm if turn]
-    assert len({turn.block for turn in given}) == 1
-    assert {turn.reference for turn in given} == {entries[1].spec.run_id}
+    given = [slot for warm in found.values() for slot in warm if slot]
+    assert len({slot.block for slot in given}) == 1
+    assert {slot.reference for slot in given} == {entries[1].spec.run_id}
     evaluated = [row for item in entries for row in read_epochs(item.directory)]
     assert {row.interleave for row in evaluated if row.phase == "eval"} == {None}
 
@@ -97,13 +97,13 @@ def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
 def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     release, killed = interleave.ActiveRun.release, []
 
-    def kill(run: interleave.ActiveRun, turn: Turn | None) -> None:
-        if turn and turn.round == 1 and run.entry.spec.classes == 3:
+    def kill(run: interleave.ActiveRun, slot: Slot | None) -> None:
+        if slot and slot.round == 1 and run.entry.spec.classes == 3:
             killed.extend(one for one in processes_of(run.job.run_dir) if _is_rank(one))
             for process in killed:
                 with suppress(psutil.NoSuchProcess):  # it went with another one
                     process.kill()
-        release(run, turn)
+        release(run, slot)
 
     monkeypatch.setattr(interleave.ActiveRun, "release", kill)
     entries = run_study(study(), results(), progress=False)
@@ -116,7 +116,7 @@ def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch
     assert [item.state for item in again] == ["completed"] * 4
     assert again[3].spec == again[1].spec.model_copy(update={"repeat": 1})
     found = windows(study())
-    assert [turn.block for turn in found[3][1:]] == [turn.block for turn in found[104][1:]]  # type: ignore[union-attr]
+    assert [slot.block for slot in found[3][1:]] == [slot.block for slot in found[104][1:]]  # type: ignore[union-attr]
 
 
 def _is_rank(process: psutil.Process) -> bool:
@@ -129,41 +129,41 @@ def test_runs_that_find_no_memory_form_blocks_each_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(MemoryNeed, "fits", lambda memory, spec: False)
-    asked = study()
-    entries = run_study(asked, results())
+    small = study()
+    entries = run_study(small, results())
     assert "no memory for more than 2 runs at once: this machine: " in capsys.readouterr().err
     assert [item.state for item in entries] == ["completed"] * 4
-    found = windows(asked)
-    blocks = {key: {turn.block for turn in found[key] if turn} for key in found}
+    found = windows(small)
+    blocks = {key: {slot.block for slot in found[key] if slot} for key in found}
     assert blocks[3] == blocks[4]
     assert blocks[5] == blocks[104]
     assert blocks[3] != blocks[5]
     before = [RunFiles(item.directory).record.read_bytes() for item in entries]
-    again = run_study(asked, results(), progress=False)
+    again = run_study(small, results(), progress=False)
     assert [RunFiles(item.directory).record.read_bytes() for item in again] == before
 
 
 @pytest.mark.multiprocess
-@pytest.mark.timeout(600)  # a start for each arm, on a machine that other tests keep busy
+@pytest.mark.timeout(600)  # a start for each run, on a machine that other tests keep busy
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.extended)]
 )
 def test_a_study_that_is_ended_leaves_nothing_and_goes_on(number: signal.Signals) -> None:
-    asked = study(train_images=64, epochs=40)
+    small = study(train_images=64, epochs=40)
     path = results().root / "turns.yaml"
-    write_atomically(path, asked.model_dump_json())
+    write_atomically(path, small.model_dump_json())
     command = [sys.executable, "-m", "ddl_tools.cli", "study", "run", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        folders = [item.directory for item in ledger(asked, results())]
+        folders = [item.directory for item in ledger(small, results())]
         try:
-            wait_for(lambda: all(map(_has_window, folders)), "a window of each arm", 240)
+            wait_for(lambda: all(map(_has_window, folders)), "a window of each run", 240)
         finally:
             process.send_signal(number)
         said = process.stderr.read() if process.stderr else ""
     wait_for(lambda: not any(map(processes_of, folders)), "all ranks to end")
     # A kernel that has lost its study holds its run a moment longer.
     wait_for(
-        lambda: {item.state for item in ledger(asked, results())} == {"interrupted"},
+        lambda: {item.state for item in ledger(small, results())} == {"interrupted"},
         f"all runs to be free:\n{said}",
     )
     if number == signal.SIGINT:
@@ -195,8 +195,8 @@ def test_a_rank_whose_study_is_gone_was_interrupted(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "server"))
         server.listen()
-        monkeypatch.setenv("DDL_TURNS", str(tmp_path / "server"))
-        asking = Turns(tmp_path, 0)
+        monkeypatch.setenv("DDL_INTERLEAVED", str(tmp_path / "server"))
+        asking = SlotClient(tmp_path, 0)
         server.accept()[0].close()
         with pytest.raises(Interrupted, match="has ended") as caught:
             asking.wait()

@@ -11,7 +11,7 @@ from ddl_tools.cli import main
 from ddl_tools.records.ledger import read_study, write_study
 from ddl_tools.records.migrate import RENAMED, migrate
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import Turn, append_epoch, read_record, read_rows
+from ddl_tools.records.run import Slot, append_epoch, read_record, read_rows
 from ddl_tools.study import Interleave, Study
 from tests.launch.running import finish, planned
 from tests.records.test_run import epoch_row
@@ -23,7 +23,7 @@ FORMER_ID = "tensorflow-single-synthetic-resnet8-1x1-r0-3ef5d16f"
 def former() -> Path:
     """Return the folder of a completed run as schema 5 had it, of a study that interleaved."""
     folder = planned(framework="tensorflow", model="resnet8", discard_steps=2)
-    block = Turn(block="b", reference=folder.name, round=0, place=0)
+    block = Slot(block="b", reference=folder.name, round=0, place=0)
     finish(folder, system={"communication": {"library": "gloo"}})
     append_epoch(folder, epoch_row(7, interleave=block))
     reference = Interleave(reference={"discard_steps": 2})

@@ -1,6 +1,7 @@
 """What goes wrong on clusters, done on purpose to a job of a private SLURM.
 
-Every function ends something at once, as a defect would; `mend` makes the nodes usable again.
+Every function ends something at once, as a defect would, and raises `LaunchError` if it is not
+running; `mend` makes the nodes usable again.
 """
 
 from contextlib import suppress
@@ -24,13 +25,7 @@ def processes(cluster: EmulatedSlurm) -> list[psutil.Process]:
 
 
 def daemon(cluster: EmulatedSlurm, node: str) -> psutil.Process:
-    """Return the daemon of a node.
-
-    Raises
-    ------
-    LaunchError
-        If it is not running.
-    """
+    """Return the daemon of a node."""
     for process in processes(cluster):
         with suppress(psutil.Error):
             if process.cmdline()[-2:] == ["-N", node]:
@@ -56,24 +51,12 @@ def take_down(cluster: EmulatedSlurm, node: str) -> None:
 
 
 def kill_daemon(cluster: EmulatedSlurm, node: str) -> None:
-    """Kill the daemon of a node; SLURM gives the node up after `SlurmdTimeout` of ``up.sh``.
-
-    Raises
-    ------
-    LaunchError
-        If it is not running.
-    """
+    """Kill the daemon of a node; SLURM gives the node up after `SlurmdTimeout` of ``up.sh``."""
     daemon(cluster, node).kill()
 
 
 def kill_script(cluster: EmulatedSlurm, job_id: str) -> None:
-    """Kill the script of a job.
-
-    Raises
-    ------
-    LaunchError
-        If it is not running.
-    """
+    """Kill the script of a job."""
     name = f"/job{int(job_id):05d}/slurm_script"
     for process in processes(cluster):
         with suppress(psutil.Error):
@@ -84,13 +67,7 @@ def kill_script(cluster: EmulatedSlurm, job_id: str) -> None:
 
 
 def kill_rank(cluster: EmulatedSlurm, run_dir: Path, rank: int) -> None:
-    """Kill one rank of a run.
-
-    Raises
-    ------
-    LaunchError
-        If it is not running.
-    """
+    """Kill one rank of a run."""
     for process in processes(cluster):
         with suppress(psutil.Error):
             command = process.cmdline()
