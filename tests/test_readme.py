@@ -19,6 +19,7 @@ PAGES = sorted(
     | {*PROJECT.glob("*/README.md"), *PROJECT.glob("data/*/README.md")}
 )
 _CODE = re.compile(r"^```.*?^```", re.M | re.S)
+_FILE = re.compile(r"`((?:ddl_core|ddl_tools|tests|benchmarks|studies|requirements)/[\w./-]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -91,6 +92,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    if page.name.startswith("add-a-"):
+        return  # it tells which files to write
+    for name in _FILE.findall(page.read_text(encoding="utf-8")):
+        assert (PROJECT / name).exists(), name
 
 
 @pytest.mark.slow
