@@ -25,7 +25,7 @@ from ddl_core.registry import known, resolve
 from ddl_core.schedules import derive_seed
 
 try:
-    import torchvision
+    import torchvision as torchvision
 except RuntimeError as error:
     if "torchvision::nms does not exist" not in str(error):
         raise
@@ -36,7 +36,7 @@ except RuntimeError as error:
     _declared = torch.library.Library("torchvision", "DEF")  # must outlive the import
     _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
+    import torchvision as torchvision
 
 IMAGES = 2  # of what is tried: some normalisations need more than one
 # One loss, without what they add to it in training; and the weights of their papers.

@@ -77,9 +77,9 @@ def unseen(cuda: str | None) -> str | None:
     )
 
 
-def check(sees_one: bool, cuda: str | None) -> None:
-    """Raise `LaunchError` if a torch of version `cuda` sees no GPU, but the driver lists one."""
-    if not sees_one and (why := unseen(cuda)):
+def check(cuda: str | None) -> None:
+    """Raise `LaunchError` if the driver lists a GPU, unseen by a torch of version `cuda`."""
+    if why := unseen(cuda):
         raise LaunchError(why, remedy=f"{remedy(cuda)}; or choose device 'cpu'")
 
 

@@ -280,14 +280,14 @@ def list_records(folder: str | Path, split: str) -> RecordList:
 def _class_names(folder: Path) -> list[str]:
     """Return the names of the classes, the first of label 1; published sets have none."""
     path = folder / DESCRIPTION
+    if not path.exists():
+        return []
     try:
         return [str(name) for name in json.loads(path.read_bytes())["classes"]]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError):
-        raise DataError(f"{path} is damaged; make the set again: ddl data convert") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(
+            f"cannot read {path}: {error}; make the set again: ddl data convert"
+        ) from None
 
 
 def shards_folder(data_dir: Path) -> Path:

@@ -107,8 +107,8 @@ class Trainer(core.Trainer):
 
 def check_driver(spec: RunSpec) -> None:
     """Refuse to train on the CPU if torch sees no GPU that the driver lists."""
-    if spec.device != "cpu":
-        gpus.check(torch.cuda.is_available(), torch.version.cuda)
+    if spec.device != "cpu" and not torch.cuda.is_available():
+        gpus.check(torch.version.cuda)
 
 
 def describe(device: torch.device) -> dict[str, Any]:
