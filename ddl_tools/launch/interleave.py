@@ -78,7 +78,7 @@ class SlotServer:
 
     def __init__(self) -> None:
         self._folder = processes.Passing()
-        self.address = str(Path(self._folder.name) / "turns")
+        self.address = str(Path(self._folder.name) / "socket")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
         self._socket.listen(1024)
@@ -147,7 +147,7 @@ def _further_reference(study: Study, tree: Tree, data_dir: Path | None) -> Entry
 
 
 class Block:
-    """Runs that are alive together, the first of them the one that the others are compared with."""
+    """Runs that are alive together; the first of them is their baseline."""
 
     def __init__(self, submit: Submit, shown: Screen, done: float, names: Names) -> None:
         self._submit, self._shown, self._names = submit, shown, names
@@ -160,14 +160,14 @@ class Block:
     def run(self, entries: list[Entry]) -> list[Entry]:
         """Run as many of `entries` as memory holds to their end; return the others."""
         with SlotServer() as server, self._ended_together():
-            self._shown.restart_clock(math.inf)  # starts tell nothing of the time to go
+            self._shown.restart_clock(math.inf)  # starts take longer than epochs
             begun = self._begin(entries, server)
             self._shown.restart_clock(self._done_now())
             number = 0
             while measuring := [run for run in self._alive() if not run.last]:
                 self._report_ends()
                 self._where = f"round {number + 1}"
-                # Drawn, so that a drift favours nobody.
+                # In a drawn order, so that a drift favours no run.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
                 for place, run in enumerate(measuring):
                     slot = Slot(block=self.name, reference=entries[0].spec.run_id,
