@@ -107,7 +107,8 @@ class TrainState:
         if self.strategy.is_sharded:
             side = self.spec.image_size
             for _ in range(steps):
-                self.network(torch.zeros(1, 3, side, side, device=self.strategy.device))
+                with self.autocast():  # FSDP gathers weights in that type
+                    self.network(torch.zeros(1, 3, side, side, device=self.strategy.device))
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Return sums over this rank's images: loss, first labels, labels among the first five."""

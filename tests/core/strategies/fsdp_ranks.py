@@ -82,6 +82,8 @@ def undisturbed(group: FSDP, fields: dict) -> dict:
     losses = train(subject, batches(group, subject))
     for hook in hooks:
         hook.remove()
+    with subject.evaluating():
+        subject.evaluate_nothing(1)
     parts = [one for one in subject.network.parameters() if isinstance(one, DTensor)]
     with Collectives() as gathers:
         group.full_state(subject.network, subject.optimizer)
