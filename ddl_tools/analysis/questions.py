@@ -49,7 +49,7 @@ class Question:
     needs: str = "training runs"
     answer: str = "value"  # column that half of the configurations of a study must have
     also: str = ""  # column that one of them must have
-    is_scaling: bool = False  # a curve over ranks, of three sizes at least
+    over: str = ""  # the size that a curve is over: it has three at least
 
     def points(
         self,
@@ -71,16 +71,16 @@ def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
     known = points.filter(items=[question.answer, "diverged_value"]).notna().any(axis=1)
     if not known.any() or (question.also and points[question.also].isna().all()):
         return False
-    series = ["panel", *CONFIGURATION]
-    if question.is_scaling:
-        sizes = points[known].groupby(series, dropna=False)["world_size"].nunique()
+    series = [name for name in ("panel", *CONFIGURATION, "label", "line") if name in points]
+    if question.over:
+        sizes = points[known].groupby(series, dropna=False)[question.over].nunique()
         return bool(sizes.max() >= LEAST_SIZES)
-    rows = [name for name in (*series, "label", "line", "world_size") if name in points]
+    rows = [name for name in (*series, "world_size") if name in points]
     answered = known.groupby([points[name] for name in rows], dropna=False).any()
     return bool(answered.mean() >= LEAST_SHARE)
 
 
-LEAST_SIZES = 3  # of a curve over ranks that has a figure of its own
+LEAST_SIZES = 3  # of a curve that has a figure of its own
 LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
 _SIZES = "at three numbers of ranks"
 _LEARNING = "a study of schedules or optimisers"
@@ -97,12 +97,13 @@ QUESTIONS = {
         lambda tables: scaling.throughput_points(tables.configurations),
         scaling.draw_throughput,
         needs=f"a network and loader {_SIZES}",
-        is_scaling=True,
+        over="world_size",
     ),
     "throughput_vs_batch_size": Question(
         lambda tables: scaling.batch_points(tables.configurations),
         scaling.draw_batches,
-        needs="a network and loader at two batch sizes",
+        needs="a network and loader at three batch sizes",
+        over="local_batch_size",
     ),
     "memory_per_rank": Question(
         lambda tables: comparison.memory_points(tables.runs),
@@ -119,7 +120,7 @@ QUESTIONS = {
         lambda tables: scaling.efficiency_points(tables.configurations, tables.paper),
         scaling.draw_efficiency,
         needs=f"a network and loader {_SIZES}",
-        is_scaling=True,
+        over="world_size",
     ),
     "efficiency_emulated": Question(
         lambda tables: scaling.emulated_points(tables.runs),
@@ -150,7 +151,7 @@ QUESTIONS = {
         lambda tables: accuracy.time_points(tables.runs, tables.paper),
         accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
-        is_scaling=True,
+        over="world_size",
     ),
     "accuracy_by_library": Question(
         lambda tables: comparison.accuracy_points(tables.runs),

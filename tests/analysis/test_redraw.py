@@ -301,14 +301,15 @@ def test_the_notes_of_a_tree_are_those_of_their_study(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "drawn"), [((1, 2), False), ((1, 2, 4), True)])
-def test_a_curve_over_ranks_needs_three_sizes(
+def test_a_curve_needs_three_sizes(
     tree: Tree, make_run: MakeRun, sizes: tuple[int, ...], drawn: bool
 ) -> None:
     for size in sizes:
         make_run(20 / size, strategy="ddp", gpus_per_node=size)
+        make_run(20 / size, strategy="horovod", gpus_per_node=2, local_batch_size=16 * size)
     redrawing.tabulate(tree, 1.0, "laptop")
     tables = redrawing.read_tables(tree, "laptop")
-    for name in ("throughput_vs_workers", "efficiency"):
+    for name in ("throughput_vs_workers", "efficiency", "throughput_vs_batch_size"):
         question = QUESTIONS[name]
         assert has_answer(question.chosen(tables), question, of_runs=True) == drawn
 
