@@ -1,7 +1,4 @@
-"""What sets the runs of a list apart, in plain words: the fields that vary, and nothing else.
-
-Apart from `run`, because it serves whatever lists runs: terminal, notebooks, figures.
-"""
+"""Names of runs in plain words: the fields in which the runs of a list differ."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +9,7 @@ from ddl_core.registry import REGISTRIES, owner, title
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields that the readable part of a run's name tells."""
 REPEATS = ("seed", "repeat")
-"""Fields in which the runs of one arm differ."""
+"""Fields in which the runs of one configuration differ."""
 
 # What people call some values. The fields below, and the registered ones, need no word beside them.
 NAMES: dict[str, dict[Any, str]] = {
@@ -67,15 +64,9 @@ _DEFAULT = "default settings"
 def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
     """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
 
-    Labels of two runs are equal only if the runs differ in nothing but `without`. A setting of a
-    strategy is told of its own runs; where several of one strategy vary, of those that change it.
-
-    Parameters
-    ----------
-    runs
-        All runs of the list, or rows with their fields.
-    without
-        Fields that are told elsewhere, or that do not matter, such as `IN_RUN_ID` or `REPEATS`.
+    Two labels are equal only if their runs differ in nothing but `without`, such as `REPEATS`. A
+    setting of a strategy is named for runs of this strategy; if several vary, for runs that change
+    it.
     """
     rows = [dict(run) for run in runs]
     names = varying(rows, without)

@@ -11,7 +11,7 @@ import pytest
 from ddl_tools.launch.notebook import execute
 from ddl_tools.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
-from tests.analysis.figures.test_libraries import every_arm  # noqa: F401
+from tests.analysis.figures.test_libraries import every_configuration  # noqa: F401
 from tests.analysis.figures.test_memory_per_rank import made
 
 # By the number that a name begins with: 0 runs things, 1 and 2 show results.
@@ -148,7 +148,7 @@ def test_judges_the_libraries_of_a_folder(
     figures: int,
     words: list[str],
     tree: Tree,  # noqa: F811
-    every_arm: None,  # noqa: F811
+    every_configuration: None,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "shown.ipynb"

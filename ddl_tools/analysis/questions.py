@@ -148,7 +148,7 @@ QUESTIONS = {
         needs="profiled runs",
     ),
     "time_to_accuracy": Question(
-        lambda tables: accuracy.time_points(tables.runs, tables.paper),
+        lambda tables: accuracy.time_points(tables.runs),
         accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
         over="world_size",

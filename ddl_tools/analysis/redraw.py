@@ -61,19 +61,9 @@ def redraw(
 ) -> Redrawn:
     """Rebuild the tables of the studies in `tree`, then their figures and those of the paper.
 
-    The figures are drawn from the tables as written, so that a table is all a figure needs. One
-    that would show nothing is not drawn, and its files from before are removed; so are those of
-    studies that are gone. A record that is damaged is named, not drawn, and disturbs no other.
-    In the tables, energy becomes CO2e at `carbon_g_per_kwh`.
-
-    Parameters
-    ----------
-    tree
-        The records.
-    figures
-        Folder of the figures.
-    studies
-        Draw these alone and leave all other files as they are. By default all, and the paper's.
+    A figure that would show nothing is not drawn, and its older files are removed; so are those of
+    studies that are gone. A damaged record is named and left out. In the tables, energy becomes
+    CO2e at `carbon_g_per_kwh`. `studies` are drawn alone; by default all are, and the paper's.
 
     Raises
     ------
@@ -100,9 +90,8 @@ def redraw(
     for name in tqdm(chosen, desc="studies", disable=None, leave=False):
         _draw_study(tree, name, figures / folder_of(name), carbon_g_per_kwh, done)
     if not studies:
-        gone = [figures, *(figures.iterdir() if figures.is_dir() else [])]
-        for folder in gone:
-            if folder.is_dir() and folder.name not in map(folder_of, chosen):
+        for folder in [figures, *figures.glob("*/")]:
+            if folder.name not in map(folder_of, chosen):
                 _remove_others(folder, {figures / all_reduce.NAME})
         try:
             done.files += redraw_probes(tree, figures=figures)

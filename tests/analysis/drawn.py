@@ -23,3 +23,13 @@ def leaves_the_page(figure: Figure) -> bool:
     drawn = figure.get_tightbbox()
     width, height = figure.get_size_inches()
     return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
+
+
+def title_of(figure: Figure) -> str:
+    """Return the title of a figure, in one line."""
+    return figure.legends[0].get_title().get_text().replace("\n", " ")
+
+
+def rows(figure: Figure) -> list[str]:
+    """Return the names of all rows of a figure, from the top."""
+    return [label.get_text() for ax in figure.axes for label in ax.get_yticklabels()]

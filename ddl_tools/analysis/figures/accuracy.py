@@ -21,11 +21,11 @@ from ddl_tools.analysis.configurations import (
     with_model,
     with_settings,
 )
-from ddl_tools.analysis.figures import study_arms
+from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
-from ddl_tools.analysis.paper import RELATED, SYSTEM, Paper
+from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import drawn_panels, frame, handles, styled
+from ddl_tools.analysis.plot.canvas import frame, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import not_emulated
 from ddl_tools.labels import NAMES, REPEATS
@@ -36,9 +36,9 @@ _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x"
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
 
-ARM = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
+_STUDIED = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
 BATCHES = typed(
-    "panel source", " ".join(ARM), "label global_batch_size updates n diverged failed",
+    "panel source", " ".join(_STUDIED), "label global_batch_size updates n diverged failed",
     "value sd low high diverged_value target reached epochs_to_target seconds_to_target",
     "approx statement printed place note", ORIGIN,
 )  # fmt: skip
@@ -48,7 +48,7 @@ CURVES = typed(
 )  # fmt: skip
 TIMES = typed(
     "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",
-    "value low high stated_workers", ORIGIN, epochs="float64",
+    "value low high", ORIGIN, epochs="float64",
 )  # fmt: skip
 _STATED_ONLY = "No run measured here: only what the paper and others state."
 _OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
@@ -58,17 +58,11 @@ _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "mar
 # The papers name none. The second is for the part of the data that a laptop trains on.
 TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
 
-_DASHED: dict[str, Any] = {
-    "color": style.UNNAMED_LOOK["color"],
-    "linestyle": (0, (4, 2)),
-    "linewidth": 1,
-}
-
 
 def made(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of accuracy studies that were made to their end, good or bad.
 
-    Added: ``label`` (what the arm is called), ``commit``, and the columns of `with_settings`.
+    Added: ``label`` (what a configuration is called), ``commit``, the columns of `with_settings`.
     """
     runs = not_emulated(runs)
     ended = runs["status"].isin(["completed", "failed"])
@@ -79,10 +73,10 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(table: pd.DataFrame) -> list[str]:
-    """Return what each arm is called: how it learns, and what else sets it apart from those.
+    """Return what each configuration is called: how it learns, and what else sets it apart.
 
-    Arms of several batch sizes have one label, and are one line. Where a batch is made in several
-    ways, of more ranks or of more micro-batches, each way is told.
+    Those of several batch sizes have one label, and are one line. Where a batch is made in several
+    ways, of more ranks or of more micro-batches, the label names the way.
     """
     found = pd.Series("", index=table.index, dtype="string")
     for _, runs in table.groupby(["study", "optimizer", "schedule"]):
@@ -106,31 +100,30 @@ def numbers(cell: Any) -> np.ndarray:
 def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return final V over the global batch: ours, a panel per study, then ImageNet by others.
 
-    Columns: `BATCHES`. A row of ours is the runs that agree in every field but seed and repeat, and
-    in what their records tell of machine and software. value, sd, low and high are mean, standard
-    deviation and range over the n runs that neither failed nor diverged; V of those that diverged
-    is apart. epochs_to_target and seconds_to_target are medians over the runs that reached
-    `TARGET_SHARE` of the best mean V of the same network and data in the study (``reached`` of
-    them); seconds are of training alone, without evaluation.
+    Columns: `BATCHES`. A row of ours is the runs of one configuration. value, sd, low and high are
+    mean, standard deviation and range over the n runs that neither failed nor diverged; V of those
+    that diverged is apart. epochs_to_target and seconds_to_target are medians over the runs that
+    reached `TARGET_SHARE` of the best mean V of the same network and data in the study
+    (``reached`` of them); seconds are of training alone, without evaluation.
     """
-    arms = [arm for _, arm in made(runs).groupby(study_arms.KEY, dropna=False)]
-    rows = [_row(arm) for arm in arms]
+    groups = [group for _, group in made(runs).groupby(naming.KEY, dropna=False)]
+    rows = [_row(group) for group in groups]
     best = pd.DataFrame(rows, columns=["panel", "value"]).groupby("panel")["value"].max()
-    for row, arm in zip(rows, arms, strict=True):
-        row |= _to_target(arm, TARGET_SHARE * best[row["panel"]])
+    for row, group in zip(rows, groups, strict=True):
+        row |= _to_target(group, TARGET_SHARE * best[row["panel"]])
     measured = pd.DataFrame(rows, columns=list(BATCHES)).astype(BATCHES)
-    measured = measured.sort_values([*ARM, "label", "global_batch_size"])
+    measured = measured.sort_values([*_STUDIED, "label", "global_batch_size"])
     return pd.concat([measured, _stated(paper), _published(paper)], ignore_index=True)
 
 
-def _row(arm: pd.DataFrame) -> dict[str, Any]:
-    first = arm.iloc[0]
-    failed = arm["status"] == "failed"
-    lost = arm["diverged"] & ~failed
-    good = arm.loc[~failed & ~lost, "top1"].dropna()
+def _row(group: pd.DataFrame) -> dict[str, Any]:
+    first = group.iloc[0]
+    failed = group["status"] == "failed"
+    lost = group["diverged"] & ~failed
+    good = group.loc[~failed & ~lost, "top1"].dropna()
     batch = int(first["global_batch_size"])
-    per_epoch = arm["images_per_epoch"].max()
-    return first[[*ARM, "label", "hardware"]].to_dict() | {
+    per_epoch = group["images_per_epoch"].max()
+    return first[[*_STUDIED, "label", "hardware"]].to_dict() | {
         "panel": f"{style.dataset_name(first['dataset'])}, "
         f"{style.model_name(first['model'])}: {first['study']}",
         "source": "measured",
@@ -143,9 +136,9 @@ def _row(arm: pd.DataFrame) -> dict[str, Any]:
         "sd": good.std(),
         "low": good.min(),
         "high": good.max(),
-        "diverged_value": arm.loc[lost, "top1"].mean(),
+        "diverged_value": group.loc[lost, "top1"].mean(),
         "on_cpu": bool(first["on_cpu"]),
-        "commit": ";".join(sorted(set(arm["commit"]))),
+        "commit": ";".join(sorted(set(group["commit"]))),
     }
 
 
@@ -196,35 +189,25 @@ def _published(paper: Paper) -> pd.DataFrame:
 
 
 def lost(points: pd.DataFrame) -> pd.DataFrame:
-    """Return how much mean V each of our arms loses from its smallest to its largest batch.
+    """Return how much mean V each way to learn loses from its smallest to its largest batch.
 
     One row per panel and way to learn, the smallest loss first in each study. Batches of which all
     runs were lost do not count: ``to_batch`` tells how far it goes.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
-    rows = []
-    for (study, _, label), arm in ours.groupby(["study", "panel", "label"]):
-        arm = arm.sort_values("global_batch_size")
-        first, last = arm.iloc[0], arm.iloc[-1]
-        rows.append(
-            {
-                "study": study,
-                "label": label,
-                "from_batch": first["global_batch_size"],
-                "to_batch": last["global_batch_size"],
-                "first": first["value"],
-                "last": last["value"],
-                "lost": first["value"] - last["value"],
-            }
-        )
-    columns = ["study", "label", "from_batch", "to_batch", "first", "last", "lost"]
-    return pd.DataFrame(rows, columns=columns).sort_values(["study", "lost"], ignore_index=True)
+    ends = ours.sort_values("global_batch_size").groupby(["study", "panel", "label"]).agg(
+        from_batch=("global_batch_size", "first"), to_batch=("global_batch_size", "last"),
+        first=("value", "first"), last=("value", "last"),
+    )  # fmt: skip
+    table = ends.reset_index().drop(columns="panel")
+    table["lost"] = table["first"] - table["last"]
+    return table.sort_values(["study", "lost"], ignore_index=True)
 
 
 def curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     """Return V after each epoch of every run, at the smallest and the largest batch of a study.
 
-    Columns: `CURVES`; ``mean`` is over the runs of the same arm, diverged ones left out.
+    Columns: `CURVES`; ``mean`` is over the runs of a configuration that did not diverge.
     """
     table = made(runs)
     rows = []
@@ -273,28 +256,23 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
 
 
-def time_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Return a row per arm and number of ranks, where two numbers were evaluated: `TIMES`.
+def time_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per configuration and number of ranks, where two were evaluated: `TIMES`.
 
     value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
     low and high the least and the most; epochs is the median of theirs. All are missing where not
     every run came so far (``reached``): the others' median would be that of the lucky ones.
-    stated_workers is the number of CPUs above which little is said to be gained.
     """
     made = made_runs(runs)
     made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
     made["panel"] = made["loader"].map(style.loader_name) + SEPARATOR + with_model(made)
     sizes = made.groupby([name for name in KEYS if name != "world_size"])["world_size"]
-    rows = [_time(arm) for _, arm in made[sizes.transform("nunique") > 1].groupby(KEYS)]
-    table = pd.DataFrame(rows, columns=list(TIMES))
-    table["stated_workers"] = np.where(
-        table["on_cpu"].astype(bool), paper.stated("M02")["world_size"], pd.NA
-    )
-    return stack([table], TIMES)
+    rows = [_time(group) for _, group in made[sizes.transform("nunique") > 1].groupby(KEYS)]
+    return stack([pd.DataFrame(rows, columns=list(TIMES))], TIMES)
 
 
-def _time(arm: pd.DataFrame) -> dict[str, Any]:
-    first, known = arm.iloc[0].to_dict(), arm[~arm["lost"]]
+def _time(group: pd.DataFrame) -> dict[str, Any]:
+    first, known = group.iloc[0].to_dict(), group[~group["lost"]]
     target = TARGETS[first["dataset"]]
     hits = [_reached(run, target) for run in known.to_dict("records")]
     found = [hit for hit in hits if hit]
@@ -303,7 +281,7 @@ def _time(arm: pd.DataFrame) -> dict[str, Any]:
         "target": target,
         "n": len(known),
         "reached": len(found),
-        "failed": int(arm["lost"].sum()),
+        "failed": int(group["lost"].sum()),
         "epochs": np.median([hit[0] for hit in found]) if np.isfinite(seconds).all() else np.nan,
         "value": np.median(seconds),
         "low": min(seconds),
@@ -325,42 +303,44 @@ def _reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
 def draw_batches(points: pd.DataFrame) -> Figure:
     """Return V over the global batch: ours, or else what others state (the paper's Fig. 8b)."""
     ours = points[points["source"] == "measured"]
-    theirs = sorted(points.loc[points["source"] == "published", "label"].unique())
-    marks = dict(style.PUBLISHED.values())
-    others = {
-        label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])} for label in theirs
-    }
     none = ours[["value", "diverged_value"]].isna().all(axis=None)
     shown = points if none else ours
+    marks = dict(style.PUBLISHED.values())
+    others = {
+        label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])}
+        for label in sorted(shown.loc[shown["source"] == "published", "label"].unique())
+    }
     looks = _looks(shown[shown["source"] != "published"])
-    panels = drawn_panels(shown)
-    figure, axes = frame(
+    hidden = points["panel"].nunique() - shown["panel"].nunique()
+    figure, panels = panel_figure(
         _most_lost(points),
-        panels,
-        [1.9 if none else 2.2] * len(panels),
+        shown,
         [
             *handles(looks, **_STATED if none else {"markersize": 5}),
-            *(handles(others) if none else _crosses(ours)),
+            *handles(others),
+            *([] if none else _crosses(ours)),
         ],
         [
             *_means(ours),
             *(["Open marks: stated by the paper; grey: data/published."] if none else []),
-            *captions.panels_not_drawn(points, panels),
+            *captions.not_drawn("Panels", hidden),
         ],
+        1.9 if none else 2.2,
         note=_STATED_ONLY if none else "",
     )
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[points["panel"] == name]
-        curves.value_axis(ax, part["global_batch_size"].dropna(), "global batch size (images)")
+    for ax, part in panels:
+        part = part.rename(columns={"global_batch_size": "at"})
+        curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
         _accuracy_axis(ax)
-        own = part[part["source"] == "measured"].rename(columns={"global_batch_size": "at"})
+        own, stated, published = (
+            part[part["source"] == source] for source in ("measured", "stated", "published")
+        )
         curves.lines(ax, own, "at", "label", looks, markersize=5)
         _draw_crosses(ax, own, "at", "diverged_value", looks)
-        for row in part[part["source"] == "stated"].to_dict("records"):
-            ax.plot(row["global_batch_size"], row["value"], **looks[row["label"]] | _STATED)
-        for label, series in part[part["source"] == "published"].groupby("label"):
-            series = series.sort_values("global_batch_size")
-            ax.plot(series["global_batch_size"], series["value"], **others[str(label)])
+        for row in stated.to_dict("records"):
+            ax.plot(row["at"], row["value"], **looks[row["label"]] | _STATED)
+        for label, series in published.sort_values("at").groupby("label"):
+            ax.plot(series["at"], series["value"], **others[str(label)])
     return figure
 
 
@@ -395,29 +375,25 @@ def _means(ours: pd.DataFrame) -> list[str]:
 @styled
 def draw_curves(points: pd.DataFrame) -> Figure:
     """Return V over epochs at the smallest and the largest batch of each study (Fig. 9)."""
-    panels, looks = drawn_panels(points), _looks(points)
-    figure, axes = frame(
+    looks = _looks(points)
+    figure, panels = panel_figure(
         _ended(points),
-        panels,
-        [2.2] * ((len(panels) + 1) // 2),
+        points,
         [*handles(looks, markersize=5), *_crosses(points)],
-        [
-            *(["Thick: mean, thin: each run with its own seed.", *captions.origin(points)]
-              if len(points) else ["Nothing measured here yet."]),
-            *captions.panels_not_drawn(points, panels),
-        ],
+        ["Thick: mean, thin: each run with its own seed.", *captions.origin(points)]
+        if len(points) else ["Nothing measured here yet."],
+        2.2,
+        columns=2,
     )  # fmt: skip
-    for ax, name in zip(axes, panels, strict=True):
+    for ax, part in panels:
         ax.set_ylim(0, 1.05 * points["value"].max() if len(points) else 1)
         ax.set_xlabel("epoch")
         _accuracy_axis(ax)
-        part = points[points["panel"] == name]
+        thin, thick = {"linewidth": 0.7, "alpha": 0.5}, {"linewidth": 2.0}
         for (label, _), run in part.groupby(["label", "run_id"]):
-            look = {key: looks[str(label)][key] for key in ("color", "linestyle")}
-            ax.plot(run["epoch"], run["value"], linewidth=0.7, alpha=0.5, **look)
+            ax.plot(run["epoch"], run["value"], **looks[str(label)] | {"marker": ""} | thin)
         for label, mean in part.drop_duplicates(["label", "epoch"]).groupby("label"):
-            look = {key: looks[str(label)][key] for key in ("color", "linestyle")}
-            ax.plot(mean["epoch"], mean["mean"], linewidth=2.0, **look)
+            ax.plot(mean["epoch"], mean["mean"], **looks[str(label)] | {"marker": ""} | thick)
         ends = part[part["diverged"]].drop_duplicates("run_id", keep="last")
         _draw_crosses(ax, ends, "epoch", "value", looks)
     return figure
@@ -460,21 +436,13 @@ def draw_schedules(points: pd.DataFrame) -> Figure:
 def draw_times(points: pd.DataFrame) -> Figure:
     """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
     points = style.with_framework_strategy(points)
-    panels, looks = drawn_panels(points), style.strategy_looks(points["framework_strategy"])
-    figure, axes = frame(
-        _fastest(points),
-        panels,
-        [2.2] * len(panels),
-        handles(style.strategies_named(looks), markersize=5),
-        [*_time_caption(points), *captions.panels_not_drawn(points, panels)],
-    )
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[points["panel"] == name]
+    looks = style.strategy_looks(points["framework_strategy"])
+    legend = handles(style.strategies_named(looks), markersize=5)
+    caption = _time_caption(points)
+    figure, panels = panel_figure(_fastest(points), points, legend, caption, 2.2)
+    for ax, part in panels:
         curves.rate_axis(ax, part[["value", "low", "high"]].stack(), "seconds of training")
-        stated = part["stated_workers"].dropna().unique()
-        curves.rank_axis(ax, [*part["world_size"], *stated])
-        for ranks in stated:
-            ax.axvline(float(ranks), **_DASHED)
+        curves.rank_axis(ax, part["world_size"])
         curves.lines(ax, part, "world_size", "framework_strategy", looks, markersize=5)
     return figure
 
@@ -497,16 +465,17 @@ def _time_caption(points: pd.DataFrame) -> list[str]:
     return [
         f"Median of {captions.counted('n', known['n'])} runs, bars: the range; without "
         "evaluations.",
-        *([f"Not every run arrived in {short} configurations: not drawn."] if short else []),
-        *([f"Dashed: little gain above 56 CPUs, {RELATED['mahon2020']} [M5]."]
-          if points["stated_workers"].notna().any() else []),
+        *([f"Configurations not drawn, as not every run arrived: {short}."] if short else []),
         *captions.lost(points),
         *captions.origin(known),
     ]  # fmt: skip
 
 
 def _looks(points: pd.DataFrame) -> style.Looks:
-    """Return how each label looks, in the order of the legend; paler if its way has another."""
+    """Return how each label looks, in the order of the legend: by optimiser and schedule.
+
+    Several labels of one of these differ in their marks.
+    """
     ways = points[["optimizer", "schedule", "label"]].drop_duplicates()
     schedules = style.listed(ways["schedule"], NAMES["schedule"])
     optimizers = style.listed(ways["optimizer"], NAMES["optimizer"])
@@ -515,14 +484,13 @@ def _looks(points: pd.DataFrame) -> style.Looks:
         key=lambda names: names.map([*optimizers, *schedules].index),
         kind="stable",
     )
-    ways["turn"] = ways.groupby(["optimizer", "schedule"]).cumcount()
+    ways["number"] = ways.groupby(["optimizer", "schedule"]).cumcount()
     looks: style.Looks = {}
-    for optimizer, schedule, label, turn in ways.itertuples(index=False):
+    for optimizer, schedule, label, number in ways.itertuples(index=False):
         looks[label] = style.way_look(optimizer, schedule, schedules)
-        if turn:
-            marker = style.SPARE_MARKERS[(turn - 1) % len(style.SPARE_MARKERS)]
-            pale = style.tint(looks[label]["color"], max(0.3, 1 - 0.35 * turn))
-            looks[label] |= {"color": pale, "marker": marker}
+        if number:
+            spare = style.SPARE_MARKERS
+            looks[label]["marker"] = spare[(number - 1) % len(spare)]
     return looks
 
 

@@ -1,9 +1,6 @@
 """What an all-reduce costs between the ranks of each probe: table and figure."""
 
-from typing import Any
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
@@ -13,13 +10,11 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, size_text
 
 NAME = "all_reduce"
-_COLOURS, _MARKERS = (
-    [looks[name] for name in ("ddp", "horovod", "deepspeed", "single")]
-    for looks in (style.STRATEGY_COLOURS, style.STRATEGY_MARKERS)
-)
-_LINES = ["solid", (0, (5, 2)), (0, (1, 1.5))]
-MOST_LINES = len(_COLOURS) * len(_LINES)
-_SIZES = [1024 * 4**power for power in range(10)]
+_LOOKS = [
+    {"color": colour, "marker": style.STRATEGY_MARKERS[name], "linestyle": "solid"}
+    for name, colour in style.STRATEGY_COLOURS.items()
+]
+MOST_LINES = len(_LOOKS)
 
 COLUMNS = [
     *("probe", "nodes", "ranks", "interface", "device", "hardware", "commit"),
@@ -73,59 +68,43 @@ def _rows(record: ProbeRecord) -> list[dict[str, object]]:
 def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
-    drawn = names[-MOST_LINES:]
-    looks = {name: _look(number) for number, name in enumerate(drawn)}
+    looks = dict(zip(names[-MOST_LINES:], _LOOKS, strict=False))
     numbered = {  # their times are in the caption
-        f"{number}: {name.rpartition('-')[0]}": looks[name]
-        for number, name in enumerate(drawn, start=1)
+        f"{number}: {name.rpartition('-')[0]}": look
+        for number, (name, look) in enumerate(looks.items(), start=1)
     }
-    fastest = table["bus_bytes_per_s"].max() / 1e9
+    table = table.sort_values("bytes").assign(
+        bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
+    )
     figure, axes = frame(
-        f"An all-reduce reaches {fastest:.3g} GB/s of bus bandwidth",
+        f"An all-reduce reaches {table['bandwidth'].max():.3g} GB/s of bus bandwidth",
         ["bus bandwidth", "time of one"],
         [2.6],
         handles(numbered, markersize=4),
-        _caption(table, len(names) - len(drawn)),
-    )
-    scaled = table[table["probe"].isin(drawn)].assign(
-        bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
+        [
+            *_caption(table[table["probe"].isin(looks)]),
+            *captions.not_drawn("Older probes", len(names) - len(looks)),
+        ],
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
-        for name, part in scaled.groupby("probe", sort=False):
-            part = part.sort_values("bytes")
-            ax.plot(part["bytes"], part[column], markersize=4, **looks[name])
-        _axis(ax, table["bytes"])
-        ax.set_ylabel(label)
+        for name, look in looks.items():
+            own = table[table["probe"] == name]
+            ax.plot(own["bytes"], own[column], markersize=4, **look)
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_locator(FixedLocator(sorted(table["bytes"].unique())[::3]))
+        curves.plain_ticks(ax.xaxis, lambda value, _: size_text(value))
+        ax.set_xlabel("message of each rank")
+        curves.rate_axis(ax, table[column], label)
     return figure
 
 
-def _look(number: int) -> dict[str, Any]:
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linestyle": _LINES[number // len(_COLOURS)],
-    }
-
-
-def _axis(ax: Axes, sizes: pd.Series) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log", base=10)
-    shown = [size for size in _SIZES if size <= sizes.max()][::3]
-    ax.xaxis.set_major_locator(FixedLocator(shown))
-    curves.plain_ticks(ax.xaxis, lambda value, _: size_text(value))
-    curves.plain_ticks(ax.yaxis)
-    ax.set_xlabel("message of each rank")
-
-
-def _caption(table: pd.DataFrame, left_out: int) -> list[str]:
+def _caption(drawn: pd.DataFrame) -> list[str]:
     """Return where the first probe was, the machines and the code of all that are drawn."""
-    one = table.drop_duplicates("probe").tail(MOST_LINES)
-    first = one.iloc[0]
+    first = drawn.loc[drawn.index.min()]
     return [
         "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, float32.",
         f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
         f"{first['interface'] or 'an unknown interface'}.",
-        f"{'; '.join(sorted(set(one['hardware'])))}.",
-        captions.commits(one),
-        *captions.not_drawn("Older probes", left_out),
+        f"{'; '.join(sorted(set(drawn['hardware'])))}.",
+        captions.commits(drawn),
     ]

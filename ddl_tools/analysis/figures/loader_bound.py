@@ -1,9 +1,9 @@
 """How close each training comes to what its loader alone and training alone allow.
 
 T(real) >= max(T(loader), T(training)), so no throughput exceeds the smaller of the two. Loader
-alone is a run with ``work = "load"``, training alone one on synthetic data. Neither is ever
-estimated. The smaller of two measurements of alike halves is too small: where it is not sure which
-half is smaller, both are the bound.
+alone is a run with ``work = "load"``, training alone one on synthetic data. The smaller of two
+measurements of alike halves is too small: where it is not sure which half is smaller, both are the
+bound.
 """
 
 from typing import Any
@@ -19,12 +19,9 @@ from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
-from ddl_tools.analysis.plot.rows import draw_values, interval, named, row_figure
+from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, named, row_figure
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.turns import Turns
-
-CANNOT_SAY = "cannot say"
-_MOST_SPAN = 8  # from the fewest to the most ranks on one axis
 
 BOUNDS = typed(
     "panel", WHO, "local_batch_size loader_workers world_size", VALUE,
@@ -35,6 +32,7 @@ _SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size",
            "hardware", "on_cpu"]  # fmt: skip
 _HALVES = {"loading": "loader alone", "training": "synthetic"}
 _NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
+_WORDS = {estimates.CANNOT_SAY: "inconclusive"}
 _COLOUR = "#333333"
 # How each half is drawn.
 _LOOKS: style.Looks = {
@@ -47,19 +45,15 @@ Sample = tuple[np.ndarray, turns.Windows]
 
 
 def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return one row per measured arm that reads data, with its bound: `BOUNDS`.
+    """Return one row per trained configuration that reads data, with its bound: `BOUNDS`.
 
-    loading and training are the means (images/s) of the loader alone and of training on
-    synthetic data, from runs that agree in everything these depend on; bound is the smaller one,
-    or the geometric mean of both where the interval of their ratio holds 1; in_turns is what is
-    left if both take turns on the same cores, 1 / (1/loading + 1/training).
-    ratio is value / bound with its 95 % interval, from paired windows where these are known. limit
-    says what limits, if the interval can tell: the smaller half, ``loader`` or ``training``
-    (``either`` if they are alike or it is not sure which is smaller), where all of it lies within
-    5 % of the bound; both of them, or neither alone, where all of it lies below that. Or it says
-    what was not measured: then bound, in_turns and ratio are missing.
-
-    A panel is a setting and model, and where numbers of ranks lie far apart, one of these.
+    loading and training are the means (images/s) of the loader alone and of training on synthetic
+    data, its halves: runs that agree in everything that these depend on. bound is the smaller one,
+    or the geometric mean of both where the interval of their ratio holds 1. in_turns is what is
+    left if both share the same cores, 1 / (1/loading + 1/training). ratio is value / bound with
+    its 95 % interval, from paired windows where known. limit is the smaller half if the whole
+    interval lies within 5 % of the bound (``either`` if it is not sure which is smaller), and both
+    or neither if it lies below. Without both halves, limit says why; the rest is missing.
     """
     both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
     trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
@@ -72,41 +66,28 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
         found[half] = dict(iter(both[which].groupby(half)))
     taken = Turns(windows)
     rows = [
-        _row(arm, {half: found[half].get(arm[half].iloc[0]) for half in _HALVES}, taken)
-        for _, arm in both[trained & ~free].groupby(KEYS)
+        _row(own, {half: found[half].get(own[half].iloc[0]) for half in _HALVES}, taken)
+        for _, own in both[trained & ~free].groupby(KEYS)
     ]
-    return _in_panels(pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS))
+    return pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS)
 
 
-def _in_panels(table: pd.DataFrame) -> pd.DataFrame:
-    """Divide panels that no axis could hold; put first what has a bound: not all may be drawn."""
-    ranks = table["world_size"]
-    sizes = ranks.groupby(table["panel"])
-    wide = sizes.transform("max") > _MOST_SPAN * sizes.transform("min")
-    known = table["bound"].notna().groupby(table["panel"]).transform("any")
-    order = pd.DataFrame({"known": ~known, "panel": table["panel"], "size": ranks.where(wide, 0)})
-    divided = table["panel"] + ", " + ranks.astype("string") + " ranks"
-    table = table.assign(panel=table["panel"].mask(wide, divided))
-    order = order.sort_values(["known", "panel", "size"], kind="stable")
-    return table.loc[order.index].reset_index(drop=True)
-
-
-def _row(arm: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Turns) -> dict[str, Any]:
-    first = arm.iloc[0]
-    groups = [arm, *(runs for runs in halves.values() if runs is not None)]
-    own = _sample(arm, taken)
-    row: dict[str, Any] = {name: first[name] for name in _SHARED} | {
+def _row(
+    made: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Turns
+) -> dict[str, Any]:
+    first, own = made.iloc[0], _sample(made, taken)
+    samples = {half: _sample(runs, taken) for half, runs in halves.items()}
+    counted = pd.concat([made, *halves.values()])
+    row: dict[str, Any] = {
+        **first[_SHARED].to_dict(),
         "panel": f"{first['setting']}, {style.model_name(first['model'])}",
-        "failed": int(arm["lost"].sum()),
-        "commit": ";".join(
-            sorted({name for runs in groups for name in runs.loc[~runs["lost"], "commit"]})
-        ),
+        "failed": int(made["lost"].sum()),
+        "commit": ";".join(sorted(set(counted.loc[~counted["lost"], "commit"]))),
         "windows": sum(number != turns.WHOLE for _, number in own[1]),
         **_summary(own, ""),
+        **_summary(samples["loading"], "loading"),
+        **_summary(samples["training"], "training"),
     }
-    samples = {half: _sample(runs, taken) for half, runs in halves.items()}
-    for half, sample in samples.items():
-        row |= _summary(sample, half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
         reasons = {
@@ -149,7 +130,7 @@ def _ratio(one: Sample, other: Sample, taken: Turns) -> Estimate:
 
 
 def _summary(sample: Sample, half: str) -> dict[str, Any]:
-    """Return mean and interval, for the arm itself (``""``) or for one half of it."""
+    """Return mean and interval, of the training (``""``) or of one half of it."""
     mean = turns.middle(sample[1], sample[0])
     stem = f"{half}_" if half else ""
     return {
@@ -161,9 +142,9 @@ def _summary(sample: Sample, half: str) -> dict[str, Any]:
 
 
 def _limit(row: dict[str, Any], halves: Estimate) -> str:
-    """Return what limits an arm whose bound is known, as far as the intervals can tell.
+    """Return what limits a training whose bound is known, as far as the intervals can tell.
 
-    Without an interval they cannot. `halves` is the ratio of loading to training.
+    `halves` is the ratio of loading to training.
     """
     least, most = 1 / (1 + MARGIN), 1 + MARGIN
     low, high = row["ratio_low"], row["ratio_high"]
@@ -172,7 +153,7 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
     if high < least:
         return "both (same cores)" if row["on_cpu"] else "neither alone"
     if not (least <= low and high <= most):
-        return CANNOT_SAY
+        return estimates.CANNOT_SAY
     alike = least <= halves.low and halves.high <= most
     if not alike and (halves.high < 1 or halves.low > 1):
         return "loader" if halves.high < 1 else "training"
@@ -221,24 +202,22 @@ def draw(points: pd.DataFrame) -> Figure:
 
 def _finding(points: pd.DataFrame) -> str:
     """Return how many configurations are limited by what."""
-    limits = points.loc[points["ratio"].notna(), "limit"].map(_worded)
+    limits = points.loc[points["ratio"].notna(), "limit"].replace(_WORDS)
     if limits.empty:
         return "No configuration was measured beside both of its halves"
-    if set(limits) == {"inconclusive"}:
-        return f"What limits {len(limits)} configurations is inconclusive"
+    of = f"{len(limits)} configurations" if len(limits) > 1 else "the only configuration"
+    if limits.nunique() == 1:
+        word = limits.iloc[0]
+        inconclusive = word == _WORDS[estimates.CANNOT_SAY]
+        return f"The limit of {of} is inconclusive" if inconclusive else f"Limit of {of}: {word}"
     told = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
-    return f"Limit of {len(limits)} configurations: {', '.join(told)}"
-
-
-def _worded(limit: str) -> str:
-    return "inconclusive" if limit == CANNOT_SAY else limit
+    return f"Limit of {of}: {', '.join(told)}"
 
 
 def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
-    lost = f", {row['failed']} lost" if row["failed"] else ""
     value = three_digits(row["value"]) if row["n"] else "none"
     ends = ("ratio_low", "ratio_high")
     known = row["ratio"] > 0
     share = f"{row['ratio']:.2f}{interval(row, ends, '{:.2f}'.format)}" if known else ""
-    return [f"{row['n']}{lost}", value, share, _worded(row["limit"])]
+    return [count_text(row), value, share, _WORDS.get(row["limit"], row["limit"])]

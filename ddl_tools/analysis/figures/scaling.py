@@ -23,7 +23,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.figures.columns import VALUE as VALUES
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, drawn_panels, frame, handles, styled
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.labels import REPEATS
@@ -41,8 +41,8 @@ EMULATED = typed(
 _VALUES = ["value", "low", "high"]
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 _DASHES: list[Any] = ["solid", (0, (4, 1.5)), (0, (1, 1.5)), *style.SPARE_LINES]
-# Of an emulated run: told by the panel, by the axis, or by nothing: one step is like another.
-_NOT_TOLD = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
+# Fields of an emulated run that panel or axis name, or that change no ratio.
+_NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
 _SERIES = ["study", "hardware", "setting", "line"]
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
@@ -50,22 +50,22 @@ _NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
 _UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 
 
-def throughput_points(arms: pd.DataFrame) -> pd.DataFrame:
+def throughput_points(configurations: pd.DataFrame) -> pd.DataFrame:
     """Return throughput (images/s) over ranks: a panel per setting, model and kind of loader.
 
     Configurations that were measured at one number of ranks are left out.
     """
-    return stack([_measured(arms, _VALUES)], POINTS)
+    return stack([_measured(configurations, _VALUES)], POINTS)
 
 
-def efficiency_points(arms: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+def efficiency_points(configurations: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return parallel efficiency over ranks, the paper's statements beside ours.
 
     Panels are as in `throughput_points`. Statements about a network and a kind of loader stand in
     the panels of settings that go beyond the paper's base, else in a panel of their own; those that
     name no network stand in all panels of their loader.
     """
-    ours = _measured(arms, ["efficiency", "efficiency_low", "efficiency_high"])
+    ours = _measured(configurations, ["efficiency", "efficiency_low", "efficiency_high"])
     stated = published.efficiency_points(paper)
     stated = stated.assign(kind=stated["loader"].map(_kind))
     parts = [ours]
@@ -88,14 +88,14 @@ def _kind(loader: str) -> str:
     return style.loader_name("native" if loader == "turbo" else loader)
 
 
-def _measured(arms: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Return the arms that were measured at two or more world sizes, `values` as value, low, high.
+def _measured(configurations: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Return the configurations measured at two or more world sizes, `values` as value, low, high.
 
     In panels: those of a setting together, by network and in the order of loaders.
     """
-    reached = arms["world_size"].where(arms["n"] > 0)
-    keys = [arms[name] for name in KEYS if name != "world_size"]
-    table = arms[reached.groupby(keys).transform("nunique") > 1]
+    reached = configurations["world_size"].where(configurations["n"] > 0)
+    keys = [configurations[name] for name in KEYS if name != "world_size"]
+    table = configurations[reached.groupby(keys).transform("nunique") > 1]
     table = table.assign(
         **{new: table[old] for new, old in zip(_VALUES, values, strict=True)},
         source="measured",
@@ -109,17 +109,15 @@ def _measured(arms: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     return table
 
 
-def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
+def batch_points(configurations: pd.DataFrame) -> pd.DataFrame:
     """Return images/s over the batch of a rank: `BATCHES`.
 
     Of what was measured at two batch sizes or more; batches alone differ along a line. See
     `configuration_table` for the values.
     """
-    batch = ", batch " + arms["local_batch_size"].astype("string")
-    pairs = zip(arms["setting"], batch, strict=True)
-    table = arms.assign(
-        where=pd.Series([name.replace(one, "", 1) for name, one in pairs], arms.index, dtype=str)
-    )
+    pairs = zip(configurations["setting"], configurations["local_batch_size"], strict=True)
+    where = [name.replace(f", batch {size}", "", 1) for name, size in pairs]
+    table = configurations.assign(where=pd.Series(where, configurations.index, dtype=str))
     reached = table["local_batch_size"].where(table["n"] > 0)
     keys = [table[name] for name in ("where", "hardware", *CONFIGURATION, "world_size")]
     table = style.with_framework_strategy(table[reached.groupby(keys).transform("nunique") > 1])
@@ -137,19 +135,19 @@ def batch_points(arms: pd.DataFrame) -> pd.DataFrame:
 def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     """Return parallel efficiency over emulated nodes: `EMULATED`.
 
-    E = (throughput of G ranks / G) / throughput of one, of the same arm; low and high are its 95 %
-    interval over repeats. One rank sends nothing: whatever the rate of its link, it is the base of
-    all rates; and an arm of delayed ranks that has none has that of the same arm without delays.
-    Runs that were unfaithful are counted and give no value.
+    E = (throughput of G ranks / G) / throughput of one, of the same configuration; low and high
+    are its 95 % interval over repeats. One rank sends nothing, so it is the base of all link rates.
+    Delayed ranks without a run of one rank have the base of the configuration without delays.
+    Rejected runs are counted and give no value.
     """
     made = _emulated(runs)
     rows = []
-    for _, arm in made.groupby(_SERIES, sort=True):
-        alone = arm[arm["world_size"] == 1]
-        base = alone if len(alone) else _without_delays(made, arm.iloc[0])
-        for _, panel in arm[arm["world_size"] > 1].groupby("emu_link_mbit"):
-            own = [part for _, part in panel.groupby("world_size")]
-            rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + own]
+    for _, series in made.groupby(_SERIES, sort=True):
+        alone = series[series["world_size"] == 1]
+        base = alone if len(alone) else _without_delays(made, series.iloc[0])
+        for _, panel in series[series["world_size"] > 1].groupby("emu_link_mbit"):
+            sizes = [part for _, part in panel.groupby("world_size")]
+            rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + sizes]
     table = pd.DataFrame(rows, columns=list(EMULATED))
     order = ["study", "emu_link_mbit", "line", "world_size"]
     return stack([table.sort_values(order, ascending=[True, False, True, True])], EMULATED)
@@ -165,7 +163,7 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
         commit=commits(emulated),
         undisturbed=undisturbed["setting"],
     )
-    apart = told_apart(emulated, _NOT_TOLD)
+    apart = told_apart(emulated, _NOT_NAMED)
     made["line"] = [
         ", ".join(filter(None, (style.strategy_name(strategy), label))) + differs
         for strategy, label, differs in zip(made["strategy"], apart, made["differs"], strict=True)
@@ -206,16 +204,10 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
 def draw_throughput(points: pd.DataFrame) -> Figure:
     """Return images/s over ranks, beside proportional scaling."""
     points = style.with_framework_strategy(points)
-    panels = drawn_panels(points)
-    figure, axes = frame(
-        _grown(points),
-        panels,
-        [2.1] * -(-len(panels) // 2),
-        curves.legend(points, "ideal from its own base"),
-        [*captions.provenance(points), *captions.panels_not_drawn(points, panels)],
-    )
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[points["panel"] == name]
+    legend = curves.legend(points, "ideal from its own base")
+    caption = captions.provenance(points)
+    figure, panels = panel_figure(_grown(points), points, legend, caption, 2.1, columns=2)
+    for ax, part in panels:
         curves.rank_axis(ax, part["world_size"])
         ends = pd.Series(curves.draw_ideals(ax, part), dtype=float)
         curves.rate_axis(ax, pd.concat([part[_VALUES].stack(), ends]))
@@ -227,26 +219,27 @@ def draw_throughput(points: pd.DataFrame) -> Figure:
 def draw_efficiency(points: pd.DataFrame) -> Figure:
     """Return E over ranks, ours and the paper's; without ours, a small figure."""
     points = style.with_framework_strategy(points)
-    ours, theirs = (points[points["source"].eq("measured") == own] for own in (True, False))
+    is_ours = points["source"].eq("measured")
+    ours, theirs = points[is_ours], points[~is_ours]
     measured = bool((ours["n"] > 0).any())
-    panels = drawn_panels(points)
     base = captions.counted("G0", points["base_world_size"].dropna()) or "G0 = 4"
-    figure, axes = frame(
+    figure, panels = panel_figure(
         _remains(ours if measured else theirs, "measured" if measured else "stated"),
-        panels,
-        [2.1 if measured else 1.7] * -(-len(panels) // 2),
+        points,
         curves.legend(points, "ideal"),
         [
             f"E relative to {base}; batch per rank fixed.",
             *captions.provenance(ours, "the ratio"),
             *captions.statements(theirs),
-            *captions.panels_not_drawn(points, panels),
         ],
+        2.1 if measured else 1.7,
+        columns=2,
         note="" if measured else STATED_ONLY,
     )
     top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    for name, ax in zip(panels, axes, strict=True):
-        mine, stated = (part[part["panel"] == name] for part in (ours, theirs))
+    for ax, part in panels:
+        own = part["source"].eq("measured")
+        mine, stated = part[own], part[~own]
         ax.set_ylim(0, top)
         ax.set_ylabel("parallel efficiency E")
         curves.rank_axis(ax, [*mine["world_size"], *(_PAPER_RANGE if len(stated) else ())])
@@ -291,8 +284,8 @@ def _remains(points: pd.DataFrame, how: str) -> str:
 @styled
 def draw_batches(points: pd.DataFrame) -> Figure:
     """Return images/s over the batch of a rank, in looks of framework and number of ranks."""
-    panels, looks = drawn_panels(points), _line_looks(points, "world_size")
-    title = "Nothing measured here yet at two batch sizes"
+    looks = _line_looks(points)
+    title = "Nothing measured here yet at several batch sizes"
     known = points[points["value"].notna()]
     if len(known):
         best, ratio = _steepest(known, ["panel", "line"], "local_batch_size")
@@ -300,16 +293,11 @@ def draw_batches(points: pd.DataFrame) -> Figure:
             f"From batch {best['least']:.0f} to {best['most']:.0f}, throughput grows "
             f"{ratio:.2f}-fold at most"
         )
-    figure, axes = frame(
-        title,
-        panels,
-        [2.2] * len(panels),
-        handles(looks),
-        [*captions.provenance(points), *captions.panels_not_drawn(points, panels)],
-    )
-    for name, ax in zip(panels, axes, strict=True):
-        part = points[(points["panel"] == name) & (points["n"] > 0)]
-        curves.value_axis(ax, part["local_batch_size"], "batch of a rank (images)")
+    caption = captions.provenance(points)
+    figure, panels = panel_figure(title, points, handles(looks), caption, 2.2)
+    for ax, part in panels:
+        part = part[part["n"] > 0]
+        curves.batch_axis(ax, part["local_batch_size"], "batch of a rank (images)")
         curves.rate_axis(ax, part[_VALUES].stack())
         curves.lines(ax, part, "local_batch_size", "line", looks, markersize=5)
     return figure
@@ -319,16 +307,15 @@ def draw_batches(points: pd.DataFrame) -> Figure:
 def draw_emulated(points: pd.DataFrame) -> Figure:
     """Return E over emulated nodes, in the colours of the frameworks, dashed."""
     drawn = points[points["value"].notna()]
-    panels, looks = drawn_panels(points), _line_looks(drawn, "line")
+    looks = _line_looks(drawn, first=1)
     smaller = captions.counted("", drawn["emu_shrink"])
     alone = points["world_size"] == 1  # the base, which stands in each panel
     once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
     rejected = int(once["unfaithful"].sum())
     baseless = sorted(set(points.loc[points["n"] > 0, "line"]) - set(drawn["line"]))
-    figure, axes = frame(
+    figure, panels = panel_figure(
         f"EMULATED: {_slowest(drawn)}",
-        panels,
-        [2.0] * -(-len(panels) // min(3, len(panels))),
+        points,
         handles(looks),
         [
             f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
@@ -337,11 +324,12 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
             *(["Open: one run."] if _single(drawn).any() else []),
             *([f"Rejected: {rejected} runs."] if rejected else []),
             *[f"No run of one rank: {name}." for name in baseless],
-            *captions.panels_not_drawn(points, panels),
         ],
+        2.0,
+        columns=3,
     )
-    for name, ax in zip(panels, axes, strict=True):
-        part = drawn[drawn["panel"] == name]
+    for ax, part in panels:
+        part = part[part["value"].notna()]
         curves.rank_axis(ax, part["world_size"], "emulated nodes G")
         ax.set_ylabel("parallel efficiency E")
         ax.set_ylim(0, 1.1)
@@ -372,19 +360,13 @@ def _single(points: pd.DataFrame) -> "pd.Series[bool]":
     return (points["n"] == 1) & (points["world_size"] > 1)
 
 
-def _line_looks(points: pd.DataFrame, dashes: str) -> style.Looks:
-    """Return how each line looks: its framework's colour and mark, dashes by another column."""
-    table = (
-        style.with_framework_strategy(points)
-        .drop_duplicates("line")
-        .sort_values(["world_size", "line"])
-    )
-    frameworks = style.strategy_looks(table["framework_strategy"])
+def _line_looks(points: pd.DataFrame, first: int = 0) -> style.Looks:
+    """Return how each line looks: as its framework, with dashes of its own from `first` on."""
+    table = style.with_framework_strategy(points).drop_duplicates("line")
+    table = table.sort_values(["world_size", "line"])
     looks: style.Looks = {}
-    for framework, look in frameworks.items():
-        own = table[table["framework_strategy"] == framework]
-        among = sorted(table[dashes].unique()) if dashes != "line" else list(own["line"])
-        for line, value in zip(own["line"], own[dashes], strict=True):
-            turn = among.index(value) + (dashes == "line")
-            looks[line] = look | {"linestyle": _DASHES[turn % len(_DASHES)]}
+    for framework, look in style.strategy_looks(table["framework_strategy"]).items():
+        own = table.loc[table["framework_strategy"] == framework, "line"]
+        for number, line in enumerate(own, start=first):
+            looks[line] = look | {"linestyle": _DASHES[number % len(_DASHES)]}
     return looks

@@ -1,6 +1,6 @@
 """Amdahl's law over numbers of GPUs with its band, and predicted communication beside emulation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,12 @@ def points() -> pd.DataFrame:
     RecordError
         If a record cannot be read.
     """
-    rows = [row for part in (*map(_stated, _PAPER), _laptop(), _emulation()) for row in part]
-    table = pd.DataFrame(rows)
+    table = pd.concat([*map(_stated, _PAPER), *_laptop(), *_emulation()], ignore_index=True)
     numbers = ["value", "low", "high"]
     table[numbers] = table[numbers].map(lambda value: float(f"{value:.4g}"))
-    return table
+    table["panel"] += ": " + table["quantity"].map(_AXES)
+    table["bound"] = table["bound"].fillna("value")
+    return table[["panel", "source", "quantity", "world_size", "bound", *numbers]]
 
 
 def _name(model: str, strategy: str, loader: str, origin: str) -> str:
@@ -74,44 +75,30 @@ def _name(model: str, strategy: str, loader: str, origin: str) -> str:
     )
 
 
-def _row(panel: str, source: str, quantity: str, ranks: int, value: float, **more: Any) -> Any:
-    return {
-        "panel": f"{panel}: {_AXES[quantity]}", "source": source, "quantity": quantity,
-        "world_size": ranks, "bound": "value", "value": value, "low": np.nan, "high": np.nan,
-    } | more  # fmt: skip
-
-
-def _values(panel: str, source: str, quantity: str, observed: Sequence[Observation]) -> list[Any]:
-    return [
-        _row(panel, source, quantity, one.ranks, one.value, bound=one.bound) for one in observed
-    ]
-
-
-def _law(panel: str, quantity: str, sizes: Sequence[int], band: Band) -> list[Any]:
-    ends = zip(sizes, band.value, band.low, band.high, strict=True)
-    return [
-        _row(panel, "law", quantity, ranks, value, low=low, high=high)
-        for ranks, value, low, high in ends
-    ]
-
-
-def _sizes(least: int, largest: int) -> list[int]:
-    """Return each power of two times `least` up to four times the largest known size."""
-    steps = int(np.log2(MAX_EXTRAPOLATION * largest / least))
-    return [least * 2**power for power in range(steps + 1)]
-
-
-def _stated(arm: tuple[str, str, str]) -> list[Any]:
-    panel, quantity = _name(*arm, "paper"), "parallel_efficiency"
-    observed = paper.stated(*arm)
-    posterior = fit_efficiency(observed, paper.BASE)
-    sizes = _sizes(paper.BASE, max(one.ranks for one in observed))
-    return _law(panel, quantity, sizes, posterior.efficiency(sizes)) + _values(
-        panel, "stated", quantity, observed
+def _fitted(
+    law: Callable[[Sequence[int]], Band], least: int, observed: Sequence[Observation], source: str
+) -> pd.DataFrame:
+    """Return the law at each power of two times `least`, and the observed values."""
+    steps = int(np.log2(MAX_EXTRAPOLATION * max(one.ranks for one in observed) / least))
+    sizes = [least * 2**power for power in range(steps + 1)]
+    band = law(sizes)
+    ends = {"value": band.value, "low": band.low, "high": band.high}
+    values = pd.DataFrame(
+        [{"world_size": one.ranks, "value": one.value, "bound": one.bound} for one in observed]
+    )
+    return pd.concat(
+        [pd.DataFrame({"source": "law", "world_size": sizes, **ends}), values.assign(source=source)]
     )
 
 
-def _laptop() -> list[Any]:
+def _stated(configuration: tuple[str, str, str]) -> pd.DataFrame:
+    observed = paper.stated(*configuration)
+    law = fit_efficiency(observed, paper.BASE).efficiency
+    table = _fitted(law, paper.BASE, observed, "stated")
+    return table.assign(panel=_name(*configuration, "paper"), quantity="parallel_efficiency")
+
+
+def _laptop() -> list[pd.DataFrame]:
     model, strategy, loader = _MEASURED
     tree = committed()
     observed = [
@@ -122,28 +109,24 @@ def _laptop() -> list[Any]:
     ]
     if not observed:
         return []
-    panel, quantity = _name(*_MEASURED, "two CPU cores"), "throughput"
-    sizes = _sizes(1, max(one.ranks for one in observed))
-    return _law(panel, quantity, sizes, fit_throughput(observed).throughput(sizes)) + _values(
-        panel, "measured", quantity, observed
-    )
+    table = _fitted(fit_throughput(observed).throughput, 1, observed, "measured")
+    return [table.assign(panel=_name(*_MEASURED, "two CPU cores"), quantity="throughput")]
 
 
-def _emulation() -> list[Any]:
+def _emulation() -> list[pd.DataFrame]:
     if emulated.STUDY not in committed().studies():
         return []
-    steps, quantity = emulated.validate(), "parallel_efficiency"
-    found = []
+    steps = [one for one in emulated.validate() if one.link_mbit == _LINKS_MBIT]
+    tables = []
     for name in _FRAMEWORKS:
-        panel = f"EMULATED, {name}"
-        own = [one for one in steps if (one.framework, one.link_mbit) == (name, _LINKS_MBIT)]
-        found.append(_row(panel, "calculated", quantity, 1, 1.0))
-        for one in own:
-            found += [
-                _row(panel, "calculated", quantity, one.nodes, one.predicted_efficiency),
-                _row(panel, "emulated", quantity, one.nodes, one.measured_efficiency),
-            ]
-    return found
+        rows = [("calculated", 1, 1.0)]
+        for one in steps:
+            if one.framework == name:
+                rows.append(("calculated", one.nodes, one.predicted_efficiency))
+                rows.append(("emulated", one.nodes, one.measured_efficiency))
+        table = pd.DataFrame(rows, columns=["source", "world_size", "value"])
+        tables.append(table.assign(panel=f"EMULATED, {name}", quantity="parallel_efficiency"))
+    return tables
 
 
 @styled
@@ -155,7 +138,11 @@ def draw(points: pd.DataFrame) -> Figure:
         [name.split(": ")[0] for name in panels],
         [_HEIGHT] * ((len(panels) + 1) // 2),
         _legend(),
-        _caption(),
+        [
+            "Each law is fitted to the values and bounds of its panel. E of the paper is relative "
+            "to 4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of "
+            "20 Mbit/s; calculated from the step on one node.",
+        ],
     )
     for name, ax in zip(panels, axes, strict=False):
         _panel(ax, points[points["panel"] == name])
@@ -209,11 +196,3 @@ def _agreement(points: pd.DataFrame) -> str:
     emulated = by_source["emulated"]["value"]
     error = (by_source["calculated"]["value"].loc[emulated.index] / emulated - 1).abs().max()
     return f"{told}; calculated efficiency is within {100 * error:.1f} % of the emulated one"
-
-
-def _caption() -> list[str]:
-    return [
-        "Each law is fitted to the values and bounds of its panel. E of the paper is relative to "
-        "4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of 20 "
-        "Mbit/s; calculated from the step on one node.",
-    ]

@@ -5,8 +5,8 @@ images in an epoch of T seconds, G T / N. The parts of an epoch add up to it, an
 
     1 - E_G = (t_G - t_G0) / t_G = sum over causes of (c_G - c_G0) / t_G
 
-E itself is that of the arm table, from the same windows as in every other figure, so c_G and c_G0
-enter as shares of their t: a loss is c_G / t_G - E_G c_G0 / t_G0.
+E itself is that of `configuration_table`, from the same windows as in every other figure, so c_G
+and c_G0 enter as shares of their t: a loss is c_G / t_G - E_G c_G0 / t_G0.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, frame, handles, styled
-from ddl_tools.analysis.plot.rows import percent, stacked
+from ddl_tools.analysis.plot.rows import count_text, percent, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import WINDOW, not_emulated, whole
 
@@ -46,7 +46,8 @@ _PARTS = {
     **dict.fromkeys(("update", "end", "evaluation"), "other"),
 }
 _SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
-_ARM = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
+_PROFILED = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
+_OF_A_START = ["load_average_1min", "own_load"]
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
     "io": 'data ("I/O")',
@@ -56,32 +57,30 @@ KERNELS = {
 COPY_ERROR = "C6"  # docs/results/paper.md
 
 
-def epoch_points(runs: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm, number of ranks and cause: `BUDGET`.
+def epoch_points(runs: pd.DataFrame, configurations: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per configuration, number of ranks and cause: `BUDGET`.
 
-    Means over the n runs of an arm that say where their time went: means, unlike medians, add up.
-    value is the share of an epoch with its evaluation, 0 to 1, low and high the extremes of the
-    runs. loss is the share of the throughput of an ideal G ranks that the cause takes, negative
-    where it takes less than at the base; efficiency is 1 - the sum of losses, that of the arm
-    table `arms`. Both are empty at the base itself, loss also for the evaluation, which no
-    throughput contains, and where the base does not say where its time went. Beside arms that say
-    it, one that does not has a row without a cause, so that the figure can name it. Runs whose
-    backward pass waits for communication say nothing, whatever their records hold.
+    Means over the n runs that say where their time went: means, unlike medians, add up. value is
+    the share of an epoch with its evaluation, 0 to 1, low and high the extremes of the runs. loss
+    is the share of the throughput of an ideal G ranks that the cause takes; efficiency is 1 - the
+    sum of losses. Both are missing at the base, loss also for the evaluation, which no throughput
+    contains, and where the base does not say where its time went. A configuration that does not
+    say it has one row without a cause, if others do.
     """
     table = made_runs(runs)
-    told = ~table["lost"] & table["spent_compute_s"].notna()
-    if not told.any():
+    recorded = ~table["lost"] & table["spent_compute_s"].notna()
+    if not recorded.any():
         return pd.DataFrame(columns=list(BUDGET)).astype(BUDGET)
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
-    reached = arms.set_index(KEYS)[["base_world_size", "efficiency"]].to_dict("index")
+    reached = configurations.set_index(KEYS)[["base_world_size", "efficiency"]].to_dict("index")
     rows: list[dict[str, Any]] = []
     sizes: dict[tuple[Any, ...], pd.Series] = {}  # training alone, in shares of its time
-    for key, arm in table.groupby(KEYS):  # by world size last: the base of an arm comes first
-        known = arm[told[arm.index]]
-        shared = arm.iloc[0][[*_SHARED, "panel"]].to_dict() | {
+    for key, made in table.groupby(KEYS):  # by world size last: the base comes first
+        known = made[recorded[made.index]]
+        shared = made.iloc[0][[*_SHARED, "panel"]].to_dict() | {
             "n": len(known),
-            "failed": int(arm["lost"].sum()),
-            "commit": ";".join(sorted(set(arm["commit"]))),
+            "failed": int(made["lost"].sum()),
+            "commit": ";".join(sorted(set(made["commit"]))),
             **reached.get(key, {}),
         }
         if known.empty:
@@ -169,62 +168,46 @@ def _costs(told: pd.DataFrame) -> str:
     return f"Efficiency is {captions.span(told['efficiency'])}; {worst} costs most"
 
 
-def _losses(arm: pd.DataFrame) -> list[str]:
+def _losses(bar: pd.DataFrame) -> list[str]:
     """Return what stands beside a bar: n, E, and the parts that cost most, largest first."""
-    first = arm.iloc[0]
-    count = f"{first['n']}" + (f", {first['failed']} lost" if first["failed"] else "")
+    first = bar.iloc[0]
     if pd.isna(first["efficiency"]):
-        return [count, "", ""]
-    large = arm[arm["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
+        return [count_text(first), "", ""]
+    large = bar[bar["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
     parts = large.head(_MOST_LOSSES)[["cause", "loss"]].itertuples(index=False)
     costs = [f"{cause.split()[0]} {percent(loss)}" for cause, loss in parts]
-    return [count, f"{first['efficiency']:.2f}", ", ".join(costs)]
+    return [count_text(first), f"{first['efficiency']:.2f}", ", ".join(costs)]
 
 
 def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm, number of ranks and share: `PROFILE`.
+    """Return one row per configuration, number of ranks and share: `PROFILE`.
 
     value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
     overlapped, the share of the window in which communication was hidden by compute, is missing
-    if any rank could not tell. load_average is that of the minute in which a run began, the
-    highest of an arm. Of it own_load is explained by the run that begins, or by one of its study
-    that has just ended: compute threads and loader processes of the largest.
+    if any rank could not tell. load_average is the highest of the minute before a start; own_load
+    is what the threads and loader processes of the study's largest run explain of it.
 
-    Parameters
-    ----------
-    profiles
-        See `profiles_table`.
-    runs
-        The same runs, and others.
+    `profiles` is as `profiles_table` has it, of some of `runs`.
     """
     runs = not_emulated(whole(runs))
-    own = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
-    own = own.groupby(runs["study"]).transform("max")
-    settings = with_settings(runs.assign(commit=commits(runs), own_load=own))[
-        [
-            "study",
-            "run_id",
-            "framework",
-            "setting",
-            "load_average_1min",
-            "own_load",
-            *ORIGIN.split(),
-        ]
-    ]
+    load = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
+    load = load.groupby(runs["study"]).transform("max")
+    settings = with_settings(runs.assign(commit=commits(runs), own_load=load))
+    settings = settings[["study", "run_id", "framework", "setting", *_OF_A_START, *ORIGIN.split()]]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
-    for key, arm in table.groupby(_ARM):
-        hidden = arm.loc[arm["share"] == "overlapped", "value"]
-        shared = dict(zip(_ARM, key, strict=True)) | {
-            "n": arm["run_id"].nunique(),
+    for key, own in table.groupby(_PROFILED):
+        hidden = own.loc[own["share"] == "overlapped", "value"]
+        shared = dict(zip(_PROFILED, key, strict=True)) | {
+            "n": own["run_id"].nunique(),
             "overlapped": hidden.mean(skipna=False),
-            "load_average": arm["load_average_1min"].max(),
-            "own_load": arm["own_load"].iloc[0],
-            "on_cpu": arm["on_cpu"].iloc[0],
-            "commit": ";".join(sorted(set(arm["commit"]))),
+            "load_average": own["load_average_1min"].max(),
+            "own_load": own["own_load"].iloc[0],
+            "on_cpu": own["on_cpu"].iloc[0],
+            "commit": ";".join(sorted(set(own["commit"]))),
         }
-        for cause, part in arm[arm["share"] != "overlapped"].groupby("share", sort=False):
+        for cause, part in own[own["share"] != "overlapped"].groupby("share", sort=False):
             value = {"value": part["value"].mean(), "low": part["value"].min()}
             rows.append({**shared, "cause": cause, **value, "high": part["value"].max()})
     return pd.DataFrame(rows, columns=list(PROFILE)).astype(PROFILE)
@@ -262,32 +245,24 @@ def _watched(points: pd.DataFrame) -> str:
 
 def _others(points: pd.DataFrame) -> list[str]:
     """Return the sentence on what else kept the machine busy, where its load says so."""
-    arms = points.drop_duplicates(_ARM)
-    busy = arms[arms["load_average"] > arms["own_load"]]
+    known = points.drop_duplicates(_PROFILED)
+    busy = known[known["load_average"] > known["own_load"]]
     if busy.empty:
         return []
     load = captions.span(busy["load_average"], "{:.1f}")
     return [f"Other programs ran: load average {load}, own at most {busy['own_load'].max()}."]
 
 
-def _hidden(arm: pd.DataFrame) -> list[str]:
-    hidden = arm["overlapped"].iloc[0]
-    return [f"{arm['n'].iloc[0]}", "unknown" if pd.isna(hidden) else percent(hidden)]
+def _hidden(bar: pd.DataFrame) -> list[str]:
+    hidden = bar["overlapped"].iloc[0]
+    return [f"{bar['n'].iloc[0]}", "unknown" if pd.isna(hidden) else percent(hidden)]
 
 
 def kernel_points(paper: Paper) -> pd.DataFrame:
     """Return Table 2 in long form: one row per network, loader, number of GPUs and kind.
 
-    Parameters
-    ----------
-    paper
-        Its ``profile`` has one row per row of Table 2, in percent.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``value`` is a share of the time in CUDA kernels, 0 to 1. ``suspect`` says that it or its
-        twin in another row is probably a copying error; ``rest`` is what the table leaves to 100 %.
+    value is a share of the time in CUDA kernels, 0 to 1; ``rest`` is what the table leaves to
+    100 %. suspect says that two rows share the value, and one of them is probably a copying error.
     """
     table = paper.profile.rename(columns=lambda name: name.removesuffix("_percent"))
     table["rest"] = 100 - table[["allreduce", "io", "cudnn"]].sum(axis=1)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddl_core.errors import RecordError
-from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot import captions, style
 from ddl_tools.records.storage import write_atomically
 
 MOST_PANELS = 6
@@ -67,6 +67,27 @@ def drawn_panels(points: pd.DataFrame) -> list[str]:
     return names[: MOST_PANELS - 1] + names[-1:] if len(names) > MOST_PANELS else names
 
 
+def panel_figure(
+    title: str,
+    points: pd.DataFrame,
+    legend: Sequence[Artist],
+    caption: Sequence[str],
+    height: float,
+    columns: int = 1,
+    note: str = "",
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure, and the axes of each panel of `points` with the points to draw there.
+
+    Panels are `height` inches high, in so many `columns`. The rest is as `frame` takes it.
+    """
+    names = drawn_panels(points)
+    caption = [*caption, *captions.not_drawn("Panels", points["panel"].nunique() - len(names))]
+    heights = [height] * math.ceil(len(names) / columns)
+    figure, axes = frame(title, names, heights, legend, caption, note)
+    parts = [points[points["panel"] == name] for name in names]
+    return figure, list(zip(axes, parts, strict=True))
+
+
 def frame(
     title: str,
     panels: Sequence[str],
@@ -95,23 +116,16 @@ def frame(
     """
     width = style.STATED_WIDTH if note else style.WIDTH
     columns = math.ceil(len(panels) / len(heights))
-    asked = textwrap.wrap(title[:1].upper() + title[1:], int(width * _TITLE_LETTERS)) + (
-        [note] if note else []
-    )
+    head = textwrap.wrap(title[:1].upper() + title[1:], int(width * _TITLE_LETTERS))
+    head += [note] if note else []
     longest = max((len(str(one.get_label())) for one in legend), default=1) + _HANDLE_LETTERS
     beside = max(1, min(len(legend), int(width * _LEGEND_LETTERS / longest)))
-    titles, shared = short_titles(panels)
-    names = [
-        textwrap.fill((f"({letter}) " if len(panels) > 1 else "") + name,
-                      int(width * _PANEL_LETTERS / columns))
-        for letter, name in zip("abcdefghij", titles, strict=False)
-    ]  # fmt: skip
-    told = " ".join([*([f"{shared}."] if shared else []), *caption])
-    lines = textwrap.wrap(told, int(width * _CAPTION_LETTERS))
+    names, shared = _panel_names(panels, int(width * _PANEL_LETTERS / columns))
+    lines = textwrap.wrap(" ".join([*shared, *caption]), int(width * _CAPTION_LETTERS))
     above = _PANEL_LINE * max(name.count("\n") + 1 for name in names)
     height = (
-        len(asked) * _TITLE_LINE
-        + -(-len(legend) // beside) * _LEGEND_LINE
+        len(head) * _TITLE_LINE
+        + math.ceil(len(legend) / beside) * _LEGEND_LINE
         + sum(heights)
         + len(heights) * (above + _AROUND_AXES)
         + len(lines) * _CAPTION_LINE
@@ -125,22 +139,40 @@ def frame(
             ax.spines[:].set_color(style.PALE)
             ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
     # The title is that of the legend: matplotlib would print a title of the figure over it.
-    head = figure.legend(
+    box = figure.legend(
         handles=list(legend),
         loc="outside upper left",
         ncols=beside,
-        title="\n".join(asked),
+        title="\n".join(head),
         alignment="left",
         title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
     )
-    head.get_title().set_parse_math(False)  # a study may ask for dollars
+    box.get_title().set_parse_math(False)  # a study may ask for dollars
     _write_caption(figure, lines)
     return figure, axes
 
 
-def title_of(figure: Figure) -> str:
-    """Return the title of a figure made by `frame`, in one line."""
-    return figure.legends[0].get_title().get_text().replace("\n", " ")
+def _panel_names(panels: Sequence[str], letters: int) -> tuple[list[str], list[str]]:
+    """Return the titles of panels in lines of so many letters, and a sentence on what they share.
+
+    Names are lists as ``"laptop: 32 px, batch 16"``: what all have in common is not repeated. One
+    without a colon is of something else, such as the paper's own, and stays as it is.
+    """
+    lists = {name: re.split(f": |, |{style.SEPARATOR}", name) for name in panels if ": " in name}
+    if len(lists) < 2:
+        lists = {}
+    shared = [item for item in next(iter(lists.values()), [])
+              if all(item in items for items in lists.values())]  # fmt: skip
+    short = {
+        name: ", ".join(item for item in items if item not in shared)
+        for name, items in lists.items()
+    }
+    begin = [f"({letter}) " if len(panels) > 1 else "" for letter in "abcdefghij"]
+    names = [
+        textwrap.fill(letter + (short.get(name) or name), letters)
+        for letter, name in zip(begin, panels, strict=False)
+    ]
+    return names, [f"{', '.join(dict.fromkeys(shared))}."] if shared else []
 
 
 def caption_of(figure: Figure) -> str:
@@ -168,24 +200,6 @@ def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:
         Line2D([], [], label=name + end, **{"linestyle": "none", **one, **look})
         for name, one in looks.items()
     ]
-
-
-def short_titles(panels: Sequence[str]) -> tuple[list[str], str]:
-    """Return what the names of panels do not have in common, and what they do.
-
-    Names are lists as ``"laptop: 32 px, batch 16"``. One without a colon is of something else, such
-    as the paper's own: it stays as it is. So does one that would have no word left.
-    """
-    lists = {name: re.split(f": |, |{style.SEPARATOR}", name) for name in panels if ": " in name}
-    if len(lists) < 2:
-        return list(panels), ""
-    shared = [item for item in next(iter(lists.values()))
-              if all(item in items for items in lists.values())]  # fmt: skip
-    short = {
-        name: ", ".join(item for item in items if item not in shared)
-        for name, items in lists.items()
-    }
-    return [short.get(name) or name for name in panels], ", ".join(dict.fromkeys(shared))
 
 
 def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:

@@ -19,22 +19,17 @@ def provenance(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
     if measured.empty:
         return lost(table)
     taken = measured["windows"].fillna(0) if "windows" in measured else 0 * measured["n"]
-    n = counted("n", measured["n"])
+    starts = f"{counted('n', measured['n'])} start{'s' if measured['n'].max() > 1 else ''}"
     epochs = f" ({counted('', taken[taken > 0])} interleaved epochs)" if (taken > 0).any() else ""
     known = bool(interval_of) and measured["low"].notna().any()
     bars = f"; bars: 95 % interval of {interval_of}" if known else ""
-    return [f"{n} starts{epochs}{bars}.", *lost(table), *origin(measured)]
-
-
-def origin(table: pd.DataFrame) -> list[str]:
-    """Return the sentences on machine, commit, and discontinued frameworks."""
-    return [*machines(table), commits(table)]
+    return [f"{starts}{epochs}{bars}.", *lost(table), *origin(measured)]
 
 
 def lost(table: pd.DataFrame) -> list[str]:
     """Return the sentence on runs without a value, nothing if there are none."""
     failed = int(table["failed"].sum())
-    return [f"Failed or diverged: {_runs(failed)}."] if failed else []
+    return [f"Failed or diverged: {failed} run{'s' if failed > 1 else ''}."] if failed else []
 
 
 def statements(paper: pd.DataFrame) -> list[str]:
@@ -51,29 +46,19 @@ def not_drawn(what: str, rest: int) -> list[str]:
     return [f"{what} not drawn (CSV): {rest}."] if rest > 0 else []
 
 
-def panels_not_drawn(points: pd.DataFrame, drawn: list[str]) -> list[str]:
-    """Return the sentence about panels that a figure has no room for."""
-    return not_drawn("Panels", points["panel"].nunique() - len(drawn))
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'s' if number > 1 else ''}"
-
-
-def machines(table: pd.DataFrame) -> list[str]:
-    """Return a sentence on the machines, and one on discontinued frameworks if there are any."""
+def origin(table: pd.DataFrame) -> list[str]:
+    """Return the sentences on machines, discontinued frameworks and commits."""
     known = table[["hardware", "on_cpu"]].drop_duplicates().itertuples(index=False)
     texts = {name + (f" ({METHOD_ONLY})" if on_cpu else "") for name, on_cpu in known}
-    return [f"{'; '.join(_shortened(sorted(texts)))}.", *discontinued(table)]
-
-
-def discontinued(table: pd.DataFrame) -> list[str]:
-    """Return the sentence on frameworks that nobody should begin with today, if there are any."""
-    if "framework" not in table:
-        return []
-    pairs = table[["framework", "strategy"]].drop_duplicates().itertuples(index=False, name=None)
-    found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
-    return [f"Discontinued: {'; '.join(sorted(found))}."] if found else []
+    found = set()
+    if "framework" in table:
+        pairs = set(zip(table["framework"], table["strategy"], strict=True))
+        found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
+    return [
+        f"{'; '.join(_shortened(sorted(texts)))}.",
+        *([f"Discontinued: {'; '.join(sorted(found))}."] if found else []),
+        commits(table),
+    ]
 
 
 def commits(table: pd.DataFrame) -> str:

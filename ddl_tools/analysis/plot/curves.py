@@ -15,8 +15,6 @@ from ddl_tools.analysis.plot.canvas import handles
 
 WHO = "framework_strategy"  # column of colours and markers
 _APART = 0.02  # of the axis, between marks at one place
-_FAR = 8  # from the least to the largest value of a setting, and its axis is logarithmic
-_MOST_TICKS = 12
 _PALE = 0.4  # of a statement that contradicts another
 _LINE_OF_TEXT = 0.05  # of an axis from 0 to 1
 
@@ -34,16 +32,10 @@ def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
     ax.set_xlabel(label)
 
 
-def value_axis(ax: Axes, values: Iterable[float], label: str) -> None:
-    """Scale x for a setting, a tick at each of its values: by powers of two where these go far."""
-    places = sorted({float(value) for value in values})
-    positive = [place for place in places if place > 0]
-    if positive and positive[-1] >= _FAR * positive[0]:
-        if places[0] > 0:
-            ax.set_xscale("log", base=2)
-        else:
-            ax.set_xscale("symlog", base=2, linthresh=positive[0])
-    ax.xaxis.set_major_locator(FixedLocator(places, nbins=_MOST_TICKS))
+def batch_axis(ax: Axes, sizes: Iterable[float], label: str) -> None:
+    """Scale x by powers of two, with a tick at each batch size."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(FixedLocator(sorted(set(map(float, sizes)))))
     plain_ticks(ax.xaxis)
     ax.margins(x=0.08)
     ax.set_xlabel(label)

@@ -45,10 +45,10 @@ def row_figure(
     title, legend, caption
         As `frame` takes them; how many rows found no room is added.
     points
-        Rows in the order of drawing, with ``panel`` and ``label``, the name of their configuration:
-        those of one label share a row. Those returned have a column ``row``, from 0 on top.
+        In the order of drawing. Those of one ``label`` share a row, which is in the column ``row``
+        of those returned, from 0 on top.
     heads, cells
-        The columns of text right of the axes: their heads, and what stands there.
+        Heads and texts of the columns right of the axes.
     label
         Of the x axis.
     """
@@ -89,16 +89,28 @@ def _aligned(table: list[list[str]]) -> list[str]:
     ]
 
 
-def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks, **look: Any) -> None:
+def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     """Draw value, low and high of the rows of `row_figure` in the looks of their frameworks."""
     for name, part in table.groupby("framework_strategy"):
-        ax.errorbar(part["value"], part["row"], xerr=intervals(part),
-                    **{"linestyle": "none", "elinewidth": 1.2, "capsize": 2, "markersize": 5,
-                       "zorder": 5, **looks[str(name)], **look})  # fmt: skip
+        ax.errorbar(part["value"], part["row"], xerr=intervals(part), linestyle="none",
+                    elinewidth=1.2, capsize=2, markersize=5, zorder=5,
+                    **looks[str(name)])  # fmt: skip
 
 
-def in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Return configurations in the order of rows: loaders of one framework and size together."""
+def named(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points of configurations with ``framework_strategy``, and a ``label`` of their own.
+
+    In the order of rows: loaders of one framework and number of ranks together.
+    """
+    table = style.with_framework_strategy(points)
+    formats = style.formats_differ(table)
+    names = [
+        f"{style.strategy_name(row['framework_strategy'])}, "
+        f"{style.loader_name(row['loader'], row['data_format'], formats)}, "
+        f"{row['world_size']} rank{'s' if row['world_size'] > 1 else ''}"
+        for row in table.to_dict("records")
+    ]
+    table = table.assign(label=pd.array(names, dtype="string"))
     orders = {
         "framework_strategy": style.strategies,
         "loader": style.loaders,
@@ -108,22 +120,6 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
         **{name: table[name].map(order(table[name]).index) for name, order in orders.items()}
     )
     return table.loc[ranks.sort_values(_ORDER, kind="stable").index]
-
-
-def configuration_name(row: pd.Series, formats: bool) -> str:
-    """Return framework, loader and ranks of a row, with the format it reads if `formats`."""
-    loader = style.loader_name(row["loader"], row["data_format"], formats)
-    ranks = f"{row['world_size']} rank{'s' if row['world_size'] > 1 else ''}"
-    ranks += " (second start)" if row.get("second_start") else ""
-    return f"{style.strategy_name(row['framework_strategy'])}, {loader}, {ranks}"
-
-
-def named(points: pd.DataFrame) -> pd.DataFrame:
-    """Return points of configurations in order, with ``framework_strategy`` and ``label``."""
-    table = style.with_framework_strategy(points)
-    formats = style.formats_differ(table)
-    names = [configuration_name(row, formats) for _, row in table.iterrows()]
-    return in_order(table.assign(label=pd.array(names, dtype="string")))
 
 
 @styled
@@ -136,17 +132,10 @@ def stacked(
     cells: Cells,
     label: str,
 ) -> Figure:
-    """Return a figure with a bar per configuration, divided by ``cause``.
+    """Return a figure with a bar per configuration, divided by ``cause`` in the colours of `looks`.
 
-    Parameters
-    ----------
-    points
-        A row per configuration and cause: ``panel``, what a configuration is, ``cause`` and
-        ``value`` (0 to 1). The values of a configuration sum to 1.
-    looks
-        Colour of each cause, in the order of the legend.
-    title, caption, heads, cells, label
-        As `row_figure` takes them.
+    `points` has a row per configuration and cause; the values of a configuration sum to 1. The rest
+    is as `row_figure` takes it.
     """
     causes = set(points.loc[points["value"] > 0, "cause"])
     legend = [Patch(label=name, color=hue) for name, hue in looks.items() if name in causes]
@@ -167,10 +156,14 @@ def stacked(
     return figure
 
 
-def percent(share: float, signed: bool = False) -> str:
+def count_text(row: Any) -> str:
+    """Return how many runs a row has, and how many of it were lost."""
+    return f"{row['n']}" + (f", {row['failed']} lost" if row["failed"] else "")
+
+
+def percent(share: float) -> str:
     """Return a share for people, e.g. ``"12 %"``."""
-    sign: Any = "+" if signed else ""
-    return f"{100 * share:{sign}.0f} %".replace("-", "\N{MINUS SIGN}")
+    return f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def interval(row: Any, names: tuple[str, str] = ("low", "high"), form: Any = three_digits) -> str:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
-from matplotlib.colors import to_hex, to_rgb
 
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, title
 from ddl_tools.labels import NAMES, called, phrase
@@ -274,9 +273,3 @@ def three_digits(value: float) -> str:
     """Return the value as a text has it: ``"7.00"``, ``"16.2"``, ``"126"``, ``"2.46k"``."""
     scaled, unit = (value / 1e3, "k") if value >= 1e3 else (value, "")
     return f"{scaled:#.3g}".rstrip(".") + unit
-
-
-def tint(hex_colour: str, share: float) -> str:
-    """Return the colour mixed with white; `share` is the part of the colour, 0 to 1."""
-    red, green, blue = (1 - share * (1 - channel) for channel in to_rgb(hex_colour))
-    return str(to_hex((red, green, blue)))

@@ -10,7 +10,7 @@ from ddl_tools.analysis.figures.scaling import emulated_points as points
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import redraw
-from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun
 from tests.analysis.drawn import words
@@ -50,8 +50,8 @@ def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) 
     for nodes in (1, 2):
         emulate(make_run, nodes=nodes)
         for stage in (0, 1):
-            arm = {"strategy": "deepspeed", "deepspeed_zero_stage": stage}
-            emulate(make_run, nodes=nodes, **arm)
+            fields = {"strategy": "deepspeed", "deepspeed_zero_stage": stage}
+            emulate(make_run, nodes=nodes, **fields)
     lines = {"PyTorch-DDP", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"}
     assert set(table_of(tree)["line"]) == lines
 
@@ -125,10 +125,10 @@ def both(make_run: MakeRun) -> None:
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     runs = runs_table(tree.runs)
     assert not made_runs(runs)["emulated"].any()
-    arms = configuration_table(runs)
-    assert arms["n"].tolist() == [1, 1]
+    measured = configuration_table(runs)
+    assert measured["n"].tolist() == [1, 1]
     for name, question in QUESTIONS.items():
-        table = question.points(runs, arms, read_paper())
+        table = question.points(runs, measured, read_paper())
         if name != "efficiency_emulated" and "model" in table:
             assert "paced_resnet50" not in set(table["model"]), name
     claims = read_paper().claims
@@ -149,12 +149,6 @@ def test_figures_of_measured_runs_name_what_they_leave_out(tree: Tree) -> None:
     assert "paced" not in (tree.figures / "box" / "comparison.csv").read_text()
     svg = (tree.figures / "box" / "comparison.svg").read_text()
     assert "Runs not drawn: 2 emulated." in svg
-
-
-def test_without_runs_nothing_is_drawn() -> None:
-    table = points(empty_table())
-    assert table.empty
-    assert draw(table).axes
 
 
 def test_a_single_run_is_an_open_mark(tree: Tree, make_run: MakeRun) -> None:

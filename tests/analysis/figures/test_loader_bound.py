@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis.figures import loader_bound
-from ddl_tools.analysis.figures.loader_bound import BOUNDS
-from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun
-from tests.analysis.drawn import words
+from tests.analysis.drawn import rows, words
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 SPREAD = (1.0, 1.01, 1 / 1.01)
@@ -19,7 +18,7 @@ IMAGES = 320  # of an invented epoch
 
 
 def measure(make_run: MakeRun, rate: float, **fields: Any) -> None:
-    """Write three repeats of an arm with this geometric mean of its throughput."""
+    """Write three repeats of a configuration with this geometric mean of its throughput."""
     for repeat, factor in enumerate(SPREAD):
         make_run(IMAGES / rate * factor, repeat=repeat, **fields)
 
@@ -27,7 +26,7 @@ def measure(make_run: MakeRun, rate: float, **fields: Any) -> None:
 def three(
     make_run: MakeRun, real: float, loading: float | None, training: float | None, **fields: Any
 ) -> None:
-    """Write an arm and its two halves."""
+    """Write a configuration and its two halves."""
     measure(make_run, real, **fields)
     if loading:
         measure(make_run, loading, work="load", **fields)
@@ -121,62 +120,39 @@ def test_a_wide_interval_is_no_agreement(tree: Tree, make_run: MakeRun) -> None:
     assert row["limit"] == "cannot say"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"loader": "turbo"},
-        {"data_format": "tfrecord"},
-        {"image_size": 64},
-        {"strategy": "ddp", "gpus_per_node": 2},
-        {"system": MACHINE | {"cpu": "Another CPU"}},
-    ],
-    ids=lambda other: next(iter(other)),
-)
-def test_loader_under_other_conditions_is_no_bound(
-    tree: Tree, make_run: MakeRun, other: dict[str, Any]
-) -> None:
-    measure(make_run, 15.0)
-    measure(make_run, 18.0, loader="synthetic")
-    measure(make_run, 20.0, work="load", **other)
-    assert only(tree)["limit"] == "not measured: loader alone"
+OF_LOADING: list[tuple[dict[str, Any], bool]] = [
+    ({"loader": "turbo"}, False),
+    ({"data_format": "tfrecord"}, False),
+    ({"image_size": 64}, False),
+    ({"strategy": "ddp", "gpus_per_node": 2}, False),
+    ({"system": MACHINE | {"cpu": "Another CPU"}}, False),
+    ({"model": "resnet18"}, True),
+    ({"strategy": "horovod"}, True),
+    ({"precision": "bf16"}, True),
+]
+OF_TRAINING: list[tuple[dict[str, Any], bool]] = [
+    ({"loader_workers": 0}, True),
+    ({"train_images": None}, True),
+    ({"model": "resnet18"}, False),
+    ({"precision": "bf16"}, False),
+    ({"strategy": "horovod"}, False),
+    ({"study": "another"}, False),
+]
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"model": "resnet18"},
-        {"strategy": "horovod"},
-        {"precision": "bf16"},
-    ],
-    ids=lambda other: next(iter(other)),
+    ("half", "other", "found"),
+    [("loading", *case) for case in OF_LOADING] + [("training", *case) for case in OF_TRAINING],
 )
-def test_loader_does_not_know_what_is_trained(
-    tree: Tree, make_run: MakeRun, other: dict[str, Any]
+def test_a_half_agrees_in_what_it_depends_on(
+    tree: Tree, make_run: MakeRun, half: str, other: dict[str, Any], found: bool
 ) -> None:
     measure(make_run, 15.0)
-    measure(make_run, 18.0, loader="synthetic")
-    measure(make_run, 20.0, work="load", **other)
-    assert only(tree)["loading"] == pytest.approx(20.0)
-
-
-@pytest.mark.parametrize(
-    ("other", "found"),
-    [
-        ({"loader_workers": 0}, True),
-        ({"train_images": None}, True),
-        ({"model": "resnet18"}, False),
-        ({"precision": "bf16"}, False),
-        ({"strategy": "horovod"}, False),
-        ({"study": "another"}, False),
-    ],
-)
-def test_training_alone_is_the_same_training(
-    tree: Tree, make_run: MakeRun, other: dict[str, Any], found: bool
-) -> None:
-    measure(make_run, 15.0)
-    measure(make_run, 20.0, work="load")
-    measure(make_run, 18.0, **{"loader": "synthetic"} | other)
-    assert (only(tree)["training"] == pytest.approx(18.0)) == found
+    measure(make_run, 20.0, work="load", **other if half == "loading" else {})
+    measure(make_run, 18.0, **{"loader": "synthetic"} | (other if half == "training" else {}))
+    row = only(tree)
+    assert (row[f"{half}_n"] == 3) == found
+    assert row["limit"].startswith("not measured: ") != found
 
 
 def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: MakeRun) -> None:
@@ -189,45 +165,18 @@ def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: Ma
     assert set(table["limit"]) == {"both (same cores)"}
 
 
-def test_columns_and_types_do_not_depend_on_the_data(tree: Tree, make_run: MakeRun) -> None:
-    three(make_run, 15.0, 20.0, 18.0)
-    full, empty = (
-        loader_bound.points(runs_table(tree.runs)),
-        loader_bound.points(empty_table()),
-    )
-    assert list(full) == list(empty) == list(BOUNDS)
-    assert full.dtypes.to_dict() == empty.dtypes.to_dict()
-    assert not len(empty)
-
-
-def test_numbers_of_ranks_far_apart_have_panels_of_their_own(tree: Tree, make_run: MakeRun) -> None:
-    for nodes in (4, 8, 128):
-        three(make_run, 15.0 * nodes, 20.0 * nodes, 18.0 * nodes, strategy="ddp", nodes=nodes)
-    panels = loader_bound.points(runs_table(tree.runs))["panel"].tolist()
-    stem = "laptop: 96 px, batch 16, fp32, ResNet50, "
-    assert panels == [f"{stem}{nodes} ranks" for nodes in (4, 8, 128)]
-
-
-def test_panels_with_a_bound_come_first(tree: Tree, make_run: MakeRun) -> None:
-    measure(make_run, 15.0, study="a")
-    three(make_run, 15.0, 20.0, 18.0, study="b")
-    assert loader_bound.points(runs_table(tree.runs))["study"].tolist() == ["b", "a"]
-
-
 def test_figure_says_what_limits_and_leaves_out_what_has_no_bound(
     tree: Tree, make_run: MakeRun
 ) -> None:
     three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
     measure(make_run, 15.0, loader="native", data_format="tfrecord")
     figure = loader_bound.draw(loader_bound.points(runs_table(tree.runs)))
-    (ax,) = figure.axes
-    names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == ["single process, DALI (CPU), TFRecord, 1 rank"]
+    assert rows(figure) == ["single process, DALI (CPU), TFRecord, 1 rank"]
     said = words(figure)
     assert "0.75 [0.73, 0.77]" in said
-    assert "Limit of 1 configurations: both (same cores) (1)" in said
+    assert "Limit of the only configuration: both (same cores)" in said
     assert "Without both halves, not drawn (CSV): 1." in said
-    assert ax.get_xlim()[1] > 200
+    assert figure.axes[0].get_xlim()[1] > 200
 
 
 def test_nothing_is_changed(tree: Tree, make_run: MakeRun) -> None:

@@ -6,7 +6,7 @@ from ddl_tools.analysis.figures.comparison import GIB, draw_memory, memory_point
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
-from tests.analysis.drawn import words
+from tests.analysis.drawn import rows, words
 
 PARAMETERS = 10_000_000
 SYSTEM = MACHINE | {"network": {"parameters": PARAMETERS}}
@@ -29,7 +29,7 @@ def study(make_run: MakeRun) -> None:
     made(make_run, "fsdp", 9.0, 0.5, 0.75)
 
 
-def test_an_arm_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None:
+def test_a_configuration_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None:
     points = memory_points(runs_table(tree.runs))
     assert points["label"].tolist() == ["PyTorch-FSDP", "DeepSpeed", "PyTorch-DDP"]
     assert points["value"].tolist() == pytest.approx([0.75, 1.0, 1.6])
@@ -62,10 +62,10 @@ def test_a_study_of_one_strategy_and_records_without_memory_are_left_out(
     assert memory_points(runs_table(tree.runs)).empty
 
 
-def test_a_row_for_each_arm_and_its_share(tree: Tree, study: None) -> None:
+def test_a_row_for_each_configuration_and_its_share(tree: Tree, study: None) -> None:
     figure = draw_memory(memory_points(runs_table(tree.runs)))
     (ax,) = figure.axes
-    assert next(label.get_text() for label in ax.get_yticklabels()) == "PyTorch-FSDP"
+    assert rows(figure)[0] == "PyTorch-FSDP"
     shares = next(line for line in ax.lines if len(line.get_xdata()) == 3)
     assert list(shares.get_ydata()) == [0, 1, 2]
     assert "memory above that before the network" in words(figure)

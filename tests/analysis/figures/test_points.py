@@ -54,18 +54,18 @@ def test_statements_stand_in_panels_of_their_network_and_loader(paper: Paper) ->
     assert derived.round(3).to_dict() == {"D04": 0.914, "D06": 0.797, "D07": 0.844}
 
 
-def test_an_arm_without_a_second_size_is_in_no_figure_of_scaling(
-    tree: Tree, laptop: MakeRun, paper: Paper
-) -> None:
-    arms = configuration_table(runs_table(tree.runs))
-    for table in (scaling.efficiency_points(arms, paper), scaling.throughput_points(arms)):
+def test_one_size_is_in_no_figure_of_scaling(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
+    made = configuration_table(runs_table(tree.runs))
+    for table in (scaling.efficiency_points(made, paper), scaling.throughput_points(made)):
         ours = table[table["source"] == "measured"]
         assert set(ours["strategy"]) == {"ddp"}
         assert ours["world_size"].tolist() == [1, 2, 1, 2]
         assert set(ours["base_world_size"]) == {1}
 
 
-def test_throughput_keeps_lost_arms_as_rows(tree: Tree, laptop: MakeRun, paper: Paper) -> None:
+def test_throughput_keeps_lost_configurations_as_rows(
+    tree: Tree, laptop: MakeRun, paper: Paper
+) -> None:
     laptop(strategy="ddp", gpus_per_node=4, status="failed", rows=[])
     table = scaling.throughput_points(configuration_table(runs_table(tree.runs)))
     lost = table[table["world_size"].eq(4) & table["source"].eq("measured")]
@@ -88,17 +88,14 @@ def test_setting_of_one_world_size_is_left_out_where_another_has_more(
     assert panels() > before
 
 
-@pytest.mark.parametrize("kind", ["throughput", "efficiency"])
+@pytest.mark.parametrize("name", ["throughput_vs_workers", "efficiency", "loader_bound"])
 def test_columns_and_types_do_not_depend_on_the_data(
-    tree: Tree, laptop: MakeRun, paper: Paper, kind: str
+    tree: Tree, laptop: MakeRun, paper: Paper, name: str
 ) -> None:
-    def table(runs: pd.DataFrame) -> pd.DataFrame:
-        arms = configuration_table(runs)
-        if kind == "throughput":
-            return scaling.throughput_points(arms)
-        return scaling.efficiency_points(arms, paper)
-
-    full, empty = table(runs_table(tree.runs)), table(empty_table())
+    full, empty = (
+        QUESTIONS[name].points(runs, configuration_table(runs), paper)
+        for runs in (runs_table(tree.runs), empty_table())
+    )
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
 
 
@@ -109,12 +106,12 @@ def test_few_ranks_do_not_share_a_panel_with_the_paper(
         make_run(20 / nodes, strategy="ddp", nodes=nodes)
     for nodes in (4, 8):
         make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
-    arms = configuration_table(runs_table(tree.runs))
+    made = configuration_table(runs_table(tree.runs))
     native = "native \N{MIDDLE DOT} {}: 96 px, batch 16, fp32, ResNet50"
-    sources = scaling.efficiency_points(arms, paper).groupby("panel")["source"].unique()
+    sources = scaling.efficiency_points(made, paper).groupby("panel")["source"].unique()
     assert sorted(sources[native.format("cluster")]) == ["measured", "stated"]
     assert sorted(sources[native.format("laptop")]) == ["measured"]
-    few = scaling.efficiency_points(arms[arms["study"] == "laptop"], paper)
+    few = scaling.efficiency_points(made[made["study"] == "laptop"], paper)
     assert "the paper (JUWELS Booster): native, ResNet50" in set(few["panel"])
 
 
@@ -125,12 +122,12 @@ def test_formats_and_kin_share_panels_and_are_rows_of_their_own(
         for nodes in (4, 8):
             fields = {"loader": loader, "data_format": data_format, "nodes": nodes}
             make_run(20 / nodes, strategy="ddp", **fields)
-    arms = configuration_table(runs_table(tree.runs))
-    for table in (scaling.efficiency_points(arms, paper), scaling.throughput_points(arms)):
+    made = configuration_table(runs_table(tree.runs))
+    for table in (scaling.efficiency_points(made, paper), scaling.throughput_points(made)):
         ours = table[table["study"].notna()]
         assert ours["panel"].nunique() == 1
         assert ours.groupby("data_format").size().to_dict() == {"folder": 4, "tfrecord": 4}
-    stated = scaling.efficiency_points(arms, paper)
+    stated = scaling.efficiency_points(made, paper)
     formats = stated[stated["source"] == "stated"].groupby("loader")["data_format"].unique()
     assert formats.map(list).to_dict() == {
         "native": ["folder"],

@@ -18,12 +18,12 @@ from ddl_core.registry import LOADERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row, writer
-from tests.analysis.drawn import leaves_the_page
+from tests.analysis.drawn import leaves_the_page, title_of
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -72,7 +72,7 @@ Fill = Callable[[MakeRun], None]
 
 @pytest.fixture(scope="module")
 def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Any]:
-    """Return a function that gives the runs and arms of a filling, read once for all figures."""
+    """Return a function that reads the runs and configurations of a filling once."""
 
     @cache
     def read(fill: Fill) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -135,12 +135,6 @@ def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeR
     assert captions.METHOD_ONLY not in caption
 
 
-@pytest.mark.parametrize("name", [name for name in QUESTIONS if name.startswith("efficiency")])
-def test_ideal_is_always_drawn(name: str) -> None:
-    for ax in QUESTIONS[name].draw(points(name, empty_table())).axes:
-        assert any(list(line.get_ydata()) == [1, 1] for line in ax.lines)
-
-
 def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun) -> None:
     table = points("efficiency", runs_table(tree.runs))
     row = table[table["loader"].eq("native") & table["world_size"].eq(2)].iloc[0]
@@ -152,26 +146,27 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
     assert line.get_ydata()[1] == pytest.approx(row["value"])
 
 
-def test_statements_have_the_looks_of_frameworks_and_their_names() -> None:
-    figure = QUESTIONS["efficiency"].draw(points("efficiency", empty_table()))
+def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> None:
+    table = points("efficiency", empty_table())
+    figure = QUESTIONS["efficiency"].draw(table)
     dali, native = figure.axes[:2]
-    drawn = {(to_hex(line.get_color()), line.get_marker()) for line in native.lines}
+    looks = {(to_hex(line.get_color()), line.get_marker()) for line in native.lines}
     horovod, grey = style.STRATEGY_COLOURS["horovod"].lower(), style.UNNAMED_LOOK
-    assert {(horovod, "s"), (grey["color"], grey["marker"]), (grey["color"], "_")} <= drawn
+    assert {(horovod, "s"), (grey["color"], grey["marker"]), (grey["color"], "_")} <= looks
     names = [{text.get_text() for text in ax.texts} - {""} for ax in (dali, native)]
     assert names[0] == {"E01", "E02", "E03", "E09", "E10", "D04", "D07"}
     assert names[1] == {"E04", "E05", "E06", "E07", "E13"}
     assert "contradicts another statement (C2, C3, C4, C5, C9)" in caption_of(figure)
-
-
-def test_what_is_stated_stands_at_its_value_and_number_of_ranks() -> None:
-    table = points("efficiency", empty_table())
-    figure = QUESTIONS["efficiency"].draw(table)
-    lines = [line for ax in figure.axes for line in ax.lines]
-    marked = [line for line in lines if len(np.atleast_1d(line.get_xdata())) == 1]
-    drawn = {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in marked}
+    drawn = {
+        (float(x), float(y))
+        for ax in figure.axes
+        for line in ax.lines
+        for x, y in zip(np.atleast_1d(line.get_xdata()), line.get_ydata(), strict=True)
+    }
     values = table[table["bound"] == "value"]
     assert drawn >= set(zip(values["world_size"].astype(float), values["value"], strict=True))
+    for ax in figure.axes:
+        assert any(list(line.get_ydata()) == [1, 1] for line in ax.lines), "the ideal"
 
 
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:

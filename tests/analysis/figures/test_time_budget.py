@@ -14,11 +14,11 @@ from ddl_tools.analysis.figures.shares import (
     draw_epochs,
     epoch_points,
 )
-from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import beside
+from tests.analysis.drawn import beside, title_of
 
 BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
         "end": 0.0}  # fmt: skip
@@ -73,7 +73,7 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
     assert pd.isna(losses["evaluation"])
 
 
-def test_efficiency_is_that_of_the_arm_table_and_losses_add_up_to_it(
+def test_efficiency_is_that_of_all_figures_and_losses_add_up_to_it(
     tree: Tree, make_run: MakeRun
 ) -> None:
     """The mean over repeats of times, 0.70, is not the ratio of throughputs."""
@@ -110,7 +110,7 @@ def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) 
     assert set(points["failed"]) == {1}
 
 
-def test_an_arm_that_does_not_tell_is_counted_beside_one_that_does(
+def test_a_configuration_that_does_not_tell_is_counted_beside_one_that_does(
     tree: Tree, make_run: MakeRun
 ) -> None:
     measure(make_run, BASE)
@@ -147,19 +147,7 @@ def test_the_figure_shows_grown_configurations_and_their_largest_costs(
     figure = draw_epochs(points)
     (ax,) = figure.axes
     (told,) = beside(figure)[1:]
-    assert told.split() == [
-        "1",
-        "0.67",
-        "transfer",
-        "13",
-        "%,",
-        "waiting",
-        "10",
-        "%,",
-        "compute",
-        "7",
-        "%",
-    ]
+    assert " ".join(told.split()) == "1 0.67 transfer 13 %, waiting 10 %, compute 7 %"
     assert title_of(figure) == "Efficiency is 0.67; transfer costs most"
     widths = [bar.get_width() for bar in ax.patches]
     assert sum(widths) == pytest.approx(1)

@@ -2,16 +2,8 @@
 
 import pytest
 
-from ddl_tools.analysis.plot.canvas import (
-    add_caption,
-    caption_of,
-    frame,
-    handles,
-    short_titles,
-    styled,
-    title_of,
-)
-from tests.analysis.drawn import leaves_the_page
+from ddl_tools.analysis.plot.canvas import add_caption, caption_of, frame, handles, styled
+from tests.analysis.drawn import leaves_the_page, title_of
 
 
 @pytest.mark.parametrize(
@@ -20,39 +12,35 @@ from tests.analysis.drawn import leaves_the_page
         (["laptop: 32 px, fp32"], ["laptop: 32 px, fp32"], ""),
         (
             ["native · laptop: 32 px, fp32", "DALI · laptop: 32 px, fp32"],
-            ["native", "DALI"],
-            "laptop, 32 px, fp32",
+            ["(a) native", "(b) DALI"],
+            "laptop, 32 px, fp32. ",
         ),
         (
             ["one: 32 px, fp32, ResNet50", "two: 64 px, fp32, ResNet18"],
-            ["one, 32 px, ResNet50", "two, 64 px, ResNet18"],
-            "fp32",
+            ["(a) one, 32 px, ResNet50", "(b) two, 64 px, ResNet18"],
+            "fp32. ",
         ),
         (
             ["knobs: fp32, ResNet50", "knobs: fp32, bucket 1 MiB, ResNet50"],
-            ["knobs: fp32, ResNet50", "bucket 1 MiB"],
-            "knobs, fp32, ResNet50",
+            ["(a) knobs: fp32, ResNet50", "(b) bucket 1 MiB"],
+            "knobs, fp32, ResNet50. ",
         ),
         (
             ["native · one: fp32", "DALI · one: fp32", "the paper (JUWELS Booster)"],
-            ["native", "DALI", "the paper (JUWELS Booster)"],
-            "one, fp32",
+            ["(a) native", "(b) DALI", "(c) the paper (JUWELS Booster)"],
+            "one, fp32. ",
         ),
-        (["bus bandwidth", "time of one"], ["bus bandwidth", "time of one"], ""),
+        (["bus bandwidth", "time of one"], ["(a) bus bandwidth", "(b) time of one"], ""),
     ],
 )
-def test_titles_name_what_differs_between_panels(
+def test_titles_name_what_differs_between_panels_and_the_caption_what_they_share(
     names: list[str], titles: list[str], shared: str
 ) -> None:
-    assert short_titles(names) == (titles, shared)
-
-
-def test_what_panels_share_stands_below_them() -> None:
-    figure, axes = styled(frame)("Why?", ["a: b, c", "a: b, d"], [1.0, 1.0], [], ["Told."])
-    assert [ax.get_title(loc="left") for ax in axes] == ["(a) c", "(b) d"]
-    assert caption_of(figure) == "a, b. Told."
+    figure, axes = styled(frame)("Why?", names, [1.0] * len(names), [], ["Told."])
+    assert [ax.get_title(loc="left") for ax in axes] == titles
+    assert caption_of(figure) == shared + "Told."
     add_caption(figure, ["More."])
-    assert caption_of(figure) == "a, b. Told. More."
+    assert caption_of(figure) == shared + "Told. More."
 
 
 def test_a_long_title_is_broken_into_lines_above_all_else() -> None:

@@ -93,11 +93,6 @@ def test_every_framework_has_a_look_of_its_own() -> None:
     assert looks["tensorflow horovod"]["marker"] == looks["torch horovod"]["marker"]
 
 
-def test_spare_looks_are_nobodys() -> None:
-    assert not {hue.lower() for hue in style.STRATEGY_COLOURS.values()} & set(style.SPARE_COLOURS)
-    assert not set(style.STRATEGY_MARKERS.values()) & set(style.SPARE_MARKERS)
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

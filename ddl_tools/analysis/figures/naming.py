@@ -1,0 +1,134 @@
+"""What the configurations of a study are called, and which runs belong to none of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddl_core.config import RunSpec
+from ddl_core.registry import owner, title
+from ddl_tools.analysis.software import differing
+from ddl_tools.labels import REPEATS, labels, phrase, varying
+
+# Where and with what a run was made.
+PLACE = ["hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software",
+         "method_version"]  # fmt: skip
+KEY = [*(name for name in RunSpec.model_fields if name not in REPEATS), *PLACE, "setting"]
+"""Runs of one configuration agree in all of these."""
+
+_SIZE = "world_size"
+_NODES = ["nodes", "gpus_per_node"]  # a name tells both as one number of ranks
+_COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size", "precision"]
+
+# `firsts` holds one run of each configuration.
+
+
+def specs(firsts: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the fields of some runs, with None where one has no value."""
+    table = firsts[list(RunSpec.model_fields)].astype(object)
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in table.where(table.notna(), None).to_dict("records")
+    ]
+
+
+def _varied(firsts: pd.DataFrame) -> list[str]:
+    several = len(firsts[_NODES].drop_duplicates()) > 1
+    return [*varying(specs(firsts), (*REPEATS, *_NODES)), *([_SIZE] if several else [])]
+
+
+def names(firsts: pd.DataFrame) -> list[str]:
+    """Return what each configuration is called: its values of the fields that vary.
+
+    Two share a name only if they differ in what their records tell: see `distinguished`.
+    """
+    if len(firsts) == 1:
+        return [common(firsts, _COMMON[:3])]
+    named = labels(specs(firsts), (*REPEATS, *_NODES))
+    if _SIZE not in _varied(firsts):
+        return named
+    several = firsts["nodes"].nunique() > 1
+    sizes = [_ranks(row, several) for row in specs(firsts)]
+    return [", ".join(filter(None, parts)) for parts in zip(named, sizes, strict=True)]
+
+
+def _ranks(spec: dict[str, Any], on_nodes: bool) -> str:
+    nodes, ranks = spec["nodes"], spec["nodes"] * spec["gpus_per_node"]
+    where = f" on {nodes} node{'s' if nodes > 1 else ''}" if on_nodes else ""
+    return f"{ranks} rank{'s' if ranks > 1 else ''}{where}"
+
+
+def distinguished(firsts: pd.DataFrame) -> list[str]:
+    """Return the column ``label``; equal names are followed by what differs in ``setting``."""
+    table = firsts[["setting", "label"]].copy()
+    for name, alike in table.groupby("label"):
+        if len(alike) > 1:
+            items = alike["setting"].str.replace(", ", "; ")  # as a record lists them
+            more = items.map(differing(items)).replace("", "no more")
+            table.loc[alike.index, "label"] = [f"{name} ({text})".lstrip() for text in more]
+    return table["label"].to_list()
+
+
+def unsaid(firsts: pd.DataFrame) -> str:
+    """Return the defaults of the settings that a name omits where they have their default."""
+    own: dict[str, list[str]] = {}
+    for field in _varied(firsts):
+        if strategy := owner(field):
+            own.setdefault(strategy, []).append(phrase(field, RunSpec.model_fields[field].default))
+    return "; ".join(
+        f"{title('strategy', strategy)}: {', '.join(texts)}"
+        for strategy, texts in own.items()
+        if len(texts) > 1
+    )
+
+
+def common(firsts: pd.DataFrame, fields: Sequence[str] = _COMMON) -> str:
+    """Return what all configurations share of these fields."""
+    differ, first = _varied(firsts), specs(firsts)[0]
+    return ", ".join(
+        _ranks(first, first["nodes"] > 1) if field == _SIZE else phrase(field, first[field])
+        for field in fields
+        if field not in differ
+    )
+
+
+def changes(spec: dict[str, Any]) -> int:
+    """Return how many fields of a run differ from their default."""
+    about = RunSpec.model_fields
+    return sum(about[name].default != value for name, value in spec.items() if name not in REPEATS)
+
+
+def place_texts(firsts: pd.DataFrame) -> list[str]:
+    """Return what each of some places is called: what differs between them.
+
+    `firsts` is one run of each place.
+    """
+    named = ["hardware"] if firsts["hardware"].nunique() > 1 else []
+    alike = firsts.groupby("hardware")  # which names machine and cores, except for a GPU
+    named += [name for name in PLACE[1:] if (alike[name].nunique(dropna=False) > 1).any()]
+    software = differing(firsts["software"])
+    texts = []
+    for place in firsts[PLACE].to_dict("records"):
+        place["software"] = software.get(place["software"])
+        texts.append(", ".join(_place_text(name, place[name]) for name in named))
+    return texts
+
+
+def _place_text(name: str, value: Any) -> str:
+    if pd.isna(value):
+        return f"unknown {name}"
+    return str(value) if name in ("hardware", "software") else f"{name} {value}"
+
+
+def left_out(runs: pd.DataFrame, made: pd.DataFrame) -> str:
+    """Return how many `runs` of a study are not in `made`, and why."""
+    rest = runs[~runs["run_id"].isin(made["run_id"])]
+    loading, ended = rest["work"] != "train", rest["status"] == "completed"
+    counts = {
+        "that only load": int(loading.sum()),
+        "without a warm epoch": int((~loading & ended).sum()),
+        "not finished": int((~loading & ~ended).sum()),
+    }
+    return ", ".join(
+        f"{number} run{'s' if number > 1 else ''} {why}" for why, number in counts.items() if number
+    )
