@@ -1,16 +1,20 @@
 """`make gpu`, rehearsed on the CPU: its checks pass, and can fail; its report tells all runs."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.gpu import __main__ as campaign
 from benchmarks.gpu import checks, overhead, report
+from ddl_core.config import RunSpec
 from ddl_core.timing import Clock
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.ledger import plan
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import PROJECT, Tree
 
 
 @pytest.mark.numeric
@@ -19,6 +23,30 @@ from ddl_tools.records.paths import Tree
 )
 def test_checks_pass_on_the_cpu(check) -> None:
     assert checks.outcome_of(check, "cpu")[0] == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "check", [checks.stopped_run_goes_on, checks.two_ranks_are_two_virtual_workers]
+)
+def test_checks_with_rank_processes_pass_on_the_cpu(check) -> None:
+    assert checks.outcome_of(check, "cpu")[0] == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_rank_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec_of = checks.spec_of
+
+    def faster(device: str, **fields: Any) -> RunSpec:
+        if fields.get("gpus_per_node") == 2:
+            fields["base_lr"] *= 1.2
+        return spec_of(device, **fields)
+
+    monkeypatch.setattr(checks, "spec_of", faster)
+    state, text = checks.outcome_of(checks.two_ranks_are_two_virtual_workers, "cpu")
+    assert state == "WRONG", text
 
 
 @pytest.mark.alone
@@ -88,3 +116,20 @@ def test_the_report_names_each_run_and_why_it_is_missing(tmp_path: Path) -> None
 
 def test_a_bare_loop_stands_beside_ours() -> None:
     assert "train_one_epoch / bare loop: " in overhead.measure("cpu", minutes=0)
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "12"]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = (tmp_path / "gpu" / "report.md").read_text()
+    assert "WRONG" not in report
+    assert "same weights under all frameworks" in report
+    for part in campaign.REHEARSED:
+        assert f"## {part}" in report

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.gpu import report
+from ddl_core import gpus
 from ddl_core.errors import DDLError
-from ddl_tools.launch import ranks
+from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.records.ledger import ledger
@@ -25,11 +26,12 @@ from ddl_tools.records.paths import Tree, results
 
 # Part -> its share of the time. What matters most comes first.
 PARTS = {
-    "checks": 0.1,
-    "gpu_smoke": 0.25,
-    "one_gpu": 0.25,
-    "overhead": 0.1,
+    "checks": 0.12,
+    "gpu_smoke": 0.2,
+    "one_gpu": 0.22,
+    "overhead": 0.08,
     "one_gpu_loaders": 0.3,
+    "two_gpus": 0.08,
 }
 REHEARSED = ("checks", "gpu_smoke", "overhead")  # what a CPU can do in that time
 GRACE_S = 30.0
@@ -40,10 +42,11 @@ def checks(asked: argparse.Namespace) -> int:
     from benchmarks.gpu.checks import CHECKS, outcome_of
 
     wrong = 0
-    for check in CHECKS:
-        state, seen = outcome_of(check, asked.device)
-        wrong += state == "WRONG"
-        print(f"{state:8} {check.__name__}: {seen}", flush=True)
+    with local_ranks.shared():
+        for check in CHECKS:
+            state, seen = outcome_of(check, asked.device)
+            wrong += state == "WRONG"
+            print(f"{state:8} {check.__name__}: {seen}", flush=True)
     return int(wrong > 0)
 
 
@@ -63,19 +66,27 @@ def study(asked: argparse.Namespace) -> int:
     check_data(todo, tree)
     write_plans(wanted, todo, tree, None)
     failed = 0
-    for number, item in enumerate(todo):
-        if time.monotonic() > deadline:
-            print(f"no time for {len(todo) - number} runs; call again to go on", flush=True)
-            break
-        try:
-            ranks.run_ranks(item.directory, on_progress=follow(item.spec.run_id))
-        except DDLError as error:
-            failed += 1
-            print(f"failed {item.spec.run_id}: {str(error).splitlines()[0]}", flush=True)
+    with local_ranks.shared():  # torch is imported once for all runs
+        for number, item in enumerate(todo):
+            if time.monotonic() > deadline:
+                print(f"no time for {len(todo) - number} runs; call again to go on", flush=True)
+                break
+            try:
+                ranks.run_ranks(item.directory, on_progress=follow(item.spec.run_id))
+            except DDLError as error:
+                failed += 1
+                print(f"failed {item.spec.run_id}: {str(error).splitlines()[0]}", flush=True)
     return int(failed > 0)
 
 
 WORK: dict[str, Callable[[argparse.Namespace], int]] = {"checks": checks, "overhead": overhead}
+
+
+def default_parts(device: str) -> list[str]:
+    """Return the parts that this machine can do."""
+    if device == "cpu":
+        return list(REHEARSED)
+    return [part for part in PARTS if part != "two_gpus" or gpus.count() > 1]
 
 
 def campaign(asked: argparse.Namespace) -> int:
@@ -83,7 +94,7 @@ def campaign(asked: argparse.Namespace) -> int:
     folder = asked.results / "gpu"
     folder.mkdir(parents=True, exist_ok=True)
     status = 0
-    parts = asked.parts or (PARTS if asked.device == "cuda" else REHEARSED)
+    parts = asked.parts or default_parts(asked.device)
     for part in parts:
         minutes = PARTS[part] * asked.minutes
         print(f"== {part}, at most {minutes:.1f} min", flush=True)
@@ -91,7 +102,7 @@ def campaign(asked: argparse.Namespace) -> int:
         words += ["--minutes", f"{minutes:.2f}"]
         ended = _child(words, folder / f"{part}.log", 60 * minutes + GRACE_S)
         status = max(status, int(ended != 0))
-    path = report.write(folder, Tree(asked.results), list(parts), asked.device)
+    path = report.write(folder, Tree(asked.results), parts, asked.device)
     print(path.read_text(encoding="utf-8"))
     print(f"the report: {path}")
     return status
