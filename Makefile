@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures report reference cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures docs reference cluster-demo gpu pythons lint env horovod clean clean-results
 .PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
@@ -13,7 +13,7 @@ export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME
 
 BIN := .venv/bin
-SETS := analysis train notebooks test
+SETS := analysis train notebooks docs test
 # The other one is for machines whose driver stops at CUDA 11: docs/reference/loaders.md.
 DALI ?= cuda130
 DALIS := cuda130 cuda110
@@ -57,8 +57,8 @@ reproduce: env ## make sample images, run the laptop study (only what is not don
 figures: env ## redraw figures/ from data/ (measures nothing)
 	$(BIN)/ddl figures
 
-report: env ## execute the notebooks that show results, as a folder of HTML that can be sent
-	$(BIN)/ddl report
+docs: env ## build the documentation and the executed notebooks as a site: build/site/index.html
+	$(BIN)/python docs/build.py
 
 reference: env ## write docs/reference/ from the code: commands, run fields, records
 	$(BIN)/python -m ddl_tools.cli.reference

@@ -43,7 +43,7 @@ _FIGURES_HEAD = """\
 
 Every published study: its question, its hardware and commit, and its figures. Each caption states
 the number of runs, the confidence interval and the commit. CSV data and an SVG version are linked
-below each figure. `make report` executes the notebooks that show the results, as a folder of HTML.
+below each figure. `make docs` executes the notebooks and builds a site from them.
 Verdicts on the paper: [statements](../docs/results/statements.md).
 """
 

@@ -1,0 +1,80 @@
+"""The site of `make docs`: whole, found by a search, readable on a phone, without a network."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+SHOWN = PROJECT / "notebooks" / "15_schedules.ipynb"
+LINK = re.compile(r'(?:href|src)="(?!\w+:)([^"#?]+)(?:#([^"]*))?')
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.notebook,
+    pytest.mark.browser,
+    pytest.mark.extended,
+]
+
+
+def load_build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_build", PROJECT / "docs" / "build.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first page of a site with one executed notebook. Sphinx fails on a broken link."""
+    return load_build().build(tmp_path_factory.mktemp("site"), [SHOWN])
+
+
+@pytest.fixture(params=[(390, 844), (1400, 1000)], ids=["phone", "desktop"])
+def screen(browser: Any, request: pytest.FixtureRequest) -> Any:
+    width, height = request.param
+    shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    return browser
+
+
+def test_every_file_that_a_page_names_is_there(site: Path) -> None:
+    missing = {
+        f"{page.relative_to(site.parent)}: {target}"
+        for page in site.parent.rglob("*.html")
+        for target, _ in LINK.findall(page.read_text())
+        if not (page.parent / unquote(target)).exists()
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("page", ["index.html", "notebooks/15_schedules.html"])
+def test_a_page_fits_the_screen_and_loads_nothing_from_elsewhere(
+    site: Path, screen: Any, page: str
+) -> None:
+    screen.get((site.parent / page).as_uri())
+    loaded = screen.execute_script(
+        "return performance.getEntriesByType('resource').map(one => one.name)"
+    )
+    assert [one for one in loaded if not one.startswith(("file:", "data:"))] == []
+    shown = screen.execute_script("return [...document.images].map(one => one.naturalWidth)")
+    assert shown
+    assert all(width > 0 for width in shown)
+    width = screen.execute_script("return window.innerWidth")
+    assert screen.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_search_finds_the_page_on_a_subject(site: Path, browser: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(f"{(site.parent / 'search.html').as_uri()}?q=learning+rate")
+    found = WebDriverWait(browser, 20).until(
+        lambda page: page.find_elements("css selector", "#search-results li a")
+    )
+    assert any("docs/" in one.get_attribute("href") for one in found)
