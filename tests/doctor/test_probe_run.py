@@ -17,7 +17,7 @@ from ddl_tools.doctor.judge import judge
 from ddl_tools.doctor.probe import host
 from ddl_tools.doctor.probe.__main__ import SIZES
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_probe
-from ddl_tools.launch import measuring, ranks
+from ddl_tools.launch import local_ranks, measuring, ranks
 from ddl_tools.records.ledger import plan_one
 from ddl_tools.records.paths import ProbeFiles, Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
@@ -108,8 +108,9 @@ def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def one_core() -> Iterator[int]:
+def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Bind this process, and what it starts, to one core."""
+    monkeypatch.delenv(local_ranks.SERVER, raising=False)  # it was started before
     before = os.sched_getaffinity(0)
     core = min(before)
     os.sched_setaffinity(0, {core})
