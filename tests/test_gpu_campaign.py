@@ -1,5 +1,7 @@
 """`make gpu`, rehearsed on the CPU: its checks pass, and can fail; its report tells all runs."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from ddl_core.timing import Clock
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.ledger import plan
 from ddl_tools.records.paths import PROJECT, Tree
+
+SCOPES = (ast.FunctionDef, ast.ClassDef)
 
 
 @pytest.mark.numeric
@@ -133,3 +137,28 @@ def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     assert "same weights under all frameworks" in report
     for part in campaign.REHEARSED:
         assert f"## {part}" in report
+
+
+def functions_with_a_gpu_branch() -> set[str]:
+    """Return the functions of both packages that compare something with ``"cuda"``."""
+    found = set()
+
+    def search(node: ast.AST, path: Path, names: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = (*names, child.name) if isinstance(child, SCOPES) else names
+            if isinstance(child, ast.Compare) and any(
+                isinstance(one, ast.Constant) and one.value == "cuda"
+                for one in (child.left, *child.comparators)
+            ):
+                found.add(f"{path.relative_to(PROJECT)}:{'.'.join(inner)}")
+            search(child, path, inner)
+
+    for package in ("ddl_core", "ddl_tools"):
+        for path in sorted((PROJECT / package).rglob("*.py")):
+            search(ast.parse(path.read_text()), path, ())
+    return found
+
+
+def test_the_page_of_gpu_branches_lists_all() -> None:
+    text = (PROJECT / "docs" / "contributing" / "gpu-branches.md").read_text()
+    assert set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)) == functions_with_a_gpu_branch()

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.gpu import report
-from ddl_core import gpus
 from ddl_core.errors import DDLError
+from ddl_tools import gpus
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import check_data, pending, write_plans
