@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddl_tools.records.paths import Tree
-from ddl_tools.records.run import RunRecord, read_epochs
+from ddl_tools.records.paths import PAPER, Tree
+from ddl_tools.records.run import read_epochs
 from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import trained
 from ddl_tools.scaling.paper import EPOCHS, read_rows
@@ -59,44 +59,43 @@ class Accuracy:
 
 def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
     """Return what the paper states of a network on ImageNet after 90 epochs, else None."""
-    rows = [row for row in read_rows("accuracy.csv") if row["model"] == model]
+    rows = [row for row in read_rows(PAPER / "accuracy.csv") if row["model"] == model]
     if not rows or dataset != "imagenet" or epochs != EPOCHS:
         return None
-    known: dict[str, dict[int, Span]] = {}
-    for row in rows:
-        span = _span([float(row["value"])])
-        known.setdefault(row["schedule"], {})[int(row["global_batch_size"])] = span
+    reached = [
+        (row["schedule"], int(row["global_batch_size"]), float(row["value"])) for row in rows
+    ]
     ids = ", ".join(sorted({row["statement"] for row in rows}))
-    return Accuracy(known, f"the paper's {ids}", level=True)
+    return Accuracy(_spans(reached), f"the paper's {ids}", level=True)
 
 
 def of_records(tree: Tree, model: str, dataset: str, epochs: int) -> Accuracy | None:
     """Return what the runs of a tree reached with SGD after so many epochs, else None."""
-    reached: dict[str, dict[int, list[float]]] = {}
-    studies = set()
+    reached, studies = [], set()
     for record in trained(tree, model, dataset):
         spec = record.spec
-        same = spec.epochs == epochs and spec.optimizer == "sgd"
-        top1 = _last(tree, record) if same else None
-        if top1 is not None:
-            batches = reached.setdefault(spec.schedule, {})
-            batches.setdefault(record.global_batch_size, []).append(100 * top1)
+        if (spec.epochs, spec.optimizer) != (epochs, "sgd"):
+            continue
+        rows = read_epochs(tree.study(record.study) / record.run_id)
+        last = [row.top1 for row in rows if (row.phase, row.epoch) == ("eval", epochs - 1)]
+        if last and last[-1] is not None:
+            reached.append((spec.schedule, record.global_batch_size, 100 * last[-1]))
             studies.add(record.study)
-    known = {
-        schedule: {batch: _span(values) for batch, values in batches.items()}
-        for schedule, batches in reached.items()
+    source = f"records of {', '.join(sorted(studies))}"
+    return Accuracy(_spans(reached), source) if reached else None
+
+
+def _spans(reached: Iterable[tuple[str, int, float]]) -> dict[str, dict[int, Span]]:
+    """Return the mean of repeats by schedule and batch, and their range widened by `MARGIN`."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for schedule, batch, percent in reached:
+        values.setdefault(schedule, {}).setdefault(batch, []).append(percent)
+    return {
+        schedule: {
+            batch: Span(
+                float(np.mean(own)), max(min(own) - MARGIN, 0.0), min(max(own) + MARGIN, 100.0)
+            )
+            for batch, own in batches.items()
+        }
+        for schedule, batches in values.items()
     }
-    return Accuracy(known, f"records of {', '.join(sorted(studies))}") if known else None
-
-
-def _last(tree: Tree, record: RunRecord) -> float | None:
-    rows = read_epochs(tree.study(record.study) / record.run_id)
-    last = [row.top1 for row in rows if row.phase == "eval" and row.epoch == record.spec.epochs - 1]
-    return last[-1] if last else None
-
-
-def _span(values: Iterable[float]) -> Span:
-    """Return the mean of repeats, and their range widened by `MARGIN`."""
-    found = list(values)
-    low, high = min(found) - MARGIN, max(found) + MARGIN
-    return Span(float(np.mean(found)), max(low, 0.0), min(high, 100.0))

@@ -94,21 +94,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Advice:
-    """An answer.
+    """An answer: the advised option, and whether its whole range meets all limits (`certain`).
 
-    Attributes
-    ----------
-    eligible
-        Options that violate no limit. Without a limit on accuracy, only those within a percentage
-        point of the best accuracy, if any of them meets the limits.
-    front
-        Pareto front of all options, fastest first.
-    certain
-        Whether the whole range of the advised option meets all limits.
-    equal
-        Other options on as many ranks whose range of time contains the advised time.
-    better
-        Options that would be better if their uncertain limits turned out to be met.
+    ``eligible`` options violate no limit and, without a limit on accuracy, are within a percentage
+    point of the best one. ``front`` is the Pareto front of all options, fastest first. ``equal``
+    are other options on as many ranks whose range of time contains the advised time; ``better``
+    those that would be better if their uncertain limits turned out to be met.
     """
 
     request: Request
@@ -138,16 +129,12 @@ def advise(request: Request, tree: Tree) -> Advice:
         raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
     of = request.model, request.dataset, request.epochs
     accuracy = of_records(tree, *of) or of_paper(*of)
+    sizes, training = machine.sizes(request.max_gpus), (request.epoch_images, request.epochs)
     found = [
         option
         for one in usable
         for option in options(
-            one,
-            machine.sizes(request.max_gpus),
-            machine.ranks_per_node or one.ranks_per_node,
-            request.epoch_images,
-            request.epochs,
-            accuracy,
+            one, sizes, machine.ranks_per_node or one.ranks_per_node, *training, accuracy
         )
     ]
     return _decide(request, found, accuracy)
@@ -186,17 +173,10 @@ def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None
     advised = min(safe, key=rank) if safe else min(able, key=lambda one: one.violation(limits))
     same = [one for one in able if one.ranks == advised.ranks and one is not advised]
     value = advised.deadline.value
-    return Advice(
-        request,
-        found,
-        able,
-        pareto_front(found),
-        advised,
-        bool(safe),
-        [one for one in same if one.deadline.low <= value <= one.deadline.high],
-        [one for one in able if one not in safe and rank(one) < rank(advised)],
-        accuracy,
-    )
+    equal = [one for one in same if one.deadline.low <= value <= one.deadline.high]
+    better = [one for one in able if one not in safe and rank(one) < rank(advised)]
+    front = pareto_front(found)
+    return Advice(request, found, able, front, advised, bool(safe), equal, better, accuracy)
 
 
 def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:
@@ -235,6 +215,6 @@ def _infeasible(found: Sequence[Option], limits: Limits) -> str:
         span = getattr(one, name)
         wanted = span.low / _SPARE if name == "accuracy" else span.high * _SPARE
         rest = f", the other limits {others}" if len(limits.set()) > 1 else ""
-        arm = f"{one.configuration.strategy}, {one.configuration.loader}, {one.ranks} ranks"
-        lines.append(f"{name}={wanted:.3g} would do{rest}: {span} {UNITS[name]} ({arm})")
+        by = f"{one.configuration.strategy}, {one.configuration.loader}, {one.ranks} ranks"
+        lines.append(f"{name}={wanted:.3g} would do{rest}: {span} {UNITS[name]} ({by})")
     return f"no option meets {asked}; {'; '.join(lines)}"

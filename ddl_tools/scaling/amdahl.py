@@ -17,9 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
-from ddl_core.errors import DataError
-from ddl_tools.scaling.configuration import positive
-
 Values = NDArray[np.float64]
 Bound = Literal["value", "lower", "upper"]
 
@@ -73,14 +70,11 @@ class Posterior:
 
     def efficiency(self, ranks: Sequence[int]) -> Band:
         """Return the band of E; it has no width at the base, where E is 1 by definition."""
-        return self._band(ranks, scaled=False)
+        return Band(*np.array([self._quantiles(count, scaled=False) for count in ranks]).T)
 
     def throughput(self, ranks: Sequence[int]) -> Band:
         """Return the band of the throughput that one more run would have."""
-        return self._band(ranks, scaled=True)
-
-    def _band(self, ranks: Sequence[int], scaled: bool) -> Band:
-        return Band(*np.array([self._quantiles(count, scaled) for count in ranks]).T)
+        return Band(*np.array([self._quantiles(count, scaled=True) for count in ranks]).T)
 
     def _quantiles(self, count: int, scaled: bool) -> Values:
         """Return median and ends of the mixture of normal distributions over the grid."""
@@ -95,38 +89,22 @@ class Posterior:
         order = np.argsort(values)
         passed = np.cumsum(np.repeat(self.weight, _NORMALS)[order])
         tail = (1 - COVERAGE) / 2
-        return np.exp(
-            np.interp(np.array([0.5, tail, 1 - tail]), passed / passed[-1], values[order])
-        )
+        levels = np.array([0.5, tail, 1 - tail])
+        return np.exp(np.interp(levels, passed / passed[-1], values[order]))
 
 
-def fit_efficiency(
-    observed: Sequence[Observation], base: int, noise: tuple[float, float] = NOISE
-) -> Posterior:
+def fit_efficiency(observed: Sequence[Observation], base: int) -> Posterior:
     """Return the posterior given parallel efficiencies and bounds of them."""
-    return _posterior(observed, base, noise, scaled=False)
+    return _posterior(observed, base, scaled=False)
 
 
-def fit_throughput(
-    observed: Sequence[Observation], noise: tuple[float, float] = NOISE
-) -> Posterior:
+def fit_throughput(observed: Sequence[Observation]) -> Posterior:
     """Return the posterior given throughputs; the base is the smallest number of ranks."""
-    base = min((one.ranks for one in observed), default=1)
-    return _posterior(observed, base, noise, scaled=True)
+    return _posterior(observed, min(one.ranks for one in observed), scaled=True)
 
 
-def _posterior(
-    observed: Sequence[Observation], base: int, noise: tuple[float, float], scaled: bool
-) -> Posterior:
-    positive(base=base, noise=noise)
-    if not observed or not all(one.value > 0 and np.isfinite(one.value) for one in observed):
-        raise DataError(
-            "Amdahl's law needs at least one value, and positive ones; got "
-            f"{[one.value for one in observed]}"
-        )
-    if scaled and any(one.bound != "value" for one in observed):
-        raise DataError("a bound of a throughput says nothing of its scale; use efficiencies")
-    serials, noises = np.geomspace(*SERIAL, _SERIALS), np.geomspace(*noise, _NOISES)
+def _posterior(observed: Sequence[Observation], base: int, scaled: bool) -> Posterior:
+    serials, noises = np.geomspace(*SERIAL, _SERIALS), np.geomspace(*NOISE, _NOISES)
     serial, sigma = (part.ravel() for part in np.meshgrid(serials, noises, indexing="ij"))
     # Missed by each point of the grid, as a logarithm; shape (points, values).
     counts = np.array([one.ranks for one in observed], float)

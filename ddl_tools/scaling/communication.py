@@ -3,15 +3,7 @@
     step = compute + communication that backward does not hide
 
 All inputs are measured: compute time of a step, bandwidth and latency of the links. Nothing is
-fitted. `emulated` compares the result with runs on the emulated cluster.
-
-- An all-reduce is a ring or a tree with the costs by which NCCL chooses between them
-  (src/graph/tuning.cc, 2.28). Gloo has the ring alone.
-- PyTorch-DDP fills buckets, last layer first: each closes when it reaches its size (1 MiB for the
-  first one, then ``bucket_mb``). The buckets are reduced one after the other during backward.
-- Horovod wakes up every ``cycle_ms`` and reduces what is ready on all ranks, up to ``fusion_mb``.
-- DeepSpeed reduces after backward. Stages 1 and 2 also gather the weights, half as many bytes
-  again. The default bucket holds these networks whole, so nothing overlaps.
+fitted. Terms and sources: docs/explanation/scaling-model.md. `emulated` validates the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,8 +87,7 @@ def _bandwidth(nodes: Values, network: Network) -> Values:
     return np.where(nodes > 1, slowest, network.inside_bandwidth)
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """Bytes of each tensor in the order in which backward finishes them, shape (T,).
 
     ``ready`` is the share of backward's time after which each is there, ascending to 1.
@@ -113,17 +104,10 @@ class Gradients:
 
 def resnet(model: str, image_size: int = 224, classes: int = 1000) -> Gradients:
     """Return the gradients of a residual network; backward's time is shared by multiply-adds."""
-    return of_layers(layers(model, image_size, classes))
+    return _of_layers(layers(model, image_size, classes))
 
 
-def of_run(spec: RunSpec) -> Gradients:
-    """Return the gradients that a run reduces; of an emulated run those that it really sends."""
-    if spec.emulated:
-        return of_layers(paced_layers(spec))
-    return resnet(spec.model, spec.image_size, spec.classes)
-
-
-def of_layers(network: Sequence[Layer]) -> Gradients:
+def _of_layers(network: Sequence[Layer]) -> Gradients:
     """Return the gradients of layers that stand in the order of forward."""
     backward = network[::-1]
     passed = np.cumsum([layer.flop for layer in backward])
@@ -144,22 +128,27 @@ class Exchange:
     zero_stage: int = 0
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise SpecError(
-                f"strategy={self.strategy!r}: its communication is not modelled; "
-                f"allowed: {', '.join(STRATEGIES)}"
-            )
+        for name, allowed in (("strategy", STRATEGIES), ("zero_stage", (0, 1, 2))):
+            if (value := getattr(self, name)) not in allowed:
+                raise SpecError(
+                    f"{name}={value!r}: its communication is not modelled; "
+                    f"allowed: {', '.join(map(str, allowed))}"
+                )
         positive(bucket_mb=self.bucket_mb, fusion_mb=self.fusion_mb, cycle_ms=self.cycle_ms)
-        if self.zero_stage not in (0, 1, 2):
-            raise SpecError(
-                f"zero_stage={self.zero_stage}: its communication is not modelled; allowed: 0, 1, 2"
-            )
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Exchange":
-        """Return the exchange of a run; SpecError if its network or communication is unknown."""
+        """Return the exchange of a run, for an emulated one the messages that it really sends.
+
+        Raises
+        ------
+        SpecError
+            If its network or its communication is unknown.
+        """
         return cls(
-            of_run(spec),
+            _of_layers(paced_layers(spec))
+            if spec.emulated
+            else resnet(spec.model, spec.image_size, spec.classes),
             spec.strategy,
             spec.ddp_bucket_mb,
             spec.horovod_fusion_mb,
@@ -180,22 +169,21 @@ def messages(exchange: Exchange) -> list[Message]:
     gradients = exchange.gradients
     if exchange.strategy == "single":
         return []
-    if exchange.strategy == "ddp":
-        return _buckets(gradients, exchange.bucket_mb)
-    if exchange.strategy == "horovod":
-        pairs = zip(gradients.nbytes, gradients.ready, strict=True)
-        return [Message(float(nbytes), float(ready)) for nbytes, ready in pairs]
-    factor = SHARDED if exchange.zero_stage else 1.0
-    return [Message(factor * gradients.total, 1.0)]
+    if exchange.strategy == "deepspeed":
+        factor = SHARDED if exchange.zero_stage else 1.0
+        return [Message(factor * gradients.total, 1.0)]
+    tensors = list(map(Message, gradients.nbytes.tolist(), gradients.ready.tolist()))
+    return tensors if exchange.strategy == "horovod" else _buckets(tensors, exchange.bucket_mb)
 
 
-def _buckets(gradients: Gradients, bucket_mb: float) -> list[Message]:
+def _buckets(tensors: Sequence[Message], bucket_mb: float) -> list[Message]:
+    """Return DDP's buckets: each closes when it reaches its size, the first one at 1 MiB."""
     first = 1.0 if bucket_mb == DDP_BUCKET_MB else bucket_mb
     limit, found, size = first * MIB, [], 0.0
-    for nbytes, ready in zip(gradients.nbytes, gradients.ready, strict=True):
-        size += float(nbytes)
+    for nbytes, ready in tensors:
+        size += nbytes
         if size >= limit:
-            found.append(Message(size, float(ready)))
+            found.append(Message(size, ready))
             limit, size = bucket_mb * MIB, 0.0
     return [*found, Message(size, 1.0)] if size else found
 
@@ -213,27 +201,26 @@ def exposed_s(
     """
     positive(compute_s=compute_s, backward_share=backward_share)
     at_least(1, ranks=ranks)
-    count = np.atleast_1d(np.asarray(ranks, float))
     backward, sent = compute_s * backward_share, messages(exchange)
-    if exchange.strategy == "horovod":
-        ends = [_horovod_end(exchange, backward, network, one) for one in count]
-        return np.maximum(np.array(ends) - backward, 0)
-    end = np.zeros_like(count)
-    for message in sent:
-        start = np.maximum(message.ready * backward, end)
-        end = start + all_reduce(message.nbytes, count, network)
-    return np.maximum(end - backward, 0)
+    ready, nbytes = np.array(sent, float).reshape(-1, 2).T[::-1]
 
+    def end(count: float) -> float:
+        """Return when the last message is reduced."""
+        if count == 1:
+            return 0.0
 
-def _horovod_end(exchange: Exchange, backward: float, network: Network, ranks: float) -> float:
-    if ranks == 1:
-        return backward
-    sent = messages(exchange)
-    ready = np.array([message.ready for message in sent]) * backward
-    sizes = np.array([message.nbytes for message in sent])
-    return reduced_in_cycles(
-        ready, sizes, lambda nbytes: float(all_reduce(nbytes, ranks, network)), exchange
-    )
+        def seconds(size: float) -> float:
+            return float(all_reduce(size, count, network))
+
+        if exchange.strategy == "horovod":
+            return reduced_in_cycles(ready * backward, nbytes, seconds, exchange)
+        time = 0.0
+        for message in sent:
+            time = max(message.ready * backward, time) + seconds(message.nbytes)
+        return time
+
+    counts = np.atleast_1d(np.asarray(ranks, float))
+    return np.array([max(end(float(count)) - backward, 0.0) for count in counts])
 
 
 def reduced_in_cycles(

@@ -28,20 +28,10 @@ class Span(NamedTuple):
 class Configuration:
     """A strategy with a loader on one kind of machine.
 
-    Attributes
-    ----------
-    details
-        Settings that tell it from others of the same strategy and loader; empty if there are none.
-    batch_size
-        Images per rank and optimiser step.
-    sizes
-        Numbers of ranks with a measured or stated value, ascending.
-    sources
-        Sentences that name the records or the statements.
-    throughput
-        Images per second on a number of ranks, with its range.
-    in_jobs
-        Whether it was measured in SLURM jobs.
+    ``details`` are the settings in which it differs from others of the same strategy and loader,
+    ``batch_size`` the images per rank and optimiser step, ``sizes`` the numbers of ranks with a
+    measured or stated value, ascending. ``sources`` name the records or statements; ``in_jobs``
+    says that SLURM jobs measured it. ``throughput`` gives images per second on a number of ranks.
     """
 
     machine: str

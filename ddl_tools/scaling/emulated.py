@@ -6,7 +6,6 @@ and latency was not measured and is taken as 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -60,39 +59,51 @@ class Step:
 
 
 def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
-    """Return the valid runs of a study of emulated nodes."""
-    found = [run for path in tree.run_folders(study) if (run := _read(tree, path))]
+    """Return the valid runs of a study of emulated nodes.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    found = []
+    for directory in tree.run_folders(study):
+        record = read_record(directory)
+        facts = record.emulation
+        if record.status != "completed" or facts is None or facts.unfaithful:
+            continue
+        if rate := throughput(tree, record):
+            mbit = facts.link_mbit_least
+            bandwidth = mbit * 1e6 / 8 / ON_THE_WIRE if mbit else np.inf
+            found.append(Run(record.spec, record.global_batch_size / rate, bandwidth))
     if not found:
         raise DataError(f"no valid emulated run in {tree.study(study)}; run the study first")
     return found
 
 
-def _read(tree: Tree, directory: Path) -> Run | None:
-    record = read_record(directory)
-    facts = record.emulation
-    if record.status != "completed" or facts is None or facts.unfaithful:
-        return None
-    rate = throughput(tree, record)
-    if not rate:
-        return None
-    mbit = facts.link_mbit_least
-    bandwidth = mbit * 1e6 / 8 / ON_THE_WIRE if mbit else np.inf
-    return Run(record.spec, record.global_batch_size / rate, bandwidth)
-
-
 def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
-    """Return measured and predicted steps by framework, links and nodes."""
+    """Return measured and predicted steps by framework, links and nodes.
+
+    Raises
+    ------
+    DataError
+        If there is no valid run, or none of a framework on one node.
+    """
     groups: dict[tuple[str, float, int], list[Run]] = {}
     for run in read_runs(tree or committed(), study):
         mbit = run.spec.emu_link_mbit if run.spec.nodes > 1 else 0.0
         groups.setdefault((framework(run.spec), mbit, run.spec.nodes), []).append(run)
     found = []
     for (name, mbit, nodes), runs in sorted(groups.items()):
-        if nodes > 1:
-            alone = groups.get((name, 0.0, 1))
-            if alone is None:
-                raise DataError(f"no valid run of {name} on one node in study {study!r}")
-            found.append(_step(name, mbit, nodes, runs, _mean_s(alone)))
+        if nodes == 1:
+            continue
+        if (name, 0.0, 1) not in groups:
+            raise DataError(f"no valid run of {name} on one node in study {study!r}")
+        compute_s, measured_s = map(_mean_s, (groups[name, 0.0, 1], runs))
+        bandwidth = min(run.bandwidth for run in runs)
+        network = Network(bandwidth, inside_bandwidth=bandwidth)
+        exposed = float(exposed_s(Exchange.of(runs[0].spec), compute_s, network, nodes)[0])
+        found.append(Step(name, mbit, nodes, len(runs), compute_s, measured_s, compute_s + exposed))
     return found
 
 
@@ -104,11 +115,3 @@ def framework(spec: RunSpec) -> str:
 
 def _mean_s(runs: Sequence[Run]) -> float:
     return float(np.mean([run.step_s for run in runs]))
-
-
-def _step(name: str, mbit: float, nodes: int, runs: Sequence[Run], compute_s: float) -> Step:
-    bandwidth = min(run.bandwidth for run in runs)
-    network = Network(bandwidth, inside_bandwidth=bandwidth)
-    exposed = exposed_s(Exchange.of(runs[0].spec), compute_s, network, nodes)
-    predicted = compute_s + float(exposed[0])
-    return Step(name, mbit, nodes, len(runs), compute_s, _mean_s(runs), predicted)

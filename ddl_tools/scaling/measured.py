@@ -60,8 +60,8 @@ def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
             groups.setdefault((machine_name(record.system), same), []).append((record, rate))
     details = labels([group[0][0].spec for group in groups.values()], _APART)
     return [
-        _configuration(tree, group, said)
-        for group, said in zip(groups.values(), details, strict=True)
+        _configuration(tree, group, name)
+        for group, name in zip(groups.values(), details, strict=True)
     ]
 
 

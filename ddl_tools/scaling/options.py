@@ -1,7 +1,7 @@
 """What may be run: options with time, cost and accuracy, the limits they meet, the Pareto front."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -25,8 +25,7 @@ class Limits:
     accuracy: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self.set().items():
-            positive(**{name: value})
+        positive(**self.set())
         if self.accuracy is not None and self.accuracy > 100:
             raise SpecError(f"accuracy={self.accuracy!r} has to be at most 100 percent")
 
@@ -63,7 +62,9 @@ class Option:
 
     def verdicts(self, limits: Limits) -> dict[str, Verdict]:
         """Return for each limit whether it is met, by the whole range, a part of it or none."""
-        return {name: _verdict(name, getattr(self, name), most) for name, most in _items(limits)}
+        return {
+            name: _verdict(name, getattr(self, name), limit) for name, limit in limits.set().items()
+        }
 
     def worst(self, limits: Limits) -> Verdict:
         """Return the worst of the verdicts."""
@@ -71,11 +72,9 @@ class Option:
 
     def violation(self, limits: Limits) -> float:
         """Return by how much the worst end of a range is beyond its limit, as a logarithm."""
-        return max(_violation(name, getattr(self, name), most) for name, most in _items(limits))
-
-
-def _items(limits: Limits) -> list[tuple[str, float]]:
-    return list(limits.set().items())
+        return max(
+            _violation(name, getattr(self, name), limit) for name, limit in limits.set().items()
+        )
 
 
 def _verdict(name: str, span: Span | None, limit: float) -> Verdict:
@@ -110,20 +109,18 @@ def options(
     found = []
     for count in ranks:
         batch = count * configuration.batch_size
-        if not configuration.covers(count) or batch > images:
-            continue
-        hours, nodes = configuration.hours(count, epochs * images), -(-count // ranks_per_node)
-        schedules, reached = accuracy.at(batch) if accuracy else ((), None)
-        cost = Span(*(nodes * part for part in hours))
-        found.append(Option(configuration, count, nodes, hours, cost, reached, schedules))
+        if configuration.covers(count) and batch <= images:
+            hours, nodes = configuration.hours(count, epochs * images), -(-count // ranks_per_node)
+            schedules, reached = accuracy.at(batch) if accuracy else ((), None)
+            cost = Span(*(nodes * part for part in hours))
+            found.append(Option(configuration, count, nodes, hours, cost, reached, schedules))
     return found
 
 
 def pareto_front(found: Sequence[Option]) -> list[Option]:
     """Return the options that no other one beats in both time and node-hours, fastest first."""
-    ordered = sorted(found, key=lambda one: (one.deadline.value, one.node_hours.value))
     front: list[Option] = []
-    for one in ordered:
+    for one in sorted(found, key=lambda one: (one.deadline.value, one.node_hours.value)):
         if not front or one.node_hours.value < _LESS * front[-1].node_hours.value:
             front.append(one)
     return front
@@ -135,13 +132,11 @@ def nearest(found: Sequence[Option], limits: Limits) -> dict[str, tuple[Option, 
     Options that meet the other limits come first, then those that may, then all.
     """
     best: dict[str, tuple[Option, Verdict]] = {}
-    for name, most in _items(limits):
-        others = Limits(**{key: value for key, value in _items(limits) if key != name})
-
-        def distance(one: Option) -> tuple[int, float, int]:
-            beyond = _violation(name, getattr(one, name), most)  # noqa: B023
-            return _ORDER.index(one.worst(others)), beyond, one.ranks  # noqa: B023
-
-        one = min((one for one in found if getattr(one, name)), key=distance)
+    for name in limits.set():
+        others, alone = replace(limits, **{name: None}), Limits(**{name: limits.set()[name]})
+        one = min(
+            (one for one in found if getattr(one, name)),
+            key=lambda one: (_ORDER.index(one.worst(others)), one.violation(alone), one.ranks),
+        )
         best[name] = one, one.worst(others)
     return best

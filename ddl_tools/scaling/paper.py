@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -21,15 +22,21 @@ _DALI = "dali"  # DALI, whether on the CPU or the GPU the paper does not say
 Row = dict[str, str]
 
 
-def read_rows(name: str) -> list[Row]:
-    """Return the rows of a table of data/paper/."""
-    path = PAPER / name
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a table of stated numbers.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; restore it with `git checkout data`"
+            f"cannot read {path}: {error.strerror}; it belongs to the repository, restore it with "
+            "`git checkout data`"
         ) from None
 
 
@@ -41,7 +48,7 @@ def base_time_s(model: str) -> float | None:
 
 def _times(model: str) -> list[Row]:
     """Return the stated times of a network; a bound of a time (C3) is none."""
-    rows = _about(model, read_rows("runtime.csv"))
+    rows = _about(model, read_rows(PAPER / "runtime.csv"))
     return [row for row in rows if (row["quantity"], row["bound"]) == ("runtime", "value")]
 
 
@@ -68,7 +75,7 @@ def stated(model: str, strategy: str, loader: str) -> list[Observation]:
             cast(Bound, row["bound"]),
             row["statement"],
         )
-        for row in filter(mine, _about(model, read_rows("efficiency.csv")))
+        for row in filter(mine, _about(model, read_rows(PAPER / "efficiency.csv")))
     ]
     base = base_time_s(model)
     for row in filter(mine, _times(model)):
@@ -108,34 +115,31 @@ def configurations(model: str) -> list[Configuration]:
     base = base_time_s(model)
     if base is None:
         return []
-    settings = {row["name"]: row["value"] for row in read_rows("settings.csv")}
-    rows = _about(model, read_rows("efficiency.csv"))
+    rows = _about(model, read_rows(PAPER / "efficiency.csv"))
     named = dict.fromkeys((row["strategy"], row["loader"]) for row in rows)
-    found = []
-    for strategy, loader in named:
-        if loader not in ("dali_cpu", "dali_gpu"):
-            continue
-        about = stated(model, strategy, loader)
-        if efficiency_range(about, BASE * 2):
-            found.append(_configuration(settings, strategy, loader, base, about))
-    return found
+    known = {
+        (strategy, loader): stated(model, strategy, loader)
+        for strategy, loader in named
+        if loader in ("dali_cpu", "dali_gpu")
+    }
+    return [
+        _configuration(strategy, loader, base, about)
+        for (strategy, loader), about in known.items()
+        if efficiency_range(about, BASE * 2)
+    ]
 
 
 def _configuration(
-    settings: dict[str, str],
-    strategy: str,
-    loader: str,
-    base_s: float,
-    about: Sequence[Observation],
+    strategy: str, loader: str, base_s: float, about: Sequence[Observation]
 ) -> Configuration:
-    images = EPOCHS * IMAGENET_TRAIN_IMAGES
+    settings = {row["name"]: row["value"] for row in read_rows(PAPER / "settings.csv")}
 
     def throughput(ranks: int) -> Span:
         known = efficiency_range(about, ranks)
         assert known is not None
-        each = images / BASE
-        low = each * ranks * known[0] / (base_s + ROUNDING_S)
-        high = each * ranks * known[1] / (base_s - ROUNDING_S)
+        images = EPOCHS * IMAGENET_TRAIN_IMAGES / BASE * ranks
+        low = images * known[0] / (base_s + ROUNDING_S)
+        high = images * known[1] / (base_s - ROUNDING_S)
         return Span(float(np.sqrt(low * high)), low, high)
 
     ids = ", ".join(dict.fromkeys(one.statement for one in about))

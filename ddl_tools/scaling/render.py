@@ -33,8 +33,8 @@ def _row(one: Option, advice: Advice) -> Row:
     }
     spans = {"hours": one.deadline, "node_hours": one.node_hours, "accuracy": one.accuracy}
     for name, span in spans.items():
-        ends = zip(("", "_low", "_high"), span or (None, None, None), strict=True)
-        found |= {f"{name}{end}": value for end, value in ends}
+        ends = (f"{name}{end}" for end in ("", "_low", "_high"))
+        found |= dict(zip(ends, span or (None, None, None), strict=True))
     return found | {
         "request": request(advice),
         **{f"limit_{name}": getattr(limits, name) for name in UNITS},
@@ -57,19 +57,17 @@ def text(advice: Advice) -> str:
         f"  {_spans(one)}: {verdict}",
         "",
     ]
-    lines += [f"{name:<10}{said}" for name, said in _reasons(advice)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"{name:<10}{reason}" for name, reason in _reasons(advice))])
 
 
 def table(advice: Advice) -> str:
     """Return a line for each option on the Pareto front or on as many ranks as is advised."""
-    shown = [
-        one for one in advice.options
-        if one in advice.front or one.ranks == advice.advised.ranks
-    ]  # fmt: skip
     head = ["", "configuration", "GPUs", "nodes", "batch", "hours", "node-hours", "accuracy %"]
-    ordered = sorted(shown, key=_by_time)
-    cells = [[*head, "limits", "extrapolated"], *(_cells(one, advice) for one in ordered)]
+    cells = [[*head, "limits", "extrapolated"]] + [
+        _cells(one, advice)
+        for one in sorted(advice.options, key=_by_time)
+        if one in advice.front or one.ranks == advice.advised.ranks
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -86,18 +84,11 @@ _KEY = (
 
 def _cells(one: Option, advice: Advice) -> list[str]:
     mark = ">" if one is advice.advised else "*" if one in advice.front else ""
-    return [
-        mark,
-        _name(one),
-        str(one.ranks),
-        str(one.nodes),
-        str(one.global_batch_size),
-        str(one.deadline),
-        str(one.node_hours),
-        str(one.accuracy or ""),
-        one.worst(advice.request.limits),
-        f"{one.extrapolation:g}" if one.extrapolation > 1 else "",
-    ]
+    sizes = one.ranks, one.nodes, one.global_batch_size
+    spans = one.deadline, one.node_hours, one.accuracy or ""
+    beyond = f"{one.extrapolation:g}" if one.extrapolation > 1 else ""
+    limits = one.worst(advice.request.limits)
+    return [mark, _name(one), *map(str, (*sizes, *spans)), limits, beyond]
 
 
 def request(advice: Advice) -> str:
@@ -124,8 +115,8 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
         names = "; ".join(map(_name, advice.equal))
         found.append(("equal", f"indistinguishable on as many GPUs: {names}"))
     for other in advice.better[:1]:
-        said = f"{_full_name(other)}, {_spans(other)}: uncertain is {_uncertain(other, advice)}"
-        found.append(("better?", said))
+        better = f"{_full_name(other)}, {_spans(other)}"
+        found.append(("better?", f"{better}: uncertain is {_uncertain(other, advice)}"))
     found.append(("sources", _sources(one)))
     if one.accuracy and advice.accuracy:
         found.append(("", f"accuracy: {advice.accuracy.source}"))
@@ -149,32 +140,34 @@ def _why(advice: Advice) -> str:
 
 def _lost(advice: Advice) -> str:
     """Return how much accuracy is lost where no limit asks for it; empty if none is."""
-    one, known = advice.advised, [one for one in advice.options if one.accuracy]
-    if advice.request.limits.accuracy is not None or not known or not one.accuracy:
+    one = advice.advised
+    if advice.request.limits.accuracy is not None or not one.accuracy:
         return ""
-    best = max(known, key=lambda one: one.accuracy.value if one.accuracy else 0.0)
-    lost = (best.accuracy.value if best.accuracy else 0.0) - one.accuracy.value
+    known = [(option.accuracy, option) for option in advice.options if option.accuracy]
+    accuracy, best = max(known, key=lambda pair: pair[0].value)
+    lost = accuracy.value - one.accuracy.value
     if lost <= MARGIN:
         return ""
     return (
-        f"accuracy is {lost:.3g} percentage points below the best known ({best.accuracy} % by "
+        f"accuracy is {lost:.3g} percentage points below the best known ({accuracy} % by "
         f"{_full_name(best)}), which no option reaches within these limits; raise a limit, or set "
         "--accuracy to the accuracy that suffices"
     )
 
 
 def _uncertain(one: Option, advice: Advice) -> str:
-    names = [name for name, said in one.verdicts(advice.request.limits).items() if said != "met"]
+    verdicts = one.verdicts(advice.request.limits).items()
+    names = [name for name, verdict in verdicts if verdict != "met"]
     return ", ".join(f"{_NAMES[name]} {getattr(one, name) or '(unknown)'}" for name in names)
 
 
 def _known_sizes(one: Option) -> str:
     sizes = one.configuration.sizes
-    said = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
-    said = f"on {said} GPUs (ranks), {one.configuration.ranks_per_node} per node"
+    known = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
+    known = f"on {known} GPUs (ranks), {one.configuration.ranks_per_node} per node"
     if one.extrapolation > 1:
-        return f"{said}; {one.ranks} is extrapolated {one.extrapolation:g} times"
-    return said if one.ranks in sizes else f"{said}; {one.ranks} lies between"
+        return f"{known}; {one.ranks} is extrapolated {one.extrapolation:g} times"
+    return known if one.ranks in sizes else f"{known}; {one.ranks} lies between"
 
 
 def _sources(one: Option) -> str:

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,18 +9,29 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
 from ddl_tools.scaling.measured import configurations, machine_name
-from ddl_tools.scaling.options import Limits
-from tests.analysis.conftest import MACHINE, MakeRun, make_run, tree  # noqa: F401
+from ddl_tools.scaling.options import Limits, Option
+from tests.analysis.conftest import MACHINE, MakeRun
 from tests.scaling.test_options import configuration
 
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
 HERE = Machine("", machine_name(MACHINE), 8)
 SAMPLE = {"dataset": "sample", "images": 320, "epochs": 5}
+Answer = Callable[..., Advice]
 
 
-def answer(tree: Tree, machine: Machine = JUWELS, **changes: Any) -> Advice:  # noqa: F811
-    limits = {name: changes.pop(name) for name in Limits().__dict__ if name in changes}
-    return advise(Request(machine, "resnet50", Limits(**limits), **changes), tree)
+@pytest.fixture
+def answer(tree: Tree) -> Answer:
+    """Return a function that asks for advice on ResNet50: limits and fields of a request."""
+
+    def ask(machine: Machine = JUWELS, **changes: Any) -> Advice:
+        limits = {name: changes.pop(name) for name in vars(Limits()) if name in changes}
+        return advise(Request(machine, "resnet50", Limits(**limits), **changes), tree)
+
+    return ask
+
+
+def met(found: Advice) -> list[Option]:
+    return [one for one in found.options if one.worst(found.request.limits) == "met"]
 
 
 def measure(make: MakeRun, ranks: int, seconds: float, **fields: Any) -> None:
@@ -27,55 +39,49 @@ def measure(make: MakeRun, ranks: int, seconds: float, **fields: Any) -> None:
     make(seconds, **{"strategy": "ddp", "nodes": ranks} | fields)
 
 
-def test_the_cheapest_of_those_that_meet_a_deadline_is_advised(tree: Tree) -> None:  # noqa: F811
-    found = answer(tree, deadline=1.0, accuracy=75.0)
-    limits = found.request.limits
+def test_the_cheapest_of_those_that_meet_a_deadline_is_advised(answer: Answer) -> None:
+    found = answer(deadline=1.0, accuracy=75.0)
     assert found.certain
     assert found.advised.deadline.high <= 1.0
-    safe = [one for one in found.options if one.worst(limits) == "met"]
-    cheapest = min(one.node_hours.value for one in safe)
+    cheapest = min(one.node_hours.value for one in met(found))
     assert found.advised.node_hours.value == pytest.approx(cheapest)
     assert {one.configuration.loader for one in found.options} == {"dali_cpu", "dali_gpu"}
     assert any(one.configuration.strategy == "horovod" for one in found.equal)
 
 
-def test_without_a_deadline_the_fastest_is_advised(tree: Tree) -> None:  # noqa: F811
-    found = answer(tree, accuracy=70.0)
-    safe = [one for one in found.options if one.worst(found.request.limits) == "met"]
-    assert found.advised.deadline.value == min(one.deadline.value for one in safe)
+def test_without_a_deadline_the_fastest_is_advised(answer: Answer) -> None:
+    found = answer(accuracy=70.0)
+    assert found.advised.deadline.value == min(one.deadline.value for one in met(found))
     assert all(one.deadline.value < found.advised.deadline.value for one in found.better)
     assert all(one.accuracy and one.accuracy.low < 70 for one in found.better)
 
 
-def test_without_a_limit_on_accuracy_none_is_given_up(tree: Tree) -> None:  # noqa: F811
-    found = answer(tree, node_hours=20.0)
+def test_without_a_limit_on_accuracy_none_is_given_up(answer: Answer) -> None:
+    found = answer(node_hours=20.0)
     best = max(one.accuracy.value for one in found.options if one.accuracy)
     assert found.advised.accuracy
     assert found.advised.accuracy.value >= best - 1
     assert found.advised.node_hours.high <= 20
     assert "warning" not in render.text(found)
-    faster = [one for one in found.options if one.deadline.value < found.advised.deadline.value]
-    assert any(one.worst(found.request.limits) == "met" for one in faster)
+    assert any(one.deadline.value < found.advised.deadline.value for one in met(found))
 
 
-def test_a_loss_of_accuracy_is_a_warning(tree: Tree) -> None:  # noqa: F811
-    found = answer(tree, deadline=0.06)
+def test_a_loss_of_accuracy_is_a_warning(answer: Answer) -> None:
+    found = answer(deadline=0.06)
     assert found.advised.accuracy
     lost = max(one.accuracy.value for one in found.options if one.accuracy)
     lost -= found.advised.accuracy.value
     assert lost > 1
     assert f"{lost:.3g} percentage points below the best" in render.text(found)
-    assert "--accuracy" in render.text(found)
-    assert "warning" not in render.text(answer(tree, deadline=0.06, accuracy=50.0))
+    assert "warning" not in render.text(answer(deadline=0.06, accuracy=50.0))
 
 
 def test_a_measured_size_comes_before_an_extrapolated_one(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
+    answer: Answer, make_run: MakeRun
 ) -> None:
     for ranks in (1, 2, 4):
         measure(make_run, ranks, 20.0 / ranks)
-    found = answer(tree, HERE, node_hours=100.0, **SAMPLE)
+    found = answer(HERE, node_hours=100.0, **SAMPLE)
     fastest = min(found.options, key=lambda one: one.deadline.value)
     assert (fastest.ranks, fastest.worst(found.request.limits)) == (8, "met")
     assert found.advised.ranks == 4
@@ -83,25 +89,21 @@ def test_a_measured_size_comes_before_an_extrapolated_one(
     assert row.endswith("  2"), "extrapolated two times"
 
 
-def test_a_limit_within_all_ranges_is_uncertain(tree: Tree) -> None:  # noqa: F811
-    cheapest = min(one.node_hours.value for one in answer(tree, deadline=20.0).options)
-    found = answer(tree, node_hours=cheapest)
+def test_a_limit_within_all_ranges_is_uncertain(answer: Answer) -> None:
+    cheapest = min(one.node_hours.value for one in answer(deadline=20.0).options)
+    found = answer(node_hours=cheapest)
     assert not found.certain
     assert "uncertain: cost" in render.text(found)
 
 
-def test_the_limit_that_would_do_does(tree: Tree) -> None:  # noqa: F811
-    with pytest.raises(DataError) as refused:
-        answer(tree, deadline=0.09, accuracy=75.0)
-    assert "no option meets deadline=0.09, accuracy=75" in str(refused.value)
-    (deadline,) = re.findall(
-        r"deadline=([\d.]+) would do, the other limits met", str(refused.value)
-    )
-    assert answer(tree, deadline=float(deadline), accuracy=75.0).certain
-    (accuracy,) = re.findall(
-        r"accuracy=([\d.]+) would do, the other limits met", str(refused.value)
-    )
-    assert answer(tree, deadline=0.09, accuracy=float(accuracy)).certain
+def test_the_limit_that_would_do_does(answer: Answer) -> None:
+    asked = {"deadline": 0.09, "accuracy": 75.0}
+    with pytest.raises(DataError, match="no option meets deadline=") as refused:
+        answer(**asked)
+    for name in asked:
+        would = rf"{name}=([\d.]+) would do, the other limits met"
+        (value,) = re.findall(would, str(refused.value))
+        assert answer(**asked | {name: float(value)}).certain
 
 
 def test_a_site_owns_what_its_own_jobs_measured() -> None:
@@ -118,25 +120,25 @@ def test_sizes_are_whole_nodes_of_a_site_and_all_of_this_machine() -> None:
     assert Machine("", "A processor", 6).sizes(None) == [1, 2, 4]
 
 
-def test_own_records_are_of_their_machine_alone(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+def test_own_records_are_of_their_machine_alone(answer: Answer, make_run: MakeRun) -> None:
     measure(make_run, 1, 20.0, strategy="single")
     for ranks, seconds in ((1, 20.0), (2, 11.0)):
         measure(make_run, ranks, seconds)
     measure(make_run, 2, 10.0, strategy="fsdp")
     measure(make_run, 2, 1.0, loader="synthetic")
-    found = answer(tree, HERE, deadline=10.0, **SAMPLE)
+    found = answer(HERE, deadline=10.0, **SAMPLE)
     assert {one.configuration.machine for one in found.options} == {HERE.description}
-    sizes = {(one.configuration.strategy, one.ranks) for one in found.options}
-    assert sizes == {("ddp", 1), ("ddp", 2), ("ddp", 4), ("ddp", 8), ("fsdp", 2)}
-    (two,) = (one for one in found.options if (one.configuration.strategy, one.ranks) == ("ddp", 2))
+    options = {(one.configuration.strategy, one.ranks): one for one in found.options}
+    assert options.keys() == {("ddp", 1), ("ddp", 2), ("ddp", 4), ("ddp", 8), ("fsdp", 2)}
+    two = options["ddp", 2]
     assert two.deadline.low < 5 * 11.0 / 3600 < two.deadline.high
     assert two.configuration.sources[0] == "2 runs in results/runs/laptop"
     assert "1 run in results" in render.text(found), "FSDP's, which is the fastest"
     with pytest.raises(DataError, match=r"resnet50 on sample on this machine \(B\); .*Example"):
-        answer(tree, Machine("", "B", 2), deadline=10.0, **SAMPLE)
+        answer(Machine("", "B", 2), deadline=10.0, **SAMPLE)
 
 
-def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRun) -> None:
     for fields in (
         {},
         {"image_size": 64},
@@ -147,14 +149,12 @@ def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRu
         for ranks in (1, 2):
             measure(make_run, ranks, 20.0 / ranks, **fields)
     found = configurations(tree, "resnet50", "sample")
-    assert len(found) == 5
-    assert all(one.sizes == (1, 2) for one in found)
-    assert {one.details for one in found if "64" in one.details} != set()
+    assert [one.sizes for one in found] == [(1, 2)] * 5
     mine = [one.details for one in found if one.machine == HERE.description]
     assert len(set(mine)) == len(mine) == 4, "each has a name of its own"
 
 
-def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
+def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, 2, 10.0)
     measure(make_run, 2, 12.0, repeat=1)
     measure(make_run, 2, 11.0, base_lr=0.1, seed=3)
@@ -165,25 +165,19 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "error", "words"),
     [
-        ({}, "no limit"),
-        ({"deadline": 1.0, "images": 0}, "images=0"),
-        ({"deadline": 1.0, "epochs": 0}, "epochs=0"),
-        ({"deadline": 1.0, "max_gpus": -4}, "max_gpus=-4"),
-        ({"deadline": 1.0, "dataset": "mine"}, "dataset='mine'"),
+        ({}, SpecError, "no limit"),
+        ({"deadline": 1.0, "images": 0}, SpecError, "images=0"),
+        ({"deadline": 1.0, "epochs": 0}, SpecError, "epochs=0"),
+        ({"deadline": 1.0, "max_gpus": -4}, SpecError, "max_gpus=-4"),
+        ({"deadline": 1.0, "dataset": "mine"}, SpecError, "dataset='mine'"),
+        ({"deadline": 1.0, "images": 200}, DataError, "no option on"),
+        ({"deadline": 1.0, "max_gpus": 3}, DataError, "no option on"),
     ],
 )
-def test_a_wrong_request_is_refused_by_field(
-    tree: Tree,  # noqa: F811
-    changes: dict[str, Any],
-    words: str,
+def test_a_wrong_request_is_refused(
+    answer: Answer, changes: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(SpecError, match=words):
-        answer(tree, **changes)
-
-
-@pytest.mark.parametrize("changes", [{"images": 200}, {"max_gpus": 3}])
-def test_a_request_without_any_option_is_refused(tree: Tree, changes: dict[str, Any]) -> None:  # noqa: F811
-    with pytest.raises(DataError, match="no option on"):
-        answer(tree, deadline=1.0, **changes)
+    with pytest.raises(error, match=words):
+        answer(**changes)

@@ -9,31 +9,26 @@ from ddl_tools.emulation.nodes import ON_THE_WIRE
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.communication import Exchange, Network, exposed_s
 from ddl_tools.scaling.emulated import read_runs, validate
-from tests.analysis.conftest import MakeRun, make_run, tree  # noqa: F401
+from tests.analysis.conftest import MakeRun
 from tests.analysis.emulated import emulate
 
 
 def test_steps_of_the_committed_runs_are_calculated_within_five_percent() -> None:
     steps = validate()
-    assert {one.framework for one in steps} == {
-        "PyTorch-DDP", "Horovod", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1",
-    }  # fmt: skip
+    deepspeed = ["DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"]
+    assert {one.framework for one in steps} == {"PyTorch-DDP", "Horovod", *deepspeed}
     assert {one.nodes for one in steps} == {2, 4, 8, 16}
     assert max(abs(one.error) for one in steps) < 0.05
     assert statistics.median(abs(one.error) for one in steps) < 0.015
-
-
-def test_the_order_of_the_frameworks_is_calculated() -> None:
-    for mbit in (10.0, 20.0, 40.0):
-        here = {one.framework: one for one in validate() if (one.nodes, one.link_mbit) == (4, mbit)}
+    for mbit in (10.0, 20.0, 40.0):  # so the order of the frameworks is calculated as well
+        here = {one.framework: one for one in steps if (one.nodes, one.link_mbit) == (4, mbit)}
         measured = sorted(here, key=lambda name: here[name].measured_s)
-        assert measured[2:] == ["DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"]
+        assert measured[2:] == deepspeed
         assert measured == sorted(here, key=lambda name: here[name].predicted_s)
 
 
 def test_inputs_are_the_step_on_one_node_and_the_measured_rate(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
+    tree: Tree, make_run: MakeRun
 ) -> None:
     emulate(make_run)
     emulate(make_run, 0.5, nodes=2)
@@ -43,15 +38,12 @@ def test_inputs_are_the_step_on_one_node_and_the_measured_rate(
     step = 10.0 * spec.local_batch_size / 320
     assert one.compute_s == pytest.approx(step)
     assert (one.n, one.measured_s) == (2, pytest.approx(3 * step))
-    network = Network(50e6 / 8 / ON_THE_WIRE)
-    exposed = exposed_s(Exchange.of(spec), step, network, 2)
+    exposed = exposed_s(Exchange.of(spec), step, Network(50e6 / 8 / ON_THE_WIRE), 2)
     assert one.predicted_s == pytest.approx(step + exposed[0])
     assert one.measured_efficiency == pytest.approx(1 / 3)
 
 
-def test_only_valid_runs_are_read(tree: Tree, make_run: MakeRun) -> None:  # noqa: F811
-    with pytest.raises(DataError, match="no valid emulated run"):
-        read_runs(tree, "box")
+def test_only_valid_runs_are_read(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run, unfaithful=["too slow"])
     with pytest.raises(DataError, match="no valid emulated run"):
         validate(tree, "box")

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from ddl_core.errors import SpecError
@@ -13,31 +16,20 @@ ACCURACY = Accuracy(
 )
 
 
-def configuration(step_s: float = 1.0, epoch_s: float = 0.0, **changes: object) -> Configuration:
+def configuration(step_s: float = 1.0, epoch_s: float = 0.0, **changes: Any) -> Configuration:
     """Return a configuration with a constant cost per epoch, known to 10 %."""
 
     def throughput(ranks: int) -> Span:
         rate = IMAGES / (IMAGES / BATCH / ranks * step_s + epoch_s)
         return Span(rate, rate / 1.1, rate * 1.1)
 
-    fields: dict[str, object] = {
-        "machine": "Example Booster",
-        "strategy": "ddp",
-        "loader": "native",
-        "details": "",
-        "batch_size": BATCH,
-        "ranks_per_node": 4,
-        "sizes": (4, 8),
-        "sources": ("two runs",),
-        "throughput": throughput,
-    }
-    return Configuration(**fields | changes)  # type: ignore[arg-type]
+    names = ("Example Booster", "ddp", "native", "")
+    known = Configuration(*names, BATCH, 4, (4, 8), ("two runs",), throughput)
+    return replace(known, **changes)
 
 
-def made(
-    *ranks: int, accuracy: Accuracy | None = ACCURACY, step_s: float = 1.0, epoch_s: float = 0.0
-) -> list[Option]:
-    return options(configuration(step_s, epoch_s), ranks, 4, IMAGES, 10, accuracy)
+def made(*ranks: int, step_s: float = 1.0, epoch_s: float = 0.0) -> list[Option]:
+    return options(configuration(step_s, epoch_s), ranks, 4, IMAGES, 10, ACCURACY)
 
 
 def test_time_and_node_hours_are_those_of_all_epochs() -> None:
@@ -51,12 +43,9 @@ def test_time_and_node_hours_are_those_of_all_epochs() -> None:
     assert (four.global_batch_size, eight.global_batch_size) == (400, 800)
 
 
-def test_no_option_lies_further_than_four_times_beyond_the_largest_size() -> None:
+def test_options_are_at_most_four_times_beyond_the_largest_size_and_have_a_whole_step() -> None:
     found = made(1, 2, 4, 16, 32, 33, 64)
     assert [(one.ranks, one.extrapolation) for one in found] == [(4, 1), (16, 2), (32, 4)]
-
-
-def test_an_epoch_has_a_whole_step() -> None:
     large = configuration(sizes=(4, 360))
     assert [one.ranks for one in options(large, (4, 360, 361), 4, IMAGES, 10, None)] == [4, 360]
 
