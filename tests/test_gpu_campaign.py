@@ -127,7 +127,7 @@ def test_a_bare_loop_stands_beside_ours() -> None:
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "12"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "10"]
     done = subprocess.run(
         [*command, "--results", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True
     )

@@ -95,8 +95,9 @@ def campaign(asked: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     status = 0
     parts = asked.parts or default_parts(asked.device)
+    whole = sum(PARTS[part] for part in parts)
     for part in parts:
-        minutes = PARTS[part] * asked.minutes
+        minutes = PARTS[part] / whole * asked.minutes
         print(f"== {part}, at most {minutes:.1f} min", flush=True)
         words = ["--device", asked.device, "--results", str(asked.results), "--part", part]
         words += ["--minutes", f"{minutes:.2f}"]

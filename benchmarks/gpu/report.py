@@ -19,6 +19,8 @@ def wanted(name: str, device: str) -> Study:
     if device == "cuda":
         return study
     base = {**study.base, "device": device}
+    if base["model"] == "resnet18":
+        base |= {"model": "resnet8", "image_size": 32}
     # NCCL alone sums bf16; a compiler for the CPU takes minutes, and has tests of its own.
     axes = [
         grid
@@ -65,7 +67,7 @@ def _study(study: Study, tree: Tree) -> str:
     varying = [
         name
         for name in RunSpec.model_fields
-        if len({getattr(item.spec, name) for item in entries}) > 1
+        if name != "strategy" and len({getattr(item.spec, name) for item in entries}) > 1
     ]
     lines = [
         "| what | state | images/s | waits for data | J/image | GPU memory, GB | run, or why not |",
@@ -77,16 +79,18 @@ def _study(study: Study, tree: Tree) -> str:
 
 
 def _line(item: Entry, varying: list[str]) -> str:
-    what = [_named(name, getattr(item.spec, name)) for name in varying]
+    changed = item.spec.model_dump(exclude_defaults=True)
+    what = [
+        item.spec.strategy,
+        *(_named(name, changed[name]) for name in varying if name in changed),
+    ]
     why = item.reason.splitlines()[0].replace("|", "/") if item.reason else item.spec.run_id
-    return f"| {' | '.join([' '.join(filter(None, what)), item.state, *_numbers(item), why])} |"
+    return f"| {' | '.join([', '.join(what), item.state, *_numbers(item), why])} |"
 
 
 def _named(name: str, value: object) -> str:
-    """Return a text for itself, the name of a switch that is on, and else name and value."""
-    if isinstance(value, bool):
-        return name if value else ""
-    return value if isinstance(value, str) else f"{name} {value}"
+    """Return the name of a switch that is on, and else name and value."""
+    return name if value is True else f"{name} {value}"
 
 
 def _numbers(item: Entry) -> list[str]:
