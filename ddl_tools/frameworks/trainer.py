@@ -40,9 +40,7 @@ Labels = npt.NDArray[np.int32]
 
 
 class Trainer:
-    """See `Trainer` of `ddl_tools/rank/worker.py`; the ranks meet through the file `rendezvous`."""
-
-    profile = None
+    """As `Trainer` of `ddl_tools/rank/trainer.py`; the ranks meet through the file `rendezvous`."""
 
     def __init__(self, spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> None:
         self.spec, self._data_dir = spec, data_dir

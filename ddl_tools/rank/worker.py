@@ -11,101 +11,31 @@ import sys
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddl_core.config import RunSpec
-from ddl_core.data.sampling import Split
 from ddl_core.fairness import check_agreement
-from ddl_core.loop import BatchLoader, EpochResult, OnStep
+from ddl_core.loop import BatchLoader
 from ddl_core.strategies import Group
 from ddl_core.system import die_with_parent
-from ddl_core.timing import EnergyMeter
 from ddl_tools.processes import allow_open_files, caches
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.recorder import RunRecorder, report
-from ddl_tools.records.paths import RunFiles, locate
+from ddl_tools.records.paths import locate
 from ddl_tools.records.progress import Publish
+
+if TYPE_CHECKING:  # only ranks of torch may import these
+    from ddl_tools.rank.profiler import Profiler
+    from ddl_tools.rank.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
-TRAINERS = {"torch": "ddl_tools.rank.trainer"}
-OTHER_TRAINERS = "ddl_tools.frameworks.trainer"
+# Both have a `Trainer` with the same methods.
+TORCH, OTHERS = "ddl_tools.rank.trainer", "ddl_tools.frameworks.trainer"
 PROFILER = "ddl_tools.rank.profiler"
 CORES = 1024  # of a node: the most that Linux tells of without being asked twice
-
-
-class Profile(Protocol):
-    """A profile of the last epoch."""
-
-    def write(self, files: RunFiles, epoch: int) -> None:
-        """Write it into the run's folder. A collective."""
-        ...
-
-
-class Trainer(Protocol):
-    """Training with one framework on this rank.
-
-    Attributes
-    ----------
-    meter
-        Set by the worker; measures the energy of each epoch.
-    profile
-        What watches the last epoch; None without a profiler.
-    """
-
-    group: Group
-    meter: EnergyMeter | None
-    profile: Profile | None
-
-    def energy(self) -> tuple[str | None, str | None]:
-        """Return the UUID of the rank's GPU, None on the CPU; or why no energy can be read."""
-        ...
-
-    def loader(self, split: Split) -> BatchLoader:
-        """Return this rank's share of a split; later calls return the same."""
-        ...
-
-    def build(self, directory: Path) -> str:
-        """Make the network with the run's initial weights; return their hash. A collective."""
-        ...
-
-    def resume(self, directory: Path) -> int:
-        """Continue from a checkpoint if there is one; return the epochs done. A collective."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return facts of device, settings and communication, for the record."""
-        ...
-
-    def train_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
-        """Train on every image once."""
-        ...
-
-    def load_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
-        """Fetch every image once, and train nothing."""
-        ...
-
-    def evaluate(self, on_step: OnStep) -> EpochResult:
-        """Evaluate on every image of the validation set once."""
-        ...
-
-    def peak_memory(self) -> int | None:
-        """Return the most memory of any rank in the last epoch, bytes. A collective."""
-        ...
-
-    def save(self, directory: Path, epochs_done: int) -> None:
-        """Write a checkpoint. A collective."""
-        ...
-
-    def weights_sha256(self) -> str:
-        """Return a hash over all parameters and statistics. A collective."""
-        ...
-
-    def close(self) -> None:
-        """Leave the group."""
-        ...
 
 
 def main(arguments: list[str], publish: Publish | None = None) -> int:
@@ -135,9 +65,9 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
     return 0
 
 
-def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> Trainer:
+def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "Trainer":
     """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
-    module = import_module(TRAINERS.get(spec.framework, OTHER_TRAINERS))
+    module = import_module(TORCH if spec.framework == "torch" else OTHERS)
     trainer: Trainer = module.Trainer(spec, data_dir, rendezvous)
     return trainer
 
@@ -153,6 +83,7 @@ class Run:
         data_dir = locate(record.data_dir) if record.data_dir else None
         attempt = f"attempt_{len(record.attempts) - 1}"
         self.trainer = make_trainer(self.spec, data_dir, self.files.logs / attempt / "rendezvous")
+        self.profiler: Profiler | None = None
 
     def execute(self, leaving: ExitStack) -> None:
         """Train, evaluate, record; put on `leaving` how to leave the group."""
@@ -177,8 +108,9 @@ class Run:
         first_epoch = trainer.resume(self.files.directory)
         check_agreement(group, f"{first_epoch:x}", "same first epoch")
         if spec.profile_steps:  # without, nothing of it is imported
-            profiler = import_module(PROFILER).Profiler
-            trainer.profile = profiler(spec, group, len(train) // spec.accumulation)
+            make = import_module(PROFILER).Profiler
+            self.profiler = make(spec, group, len(train) // spec.accumulation)
+            trainer.profile = self.profiler
         self._describe(train, evaluation.images if evaluation else None)
         warm_from = first_epoch + self._cold_epochs(train)
         if spec.nsys:
@@ -199,15 +131,15 @@ class Run:
     def _epoch(self, epoch: int, cold: bool) -> None:
         """Train on every image once, or only load it."""
         trainer = self.trainer
-        profile = trainer.profile if epoch + 1 == self.spec.epochs else None
+        profiler = self.profiler if epoch + 1 == self.spec.epochs else None
         self.recorder.wait_for_slot(epoch, cold)
         self.progress.begin("train", epoch, self.spec.global_batch_size)
         work = trainer.load_epoch if self.spec.work == "load" else trainer.train_epoch
         result = work(epoch, self.progress.step)
         # A profiler takes time of its own.
-        self.recorder.store(result, epoch, "train", cold or bool(profile), trainer.peak_memory())
-        if profile:
-            profile.write(self.files, epoch)
+        self.recorder.store(result, epoch, "train", cold or bool(profiler), trainer.peak_memory())
+        if profiler:
+            profiler.write(self.files, epoch)
         self.recorder.end_slots(epoch)
 
     def _load(self) -> None:
