@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -38,14 +39,15 @@ class Meter:
         self._group = group
         self._mine: list[Counter] = []
         self._failed = False
+        self.missing: str | None = None
+        boards = [[partial(GpuCounter, gpu), partial(GpuPower, gpu)]] if gpu is not None else []
         methods: list[str] = []
-        reasons: list[str] = []
-        if gpu is not None:
-            self._add([lambda: GpuCounter(gpu), lambda: GpuPower(gpu)], methods, reasons)
-        if gpu is None or methods:
-            self._add([Rapl], methods, reasons)
+        for makers in [*boards, [Rapl]]:
+            method, self.missing = self._add(makers)
+            if method is None:
+                break
+            methods.append(method)
         self.method = " + ".join(methods) or None
-        self.missing = "; ".join(reasons) or None
 
     def __enter__(self) -> Self:
         return self
@@ -84,26 +86,21 @@ class Meter:
         self._failed = True
         log.warning("energy of this window is lost: %s", error)
 
-    def _add(
-        self, makers: list[Callable[[], Counter]], methods: list[str], reasons: list[str]
-    ) -> None:
-        """Use the first source that all ranks can make, or tell why there is none."""
+    def _add(self, makers: Sequence[Callable[[], Counter]]) -> tuple[str | None, str | None]:
+        """Use the first source that all ranks can make; return its method, or why there is none."""
+        reason = None
         for make in makers:
             try:
                 source = make()
                 reason = f"{source.method}: not readable on every rank"
             except Unmeasured as error:
                 source, reason = None, str(error)
-            if self._everywhere(source is not None):
+            if self._group.reduce(float(source is not None), "min"):
                 assert source is not None
-                methods.append(source.method)
                 if self._first_with(source.place):
                     self._mine.append(source)
-                return
-        reasons.append(reason)
-
-    def _everywhere(self, here: bool) -> bool:
-        return bool(self._group.reduce(float(here), "min"))
+                return source.method, None
+        return None, reason
 
     def _first_with(self, place: str) -> bool:
         """Say whether no lower rank has the same `place`."""

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 SAMPLE_S = 0.1  # between readings of a board's power
 POWERCAP = "/sys/class/powercap"
 # A counter of 262 kJ wraps around within 20 min at 200 W: read it before it can do so twice.
@@ -38,9 +36,13 @@ class Counter:
     every_s: float | None = None
     _thread: threading.Thread | None = None
 
+    def read(self) -> float:
+        """Return microjoules since some fixed time; raises `Unmeasured`."""
+        raise NotImplementedError
+
     def start(self) -> None:
         """Begin to count; raises `Unmeasured`."""
-        self._begin()
+        self._begin = self.read()
         self._error: Unmeasured | None = None
         if self.every_s is not None:
             self._done = threading.Event()
@@ -50,8 +52,7 @@ class Counter:
     def stop(self) -> float:
         """Return joules since `start`; raises `Unmeasured`."""
         self.close()
-        self._read()
-        return self._joules()
+        return (self.read() - self._begin) / 1e6
 
     def close(self) -> None:
         """End the thread; raises `Unmeasured` if a reading of it failed."""
@@ -65,19 +66,10 @@ class Counter:
     def _repeat(self, seconds: float) -> None:
         while not self._done.wait(seconds):
             try:
-                self._read()
+                self.read()
             except Unmeasured as error:
                 self._error = error
                 return
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _read(self) -> None:
-        raise NotImplementedError
-
-    def _joules(self) -> float:
-        raise NotImplementedError
 
 
 class GpuCounter(Counter):
@@ -95,20 +87,14 @@ class GpuCounter(Counter):
     def __init__(self, uuid: str) -> None:
         self.place = uuid
         self._nvml, self._board = _find(uuid)
-        self._begin()
+        self.read()
 
-    def _begin(self) -> None:
-        self._read()
-        self._before = self._now
-
-    def _read(self) -> None:
+    def read(self) -> float:
+        """Return microjoules."""
         try:
-            self._now = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
+            return 1000 * int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
         except self._nvml.NVMLError as error:
             raise Unmeasured(f"GPU: no energy counter ({error})") from None
-
-    def _joules(self) -> float:
-        return (self._now - self._before) / 1000
 
 
 class GpuPower(Counter):
@@ -123,23 +109,22 @@ class GpuPower(Counter):
     def __init__(self, uuid: str) -> None:
         self.place = uuid
         self._nvml, self._board = _find(uuid)
-        self._begin()
+        self._last, self._joules = self._sample(), 0.0
 
-    def _begin(self) -> None:
-        self._times: list[float] = []
-        self._watts: list[float] = []
-        self._read()
+    def read(self) -> float:
+        """Return microjoules; add those since the last reading."""
+        (before, old), (now, new) = self._last, self._sample()
+        self._joules += (now - before) * (old + new) / 2
+        self._last = now, new
+        return 1e6 * self._joules
 
-    def _read(self) -> None:
+    def _sample(self) -> tuple[float, float]:
+        """Return the time in seconds, and the power in watts."""
         try:
             milliwatts = self._nvml.nvmlDeviceGetPowerUsage(self._board)
         except self._nvml.NVMLError as error:
             raise Unmeasured(f"GPU: no power reading ({error})") from None
-        self._times.append(time.perf_counter())
-        self._watts.append(milliwatts / 1000)
-
-    def _joules(self) -> float:
-        return float(np.trapezoid(self._watts, self._times))
+        return time.perf_counter(), milliwatts / 1000
 
 
 def _find(uuid: str) -> tuple[Any, Any]:
@@ -197,20 +182,18 @@ class Rapl(Counter):
         self.method = "RAPL, CPU packages and DRAM" if memory else "RAPL, CPU packages"
         # Not the name of the host: containers of one machine share its packages.
         self.place = _text(BOOT)
-        self._begin()
+        self._last, self._total_uj = self._readings(), 0
 
-    def _begin(self) -> None:
-        self._last, self._total_uj = [_number(counter) for counter in self._counters], 0
-
-    def _read(self) -> None:
-        """Count since the last reading, through one wrap-around of a counter."""
-        now = [_number(counter) for counter in self._counters]
+    def read(self) -> float:
+        """Return microjoules; count since the last reading, through one wrap-around."""
+        now = self._readings()
         for before, after, span in zip(self._last, now, self._ranges, strict=True):
             self._total_uj += after - before + (span if after < before else 0)
         self._last = now
+        return self._total_uj
 
-    def _joules(self) -> float:
-        return self._total_uj / 1e6
+    def _readings(self) -> list[int]:
+        return [_number(counter) for counter in self._counters]
 
 
 def _counted(root: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """NVML: the real binding, asked on machines without a GPU and of a driver in its place."""
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddl_tools.rank import energy_counters
 from ddl_tools.rank.energy_counters import GpuCounter, GpuPower, Unmeasured
 from tests.rank.energy import powercap
 
@@ -36,13 +36,12 @@ def test_no_driver_or_no_such_gpu_is_a_reason(source) -> None:
         assert str(caught.value) == "GPU: no NVIDIA driver (NVML Shared Library Not Found)"
 
 
-def test_power_is_integrated_by_trapezoids() -> None:
-    power = GpuPower.__new__(GpuPower)
-    seconds = [math.pi * step / 1000 for step in range(1001)]
-    power._times, power._watts = seconds, [math.sin(second) for second in seconds]
-    assert power._joules() == pytest.approx(2, rel=1e-5)
-    power._times, power._watts = [0, 1, 3], [100, 200, 50]
-    assert power._joules() == 150 + 250
+def test_power_is_integrated_by_trapezoids(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = iter([(0.0, 100.0), (1.0, 200.0), (3.0, 50.0)])
+    monkeypatch.setattr(energy_counters, "_find", lambda uuid: (None, None))
+    monkeypatch.setattr(GpuPower, "_sample", lambda self: next(samples))
+    power = GpuPower(UUID)
+    assert [power.read(), power.read()] == [150e6, (150 + 250) * 1e6]
 
 
 ASK = """
