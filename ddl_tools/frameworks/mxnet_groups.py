@@ -11,6 +11,7 @@ import mxnet as mx
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
+from ddl_tools.frameworks.groups import GradientGroup, HorovodGroup
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.processes import LEASH
 
@@ -28,21 +29,11 @@ _init_kvstore_server_module()
 """
 
 
-class Single:
+class Single(GradientGroup):
     """The group of one rank; the others derive from it."""
-
-    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
-        pass
 
     def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Replace each gradient by its sum over ranks; wait for nothing."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return ``library`` and its settings; nothing of one rank."""
-        return {}
-
-    def close(self) -> None:
-        """Leave the group; end what was started."""
 
 
 class KVStore(Single):
@@ -106,20 +97,8 @@ class KVStore(Single):
             one.wait()
 
 
-class Horovod(Single):
-    """Horovod: adds up gradients while the backward pass still computes others.
-
-    Imported by the runs that ask for it, since the environment need not have it.
-    """
-
-    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
-        import horovod.mxnet as hvd
-
-        from ddl_tools.frameworks.horovod import join
-
-        self._hvd = hvd
-        self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        self._known = join(hvd, spec, control, device)
+class Horovod(HorovodGroup, Single):
+    """Horovod between MXNet's asynchronous operations."""
 
     def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Send each gradient as soon as it is there."""
@@ -128,15 +107,6 @@ class Horovod(Single):
             self._hvd.allreduce_(sent, op=self._hvd.Sum, name=str(number), priority=-number)
             if sent is not gradient:
                 gradient[:] = self._compression.decompress(sent, context)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what carries the gradients, and Horovod's settings."""
-        return self._known
-
-    def close(self) -> None:
-        """Leave, unless an error is on its way: that would make the other ranks complain first."""
-        if sys.exc_info()[0] is None:
-            self._hvd.shutdown()
 
 
 def _start(role: str) -> "subprocess.Popen[bytes]":

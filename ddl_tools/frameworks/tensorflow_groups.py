@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from tensorflow.tsl.protobuf import coordination_config_pb2
 
 from ddl_core.config import RunSpec
 from ddl_core.system import INTERLEAVED
+from ddl_tools.frameworks.groups import GradientGroup, HorovodGroup
 from ddl_tools.frameworks.rendezvous import ControlGroup
 
 Tensor = Any
@@ -21,11 +21,8 @@ Tensor = Any
 PATIENCE_S = 86_400 if INTERLEAVED in os.environ else 600
 
 
-class Single:
+class Single(GradientGroup):
     """The group of one rank; the others derive from it."""
-
-    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
-        pass
 
     def run(self, replica: Callable[..., None], *arguments: Tensor) -> None:
         """Call `replica` as one of the ranks; inside a compiled function."""
@@ -34,13 +31,6 @@ class Single:
     def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient; inside `replica`."""
         return gradients
-
-    def describe(self) -> dict[str, Any]:
-        """Return ``library`` and its settings; nothing of one rank."""
-        return {}
-
-    def close(self) -> None:
-        """Leave the group."""
 
 
 class MultiWorker(Single):
@@ -94,20 +84,8 @@ def _be_patient(workers: int) -> None:
     )
 
 
-class Horovod(Single):
-    """Horovod: adds up gradients while the backward pass still computes others.
-
-    Imported by the runs that ask for it, since the environment need not have it.
-    """
-
-    def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
-        import horovod.tensorflow as hvd
-
-        from ddl_tools.frameworks.horovod import join
-
-        self._hvd = hvd
-        self._compression = getattr(hvd.Compression, spec.horovod_compression)
-        self._known = join(hvd, spec, control, device)
+class Horovod(HorovodGroup, Single):
+    """Horovod between the operations of a compiled step."""
 
     def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient, each sent as soon as it is there."""
@@ -117,15 +95,6 @@ class Horovod(Single):
             )
             for number, gradient in enumerate(gradients)
         ]
-
-    def describe(self) -> dict[str, Any]:
-        """Return what carries the gradients, and Horovod's settings."""
-        return self._known
-
-    def close(self) -> None:
-        """Leave, unless an error is on its way: that would make the other ranks complain first."""
-        if sys.exc_info()[0] is None:
-            self._hvd.shutdown()
 
 
 GROUPS: dict[str, type[Single]] = {
