@@ -132,20 +132,6 @@ class LastBatchDropped:
         return super().__len__() - self.missing
 
 
-class OneImageTwice:
-    """Evaluates one image twice, in place of another, and claims to have used that."""
-
-    def __init__(self, spec, data_dir, split, rank, world_size, device):
-        super().__init__(spec, data_dir, split, rank, world_size, device)
-        self.twice = split == "eval" and rank == 0
-
-    def __iter__(self):
-        for number, (images, labels) in enumerate(super().__iter__()):
-            if self.twice and number == 0:
-                images[-1], labels[-1] = images[0], labels[0]
-            yield images, labels
-
-
 class CropShifted:
     """Cuts crops one pixel further to the left, or to the right at the edge."""
 
@@ -166,7 +152,6 @@ class Shifted(CropSampler):
 
 LOADER_FAULTS = {
     "last_batch_dropped": LastBatchDropped,
-    "one_image_twice": OneImageTwice,
     "crop_shifted": CropShifted,
 }
 

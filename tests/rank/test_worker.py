@@ -1,4 +1,4 @@
-"""Whole runs with real processes: equal results, exact evaluation, life after SIGKILL."""
+"""Whole runs with real processes: their records, and life after SIGKILL."""
 
 import os
 import signal
@@ -14,7 +14,6 @@ from ddl_core.config import RunSpec
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
-from tests.closeness import assert_far, assert_near, falls
 from tests.launch.running import processes_of
 from tests.pictures import write_pictures
 
@@ -56,76 +55,15 @@ def rows(directory: Path, phase: str) -> list[EpochRecord]:
     return [row for row in read_epochs(directory) if row.phase == phase]
 
 
-# A smooth network and a rate at which it learns: what rounding does stays as small as it is.
-LEARNS = {"model": "tiny", "base_lr": 0.025, "epochs": 2, "loader_workers": 0}
-TWO_REAL = {"strategy": "ddp", "gpus_per_node": 2, "accumulation": 2}
-ARMS = {
-    "4 real": {"strategy": "ddp", "gpus_per_node": 4},
-    "2 real x 2 virtual": TWO_REAL,
-    "1 x 4 virtual": {"strategy": "single", "accumulation": 4},
-}
-UNFAIR = {
-    "rate 1 % higher": {"base_lr": 1.01 * LEARNS["base_lr"]},
-    "one image evaluated twice": {"loader": "native_one_image_twice"},
-}
-TOLERANCE = 5e-6  # docs/contributing/test-tolerances.md explains it
-
-
-@pytest.fixture(scope="module")
-def arms(images, tmp_path_factory) -> dict[str, Path]:
-    """The same work done by 4, 2 and 1 processes, and unfairly by 2."""
-    done = {}
-    unfair = {name: {**TWO_REAL, **fields} for name, fields in UNFAIR.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 4)
-        for name, fields in {**ARMS, **unfair}.items():
-            done[name] = planned(tmp_path_factory.mktemp("arm"), images, **{**LEARNS, **fields})
-            run_ranks(done[name])
-    return done
-
-
 def losses(directory: Path, phase: str) -> list[float]:
     return [row.loss for row in rows(directory, phase)]
 
 
-@pytest.mark.numeric
-def test_four_processes_train_like_one_with_four_virtual_workers(arms):
-    rates = {tuple(row.lr for row in rows(arms[name], "train")) for name in ARMS}
-    assert len(rates) == 1
-    reference = losses(arms["1 x 4 virtual"], "train")
-    assert falls(reference)
-    for name in ARMS:
-        assert_near(losses(arms[name], "train"), reference, TOLERANCE)
-
-
-@pytest.mark.numeric
-def test_a_rate_one_percent_higher_is_seen_in_training_and_evaluation(arms):
-    for phase in ("train", "eval"):
-        got = losses(arms["rate 1 % higher"], phase)
-        assert_far(got, losses(arms["1 x 4 virtual"], phase), TOLERANCE)
-
-
-@pytest.mark.numeric
-def test_evaluation_is_exact_at_any_world_size(arms):
-    reference = rows(arms["1 x 4 virtual"], "eval")
-    for name in ARMS:
-        found = rows(arms[name], "eval")
-        assert [row.samples for row in found] == [11, 11]
-        assert [(row.top1, row.top5) for row in found] == [
-            (want.top1, want.top5) for want in reference
-        ]
-        assert_near(losses(arms[name], "eval"), [want.loss for want in reference], TOLERANCE)
-
-
-@pytest.mark.numeric
-def test_an_image_evaluated_twice_is_seen_in_the_evaluation_alone(arms):
-    unfair, reference = arms["one image evaluated twice"], arms["1 x 4 virtual"]
-    assert_near(losses(unfair, "train"), losses(reference, "train"), TOLERANCE)
-    assert_far(losses(unfair, "eval"), losses(reference, "eval"), TOLERANCE)
-
-
-def test_a_record_tells_what_was_run(arms):
-    record = read_record(arms["4 real"])
+def test_a_record_tells_what_was_run(images, tmp_path):
+    fields = {"model": "tiny", "epochs": 2, "strategy": "ddp", "gpus_per_node": 2}
+    directory = planned(tmp_path / "run", images, **fields)
+    record = run_ranks(directory)
+    assert record == read_record(directory)
     assert record.status == "completed"
     assert record.data is not None
     assert (record.data.train_images, record.data.eval_images, record.data.classes) == (37, 11, 4)
@@ -138,10 +76,11 @@ def test_a_record_tells_what_was_run(arms):
     assert record.system["environment"]["OMP_NUM_THREADS"] == "1"
     assert record.system["settings"]["foreach"] is False  # the CPU's default
     assert record.system["communication"]["library"] == "gloo"
-    first, second = rows(arms["4 real"], "train")
-    assert (first.steps, first.samples) == (2, 32)  # 37 images, global batch 16: 5 are dropped
+    first, second = rows(directory, "train")
+    assert (first.steps, first.samples) == (4, 32)  # 37 images, global batch 8: 5 are dropped
     assert (first.cold, second.cold) == (True, False)
     assert second.rank_wall_s_min <= second.rank_wall_s_max <= second.wall_s
+    assert [row.samples for row in rows(directory, "eval")] == [11, 11]
 
 
 def kill_everything_when(directory: Path, due) -> None:
