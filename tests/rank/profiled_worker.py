@@ -4,8 +4,7 @@
 
 - strategy ``ddp_slow_rank``: rank 1 sleeps in the backward pass of the watched steps;
 - strategy ``ddp_slow_network``: the mean of their gradients comes later, on all ranks;
-- loader ``synthetic_slow``: their batches come later;
-- loader ``synthetic_long_evaluation``: an evaluation takes three seconds longer.
+- loader ``synthetic_slow``: their batches come later.
 
 Each rank leaves ``account_<rank>.json``: a list per watched step. A run that is not profiled fails
 if it makes a profiler or loads the code for one.
@@ -102,22 +101,9 @@ class SlowLoader(Synthetic):
             yield batch
 
 
-class LongEvaluation(Synthetic):
-    """Sleeps before an evaluation's first batch."""
-
-    def __init__(self, spec, data_dir, split, *place):
-        super().__init__(spec, data_dir, split, *place)
-        self.evaluates = split == "eval"
-
-    def __iter__(self):
-        if self.evaluates:
-            slept(6)
-        yield from super().__iter__()
-
-
-def slept(times: int = 1) -> None:
+def slept() -> None:
     before = time.perf_counter()
-    time.sleep(SLEEP_S * times)
+    time.sleep(SLEEP_S)
     account["slept"].append(time.perf_counter() - before)
 
 
@@ -128,7 +114,6 @@ def names() -> list[tuple[dict[str, registry.Entry], str, str]]:
         (registry.STRATEGIES, "ddp_slow_rank", f"{here}:SlowRank"),
         (registry.STRATEGIES, "ddp_slow_network", f"{here}:SlowNetwork"),
         (registry.LOADERS, "synthetic_slow", f"{here}:SlowLoader"),
-        (registry.LOADERS, "synthetic_long_evaluation", f"{here}:LongEvaluation"),
         (registry.MODELS, "tiny", "tests.planted:tiny"),
     ]
 

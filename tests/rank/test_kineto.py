@@ -1,14 +1,17 @@
-"""Traces of torch.profiler, made by hand: what is found in them is what was put there."""
+"""Profiles without ranks: traces made by hand, the watched steps, and shares of several ranks."""
 
 import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ddl_core.errors import DataError
+from ddl_core.config import RunSpec
+from ddl_core.errors import DataError, SpecError
 from ddl_core.timing import MARK
 from ddl_tools.rank.kineto import Event, kernel_shares, read_trace, timeline
+from ddl_tools.rank.profiler import WARMUP, first_step, ranks
 from ddl_tools.records.profiling import PARTS
 
 MAIN, AUTOGRAD, OTHER = 1, 2, 3
@@ -184,3 +187,49 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(DataError, match="start the run again"):
         read_trace(path)
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(SpecError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"):
+        first_step(RunSpec(epochs=2, profile_steps=4), 6)
+
+
+@pytest.mark.parametrize(("steps", "watched", "first"), [(6, 3, 3), (100, 10, 45), (13, 10, 3)])
+def test_the_window_lies_in_the_middle_of_the_epoch(steps, watched, first):
+    assert first_step(RunSpec(epochs=2, profile_steps=watched), steps) == first
+    assert WARMUP <= first <= steps - watched
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"work": "load"}, "profile_steps = 5 with work = 'load'"),
+        ({"epochs": 1}, "with epochs = 1: .* use 2 epochs at least"),
+        ({"profile_steps": -1}, "profile_steps = -1"),
+        ({"profile_steps": 101}, "profile_steps = 101.* less than or equal to 100"),
+    ],
+)
+def test_what_cannot_be_profiled_is_refused(fields, words):
+    with pytest.raises(SpecError, match=words):
+        RunSpec.parse({"profile_steps": 5, "epochs": 3, **fields})
+
+
+def test_a_gpus_row_holds_overlap_and_kernels():
+    parts = {"compute": 5, "communication": 2, "copies": 1, "data": 1, "other": 0.5, "idle": 0.5}
+    seconds = [parts[name] for name in PARTS]
+    first, second = ranks(
+        np.array(
+            [
+                [*seconds, 2.5, 0.5, 0.1, 0.1, 0.2, 0.1, 1.5, 0.5],
+                [*seconds, 0.0, 1, 0, 0, 0, 0, 0.5, 1.5],
+            ]
+        )
+    )
+    assert first.overlapped == pytest.approx(0.25)
+    assert first.kernels is not None
+    assert list(first.kernels.values()) == [0.5, 0.1, 0.1, 0.2, 0.1]
+    assert second.overlapped == 0
+    for one in (first, second):
+        assert one.shares.transfer == pytest.approx(0.1)
+        assert one.shares.waiting == pytest.approx(0.1)
+        assert sum(one.shares.model_dump().values()) == pytest.approx(1)

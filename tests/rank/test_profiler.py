@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,19 +12,16 @@ import numpy as np
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import SpecError
 from ddl_core.registry import Entry
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.rank.kineto import Event, read_trace, timeline
-from ddl_tools.rank.profiler import WARMUP, first_step, ranks
-from ddl_tools.rank.worker import Run
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.profiling import PARTS, ProfileRecord, read_profile
+from ddl_tools.records.profiling import ProfileRecord, read_profile
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, write_record
 from tests.rank import profiled_worker
 from tests.rank.profiled_worker import SLEEP_S, STEPS, WATCHED
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.multiprocess, pytest.mark.slow]
 
 RUN: dict[str, Any] = {
     "loader": "synthetic",
@@ -128,68 +124,58 @@ def runs(tmp_path_factory) -> dict[str, Done]:
     }
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
-class TestStrategies:
-    """Every strategy, one workload."""
+def test_the_shares_of_each_rank_sum_to_one(runs):
+    for name, done in runs.items():
+        assert [one.rank for one in done.profile.ranks] == list(range(STRATEGIES[name]))
+        for one in done.profile.ranks:
+            shares = one.shares.model_dump()
+            assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+            assert all(0 <= value <= 1 for value in shares.values())
+            exposed = (one.shares.transfer + one.shares.waiting) * one.window_s
+            assert sum(one.exposed_s) == pytest.approx(exposed)
+            assert one.kernels is None
+            assert one.shares.copies == 0
 
-    def test_the_shares_of_each_rank_sum_to_one(self, runs):
-        for name, done in runs.items():
-            assert [one.rank for one in done.profile.ranks] == list(range(STRATEGIES[name]))
-            for one in done.profile.ranks:
-                shares = one.shares.model_dump()
-                assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
-                assert all(0 <= value <= 1 for value in shares.values())
-                exposed = (one.shares.transfer + one.shares.waiting) * one.window_s
-                assert sum(one.exposed_s) == pytest.approx(exposed)
-                assert one.kernels is None
-                assert one.shares.copies == 0
 
-    def test_the_windows_hold_the_same_work(self, runs):
-        """Counted, not timed: the machine may be busy."""
-        for done in runs.values():
-            for events in done.events:
-                line = timeline(events, len(WATCHED), on_gpu=False)
-                starts = [one.start for one in events if one.name == "aten::convolution_backward"]
-                per_step = np.histogram(starts, line.steps)[0]
-                assert per_step.tolist() == [CONVOLUTIONS] * len(WATCHED)
+def test_the_windows_hold_the_same_work(runs):
+    """Counted, not timed: the machine may be busy."""
+    for done in runs.values():
+        for events in done.events:
+            line = timeline(events, len(WATCHED), on_gpu=False)
+            starts = [one.start for one in events if one.name == "aten::convolution_backward"]
+            per_step = np.histogram(starts, line.steps)[0]
+            assert per_step.tolist() == [CONVOLUTIONS] * len(WATCHED)
 
-    def test_only_ranks_that_are_several_communicate(self, runs):
-        """Alone there is nothing but the time between two marks, which a busy machine stretches."""
-        for name, done in runs.items():
-            if name == "single":
-                seen = {one.name for events in done.events for one in events}
-                assert not [one for one in seen if one.startswith(("gloo:", "c10d::"))]
-            else:
-                exposed = [sum(one.exposed_s) for one in done.profile.ranks]
-                assert min(exposed) > 0
 
-    def test_ranks_agree_on_transfer_and_one_of_them_waits_least(self, runs):
-        for done in runs.values():
-            rows = np.array([one.exposed_s for one in done.profile.ranks])
-            for one, row in zip(done.profile.ranks, rows, strict=True):
-                transfer = one.shares.transfer * one.window_s
-                assert transfer == pytest.approx(rows.min(axis=0).sum())
-                waiting = one.shares.waiting * one.window_s
-                assert waiting == pytest.approx((row - rows.min(axis=0)).sum())
+def test_only_ranks_that_are_several_communicate(runs):
+    """Alone there is nothing but the time between two marks, which a busy machine stretches."""
+    for name, done in runs.items():
+        if name == "single":
+            seen = {one.name for events in done.events for one in events}
+            assert not [one for one in seen if one.startswith(("gloo:", "c10d::"))]
+        else:
+            exposed = [sum(one.exposed_s) for one in done.profile.ranks]
+            assert min(exposed) > 0
 
-    def test_overlap_is_told_where_it_is_seen_and_missing_where_it_is_not(self, runs):
-        for name, done in runs.items():
-            overlaps = [one.overlapped for one in done.profile.ranks]
-            if name == "horovod":
-                assert overlaps == [None, None]
-                assert "unknown" in done.profile.overlapped_missing
-                continue
-            assert done.profile.overlapped_missing is None
-            if name == "ddp":  # the next bucket is filled while one travels
-                assert min(overlaps) > 0
-            if name == "single":
-                assert overlaps == [0]
 
-    def test_the_watched_epoch_counts_for_no_throughput(self, runs):
-        for done in runs.values():
-            assert done.profile.epoch == 1
-            assert [row.cold for row in read_epochs(done.directory)] == [True, True]
+def test_overlap_is_told_where_it_is_seen_and_missing_where_it_is_not(runs):
+    for name, done in runs.items():
+        overlaps = [one.overlapped for one in done.profile.ranks]
+        if name == "horovod":
+            assert overlaps == [None, None]
+            assert "unknown" in done.profile.overlapped_missing
+            continue
+        assert done.profile.overlapped_missing is None
+        if name == "ddp":  # the next bucket is filled while one travels
+            assert min(overlaps) > 0
+        if name == "single":
+            assert overlaps == [0]
+
+
+def test_the_watched_epoch_counts_for_no_throughput(runs):
+    for done in runs.values():
+        assert done.profile.epoch == 1
+        assert [row.cold for row in read_epochs(done.directory)] == [True, True]
 
 
 def planted(done: Done) -> None:
@@ -199,8 +185,6 @@ def planted(done: Done) -> None:
     assert slept.min() >= SLEEP_S
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 def test_a_slow_loader_is_waited_for(tmp_path):
     done = run(tmp_path / "run", loader="synthetic_slow", model="tiny")
     planted(done)
@@ -209,8 +193,6 @@ def test_a_slow_loader_is_waited_for(tmp_path):
     assert done.spent("data") == pytest.approx(done.of_epoch(done.account("slept").sum()), abs=0.02)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 def test_a_slow_rank_lets_the_other_wait(tmp_path):
     done = run(tmp_path / "run", strategy="ddp_slow_rank", gpus_per_node=2, model="tiny")
     planted(done)
@@ -226,8 +208,6 @@ def test_a_slow_rank_lets_the_other_wait(tmp_path):
     assert done.spent("waiting") == pytest.approx(done.of_epoch(waiting), abs=0.02)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 def test_a_slow_network_shows_as_transfer(tmp_path):
     done = run(tmp_path / "run", strategy="ddp_slow_network", gpus_per_node=2, model="tiny")
     planted(done)
@@ -239,79 +219,9 @@ def test_a_slow_network_shows_as_transfer(tmp_path):
     assert done.spent("transfer") == pytest.approx(done.of_epoch(transfer), abs=0.02)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
-def test_a_long_evaluation_shows_as_such(tmp_path):
-    """And in no part of the training: its share of the epoch is what was planted."""
-    directory = planned(
-        tmp_path / "run", loader="synthetic_long_evaluation", model="tiny", profile_steps=0
-    )
-    run_ranks(directory)
-    train, evaluation = read_epochs(directory)[-2:]
-    slept = json.loads((directory / "account_0.json").read_text())["slept"]
-    assert len(slept) == RUN["epochs"]
-    want = slept[-1] / (train.wall_s + evaluation.wall_s)
-    found = evaluation.wall_s / (train.wall_s + evaluation.wall_s)
-    assert found == pytest.approx(want, abs=0.02)
-    assert found > 0.5
-
-
-@pytest.mark.multiprocess
-@pytest.mark.slow
 def test_without_profile_steps_no_profiler_is_made_or_loaded(tmp_path):
     """The worker of these tests sees to it."""
     directory = planned(tmp_path / "run", model="tiny", profile_steps=0)
     run_ranks(directory)
     assert not RunFiles(directory).profile.exists()
     assert not RunFiles(directory).trace(0).parent.exists()
-
-
-def test_too_few_steps_end_the_run_before_it_trains(tmp_path):
-    directory = planned(tmp_path / "run", model="tiny", profile_steps=4)
-    with (
-        pytest.raises(SpecError, match=r"profile_steps = 4, .* 6 steps, .* at most 3 can be"),
-        ExitStack() as leaving,
-    ):
-        Run(directory).execute(leaving)
-    assert read_epochs(directory) == []
-
-
-@pytest.mark.parametrize(("steps", "watched", "first"), [(6, 3, 3), (100, 10, 45), (13, 10, 3)])
-def test_the_window_lies_in_the_middle_of_the_epoch(steps, watched, first):
-    assert first_step(RunSpec(epochs=2, profile_steps=watched), steps) == first
-    assert WARMUP <= first <= steps - watched
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"work": "load"}, "profile_steps = 5 with work = 'load'"),
-        ({"epochs": 1}, "with epochs = 1: .* use 2 epochs at least"),
-        ({"profile_steps": -1}, "profile_steps = -1"),
-        ({"profile_steps": 101}, "profile_steps = 101.* less than or equal to 100"),
-    ],
-)
-def test_what_cannot_be_profiled_is_refused(fields, words):
-    with pytest.raises(SpecError, match=words):
-        RunSpec.parse({"profile_steps": 5, "epochs": 3, **fields})
-
-
-def test_a_gpus_row_holds_overlap_and_kernels():
-    parts = {"compute": 5, "communication": 2, "copies": 1, "data": 1, "other": 0.5, "idle": 0.5}
-    seconds = [parts[name] for name in PARTS]
-    first, second = ranks(
-        np.array(
-            [
-                [*seconds, 2.5, 0.5, 0.1, 0.1, 0.2, 0.1, 1.5, 0.5],
-                [*seconds, 0.0, 1, 0, 0, 0, 0, 0.5, 1.5],
-            ]
-        )
-    )
-    assert first.overlapped == pytest.approx(0.25)
-    assert first.kernels is not None
-    assert list(first.kernels.values()) == [0.5, 0.1, 0.1, 0.2, 0.1]
-    assert second.overlapped == 0
-    for one in (first, second):
-        assert one.shares.transfer == pytest.approx(0.1)
-        assert one.shares.waiting == pytest.approx(0.1)
-        assert sum(one.shares.model_dump().values()) == pytest.approx(1)

@@ -3,18 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-from ddl_core.config import RunSpec
 from ddl_core.device import make_clock
-from ddl_core.loop import EpochLoop, load_epoch
-from ddl_core.optim import make_optimizer
-from ddl_core.step import TrainState
-from ddl_core.strategies.base import Single
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.energy_counters import Rapl
-from tests.core.test_loop import ListLoader, batches
 from tests.groups import ThreadGroup, ThreadRank
 from tests.rank.energy import powercap
 
@@ -121,19 +113,3 @@ def test_the_clock_measures_between_start_and_stop_only(root: Path) -> None:
         return window.energy_j
 
     assert ThreadGroup(2).run(timed) == [3.0, 3.0]
-
-
-def test_training_evaluation_and_loading_are_all_measured(root: Path) -> None:
-    spec = RunSpec(classes=3, local_batch_size=4)
-    group, model = Single(spec), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-    meter = Meter(group, None)
-    trainee = TrainState(spec, group, model, make_optimizer(spec, model))
-    loader = ListLoader(batches(6))
-
-    def use(done: int, steps: int) -> None:
-        powercap.advance(root, "intel-rapl:1", 2)
-
-    torch.manual_seed(0)
-    assert EpochLoop(trainee, meter).train(loader, 0, use).timing.energy_j == 12.0
-    assert EpochLoop(trainee, meter).evaluate(loader, use).timing.energy_j == 12.0
-    assert load_epoch(spec, loader, 0, make_clock(group, meter=meter), use).timing.energy_j == 12.0
