@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,15 @@ from ddl_core.data.dataset import POOL, ImageSource, MadeUpSource, NamedOnce
 from ddl_core.data.image import MEAN, STD, UNREADABLE, CropSampler, crop_image, open_rgb
 from ddl_core.data.sampling import Indices, Split
 from ddl_core.schedules import derive_seed
+from ddl_core.strategies import Group
 from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
 
+T = TypeVar("T")
 Labels = npt.NDArray[np.int32]
+Done = Callable[[], bool]
+Start = Callable[[Done], Done]
+"""Takes a piece of work; returns how to wait for its result."""
 
 
 def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
@@ -40,15 +45,9 @@ class Native(ImageSource):
     """
 
     def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        layout: Layout,
+        self, spec: RunSpec, data_dir: Path | None, split: Split, group: Group, layout: Layout
     ) -> None:
-        super().__init__(spec, data_dir, split, rank, world_size)
+        super().__init__(spec, data_dir, split, group.rank, group.world_size)
         self._layout = layout
         self._crops = CropSampler(spec) if split == "train" else None
         self._named = NamedOnce()
@@ -65,25 +64,24 @@ class Native(ImageSource):
             If a file has gone, or a label is not one of the run's classes.
         """
         seen = self.seen = []
-        plan, ahead = iter(self._plan), deque[tuple[Floats, Labels, Indices, list[Any]]]()
-        shape = _shape(self._layout, self._spec.image_size)
-        with _threads(self._spec.loader_workers) as begin:
-            while True:
-                for places in islice(plan, self._spec.loader_prefetch + 1 - len(ahead)):
-                    numbers = np.array([number for _, number in places], np.int64)
-                    images = np.empty((len(places), *shape), np.float32)
-                    labels = np.empty(len(places), np.int32)
-                    made = [
-                        begin(partial(self._make, images, labels, index, *place))
-                        for index, place in enumerate(places)
-                    ]
-                    ahead.append((images, labels, numbers, made))
-                if not ahead:
-                    return
-                images, labels, numbers, made = ahead.popleft()
+        with _threads(self._spec.loader_workers) as start:
+            started = (self._start(places, start) for places in self._plan)
+            for images, labels, numbers, made in _ahead(started, self._spec.loader_prefetch):
                 self.corrupt_images += sum(done() for done in made)
                 seen.append(numbers)
                 yield images, labels
+
+    def _start(
+        self, places: list[tuple[int, int]], start: Start
+    ) -> tuple[Floats, Labels, Indices, list[Done]]:
+        """Start to make a batch."""
+        images = np.empty((len(places), *_shape(self._layout, self._spec.image_size)), np.float32)
+        labels = np.empty(len(places), np.int32)
+        made = [
+            start(partial(self._make, images, labels, index, *place))
+            for index, place in enumerate(places)
+        ]
+        return images, labels, np.array([number for _, number in places], np.int64), made
 
     def _make(self, images: Floats, labels: Labels, index: int, epoch: int, number: int) -> bool:
         """Put an image into a batch; say whether it is unreadable."""
@@ -106,11 +104,10 @@ class Native(ImageSource):
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[Callable[[Callable[[], bool]], Callable[[], bool]]]:
-    """Keep threads that begin a piece of work and return how to wait for its result.
+def _threads(count: int) -> Iterator[Start]:
+    """Keep threads; without any, work is done when it is waited for.
 
-    Without threads the work is done when it is waited for. At the end, the threads leave undone
-    what they have not begun.
+    At the end, the threads leave undone what they have not begun.
     """
     if count == 0:
         yield lambda work: work
@@ -122,6 +119,15 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[], bool]], Callable[[],
         pool.shutdown(cancel_futures=True)
 
 
+def _ahead(items: Iterator[T], count: int) -> Iterator[T]:
+    """Yield items; ask for `count` more before each."""
+    asked = deque(islice(items, count))
+    for item in items:
+        asked.append(item)
+        yield asked.popleft()
+    yield from asked
+
+
 class Synthetic(MadeUpSource):
     """Normal-distributed images with random labels, made once per epoch.
 
@@ -129,16 +135,10 @@ class Synthetic(MadeUpSource):
     """
 
     def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        layout: Layout,
+        self, spec: RunSpec, data_dir: Path | None, split: Split, group: Group, layout: Layout
     ) -> None:
-        super().__init__(spec, split, rank, world_size)
-        self._rank, self._layout = rank, layout
+        super().__init__(spec, split, group.rank, group.world_size)
+        self._rank, self._layout = group.rank, layout
         self._pool: list[tuple[Floats, Labels]] = []
         self.set_epoch(0)
 

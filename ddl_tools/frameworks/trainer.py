@@ -64,14 +64,9 @@ class Trainer:
     def loader(self, split: Split) -> BatchLoader:
         """Return this rank's share of a split; later calls return the same."""
         if split not in self._loaders:
-            make, group = LOADERS[self.spec.loader], self.group
+            make = LOADERS[self.spec.loader]
             self._loaders[split] = make(
-                self.spec,
-                self._data_dir,
-                split,
-                group.rank,
-                group.world_size,
-                self.framework.layout,
+                self.spec, self._data_dir, split, self.group, self.framework.layout
             )
         return self._loaders[split]
 

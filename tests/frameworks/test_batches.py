@@ -7,18 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from ddl_core.config import RunSpec
-from ddl_core.data.image import CropParams, crop_image
 from ddl_core.errors import DataError
 from ddl_core.loaders.native import Native as NativeOfTorch
-from ddl_core.loaders.native import functional
 from ddl_core.registry import LOADERS
 from ddl_tools.frameworks import trainer
 from ddl_tools.frameworks.batches import POOL, Native, Synthetic
 from tests.core.loaders.paths import EVAL, FORMATS, TRAIN, make_data
 from tests.core.loaders.test_bad_data import CAT, replace_records
+from tests.groups import ThreadGroup, ThreadRank
 
 RANKS = 2
 SETTINGS = {
@@ -50,25 +48,11 @@ def spec(**fields) -> RunSpec:
 
 
 def native(data, split="train", rank=0, layout="NCHW", **fields) -> Native:
-    return Native(spec(**fields), data, split, rank, RANKS, layout)
+    return Native(spec(**fields), data, split, ThreadRank(ThreadGroup(RANKS), rank), layout)
 
 
 def live() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("images")}
-
-
-@pytest.mark.parametrize(
-    "crop", [None, CropParams(3, 20, 60, 45, False), CropParams(0, 7, 31, 80, True)]
-)
-def test_crops_are_those_of_torchvision(crop):
-    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
-    image = Image.fromarray(pixels)
-    if crop:
-        want = functional.resized_crop(image, *crop[:4], [64, 64])
-        want = functional.hflip(want) if crop.flip else want
-    else:
-        want = functional.center_crop(functional.resize(image, 64 * 256 // 224), [64, 64])
-    np.testing.assert_array_equal(np.asarray(crop_image(image, 64, crop)), np.asarray(want))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -93,27 +77,14 @@ def test_batches_are_those_of_torch_to_the_last_bit(rank, split, form, data):
             assert ours.corrupt_images == theirs.corrupt_images
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_an_unreadable_image_is_counted_and_replaced_by_the_mean_colour(form, data):
-    blank = corrupt = 0
-    for rank in range(RANKS):
-        source = native(data, rank=rank, data_format=form, train_images=None)
-        blank += sum(not image.any() for batch in all_of(source) for image in batch)
-        corrupt += source.corrupt_images
-        source.set_epoch(1)
-        assert source.corrupt_images == 0
-    assert (corrupt, blank) == (1, 1)
-
-
 def all_of(source: Native) -> list[np.ndarray]:
     return [images for images, _ in source]
 
 
-@pytest.mark.parametrize("fields", [{"loader_workers": 0}, {"loader_workers": 3}])
-@pytest.mark.parametrize("prefetch", [1, 5])
-def test_threads_change_nothing_but_the_time(fields, prefetch, data):
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (3, 5)])
+def test_threads_change_nothing_but_the_time(workers, prefetch, data):
     want = all_of(native(data, loader_workers=1))
-    found = all_of(native(data, loader_prefetch=prefetch, **fields))
+    found = all_of(native(data, loader_workers=workers, loader_prefetch=prefetch))
     np.testing.assert_array_equal(np.stack(found), np.stack(want))
 
 
@@ -152,7 +123,13 @@ def test_an_error_in_a_thread_reaches_who_asks_for_the_batch(data, tmp_path):
 
 def made_up(rank=0, split="train", layout="NCHW", **fields) -> Synthetic:
     values = {"image_size": 8, "train_images": 2 * 4 * RANKS * POOL, "eval_images": 19, **fields}
-    return Synthetic(spec(loader="synthetic", **values), None, split, rank, RANKS, layout)
+    return Synthetic(
+        spec(loader="synthetic", **values),
+        None,
+        split,
+        ThreadRank(ThreadGroup(RANKS), rank),
+        layout,
+    )
 
 
 def test_made_up_images_are_normal_and_each_rank_has_its_own():
