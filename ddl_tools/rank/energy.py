@@ -97,16 +97,16 @@ class Meter:
                 source, reason = None, str(error)
             if self._group.reduce(float(source is not None), "min"):
                 assert source is not None
-                if self._first_with(source.place):
+                if self._first_with(source.device):
                     self._mine.append(source)
                 return source.method, None
         return None, reason
 
-    def _first_with(self, place: str) -> bool:
-        """Say whether no lower rank has the same `place`."""
+    def _first_with(self, device: str) -> bool:
+        """Say whether no lower rank has the same `device`."""
         group = self._group
-        places = np.zeros(group.world_size)
+        devices = np.zeros(group.world_size)
         # 48 bits: float64 holds them exactly, and so does a sum with zeros.
-        places[group.rank] = int(hashlib.sha256(place.encode()).hexdigest()[:12], 16)
-        own, *lower = group.reduce(places)[group.rank :: -1].tolist()
+        devices[group.rank] = int(hashlib.sha256(device.encode()).hexdigest()[:12], 16)
+        own, *lower = group.reduce(devices)[group.rank :: -1].tolist()
         return own not in lower

@@ -25,14 +25,14 @@ class Counter:
     ----------
     method : str
         What is read, as the record names it.
-    place : str
+    device : str
         Identity of the device: two ranks with the same one share it.
     every_s : float or None
         Seconds between readings within a window, in a thread; None: at its ends alone.
     """
 
     method: str
-    place: str
+    device: str
     every_s: float | None = None
     _thread: threading.Thread | None = None
 
@@ -85,7 +85,7 @@ class GpuCounter(Counter):
     method = "NVML counter, GPU boards"
 
     def __init__(self, uuid: str) -> None:
-        self.place = uuid
+        self.device = uuid
         self._nvml, self._board = _find(uuid)
         self.read()
 
@@ -107,7 +107,7 @@ class GpuPower(Counter):
     every_s = SAMPLE_S
 
     def __init__(self, uuid: str) -> None:
-        self.place = uuid
+        self.device = uuid
         self._nvml, self._board = _find(uuid)
         self._last, self._joules = self._sample(), 0.0
 
@@ -181,7 +181,7 @@ class Rapl(Counter):
         memory = any(_text(zone / "name") == "dram" for zone in zones)
         self.method = "RAPL, CPU packages and DRAM" if memory else "RAPL, CPU packages"
         # Not the name of the host: containers of one machine share its packages.
-        self.place = _text(BOOT)
+        self.device = _text(BOOT)
         self._last, self._total_uj = self._readings(), 0
 
     def read(self) -> float:

@@ -37,12 +37,12 @@ def test_ranks_of_one_machine_count_its_packages_once(root: Path) -> None:
 
 def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks read one tree under two names of a machine, so all of it counts twice."""
-    places = iter(["first", "second"])
+    devices = iter(["first", "second"])
 
     class Elsewhere(Rapl):
         def __init__(self) -> None:
             super().__init__()
-            self.place = next(places)
+            self.device = next(devices)
 
     monkeypatch.setattr("ddl_tools.rank.energy.Rapl", Elsewhere)
     assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
