@@ -65,23 +65,23 @@ class Native(ImageSource):
         """
         seen = self.seen = []
         with _threads(self._spec.loader_workers) as start:
-            started = (self._start(places, start) for places in self._plan)
+            started = (self._start(batch, start) for batch in self._plan)
             for images, labels, numbers, made in _ahead(started, self._spec.loader_prefetch):
                 self.corrupt_images += sum(done() for done in made)
                 seen.append(numbers)
                 yield images, labels
 
     def _start(
-        self, places: list[tuple[int, int]], start: Start
+        self, batch: list[tuple[int, int]], start: Start
     ) -> tuple[Floats, Labels, Indices, list[Done]]:
         """Start to make a batch."""
-        images = np.empty((len(places), *_shape(self._layout, self._spec.image_size)), np.float32)
-        labels = np.empty(len(places), np.int32)
+        images = np.empty((len(batch), *_shape(self._layout, self._spec.image_size)), np.float32)
+        labels = np.empty(len(batch), np.int32)
         made = [
-            start(partial(self._make, images, labels, index, *place))
-            for index, place in enumerate(places)
+            start(partial(self._make, images, labels, index, *item))
+            for index, item in enumerate(batch)
         ]
-        return images, labels, np.array([number for _, number in places], np.int64), made
+        return images, labels, np.array([number for _, number in batch], np.int64), made
 
     def _make(self, images: Floats, labels: Labels, index: int, epoch: int, number: int) -> bool:
         """Put an image into a batch; say whether it is unreadable."""
@@ -146,8 +146,8 @@ class Synthetic(MadeUpSource):
         """Make fresh batches; the old ones are gone before."""
         self._pool = []
         spec, size = self._spec, self._spec.local_batch_size
-        place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, self._rank)
-        rng = np.random.default_rng(derive_seed(f"synthetic {self._split}", *place))
+        drawn_for = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, self._rank)
+        rng = np.random.default_rng(derive_seed(f"synthetic {self._split}", *drawn_for))
         shape = (size, *_shape(self._layout, spec.image_size))
         for _ in range(min(POOL, self._batches)):
             labels = rng.integers(spec.classes, size=size, dtype=np.int32)

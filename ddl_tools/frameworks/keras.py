@@ -102,7 +102,8 @@ class Keras:
         before = [one[0] for one in own]
         found = jax.value_and_grad(self._loss, has_aux=True)(weights, before, images, labels)
         (loss, after), gradients = found
-        weights, momenta = self._updated(weights, self._mean(gradients), momenta, rate)
+        changes, momenta = self._rule.update(jax.lax.pmean(gradients, RANKS), momenta, weights)
+        weights = [one - rate * by for one, by in zip(weights, changes, strict=True)]
         after = list(map(_unbiased, before, after, self._counts))
         return weights, [one[None] for one in after], momenta, total + loss
 
@@ -115,15 +116,6 @@ class Keras:
         right = jax.numpy.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
         each = (1 - smoothing) * right + smoothing * logs.mean(axis=1)
         return -each.mean(), own
-
-    def _mean(self, gradients: Arrays) -> Arrays:
-        return jax.lax.pmean(gradients, RANKS)
-
-    def _updated(
-        self, weights: Arrays, gradients: Arrays, momenta: Any, rate: jax.Array
-    ) -> tuple[Arrays, Any]:
-        changes, momenta = self._rule.update(gradients, momenta, weights)
-        return [one - rate * by for one, by in zip(weights, changes, strict=True)], momenta
 
     def _evaluate(self, weights: Arrays, own: Arrays, images: jax.Array) -> jax.Array:
         statistics = [one[0] for one in own]

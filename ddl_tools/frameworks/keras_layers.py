@@ -67,8 +67,8 @@ class _Layers:
         Over how many of each image a running variance is taken, by its name.
     """
 
-    def __init__(self, place: tuple[int, ...]) -> None:
-        self._place = place
+    def __init__(self, seeds: tuple[int, ...]) -> None:
+        self._seeds = seeds
         self._dropouts = 0
         self.variables: dict[str, Any] = {}
         self.pixels: dict[str, int] = {}
@@ -78,7 +78,6 @@ class _Layers:
         self.variables |= found
 
     def conv(self, name: str, x: Value, width: int, window: Window, bias: bool = False) -> Value:
-        """Convolve."""
         kernel, stride, padding = window
         layer = keras.layers.Conv2D(width, kernel, stride, use_bias=bias, kernel_initializer=LATER)
         y = layer(_padded(x, padding, padding))
@@ -95,50 +94,34 @@ class _Layers:
         return y
 
     def linear(self, name: str, x: Value, outputs: int) -> Value:
-        """Return x W' + b."""
         layer = keras.layers.Dense(outputs, kernel_initializer=LATER)
         y = layer(x)
         self._keep(name, weight=layer.kernel, bias=layer.bias)
         return y
 
     def relu(self, x: Value) -> Value:
-        """Return max(x, 0)."""
         return keras.ops.relu(x)
 
-    def tanh(self, x: Value) -> Value:
-        """Return tanh x."""
-        return keras.ops.tanh(x)
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return a + b."""
-        return keras.ops.add(a, b)
-
     def concat(self, parts: list[Value]) -> Value:
-        """Return the channels of all parts one after the other."""
         return keras.ops.concatenate(parts, axis=-1)
 
     def max_pool(self, x: Value, window: Window, ceil: bool = False) -> Value:
-        """Return the largest value of each window."""
         kernel, stride, padding = window
         beyond = -(x.shape[1] + 2 * padding - kernel) % stride if ceil else 0
         return keras.layers.MaxPooling2D(kernel, stride)(_padded(x, padding, padding + beyond))
 
     def global_mean(self, x: Value) -> Value:
-        """Return the mean over all pixels."""
         return keras.ops.mean(x, axis=(1, 2))
 
     def flatten(self, x: Value) -> Value:
-        """Return all values, channel by channel."""
         return keras.layers.Flatten()(keras.ops.transpose(x, (0, 3, 1, 2)))
 
     def halve(self, x: Value) -> Value:
-        """Take every other pixel, and as many channels of zeros more."""
         x = x[:, ::2, ::2, :]
         return keras.ops.concatenate([x, keras.ops.zeros_like(x)], axis=-1)
 
     def dropout(self, x: Value, rate: float) -> Value:
-        """Set a share `rate` to zero in training; each rank draws its own."""
-        seed = derive_seed("dropout", *self._place, self._dropouts) % 2**32
+        seed = derive_seed("dropout", *self._seeds, self._dropouts) % 2**32
         self._dropouts += 1
         return keras.layers.Dropout(rate, seed=seed)(x)
 

@@ -41,10 +41,13 @@ class MXNet:
         self._spec, self._rank = spec, control.rank
         own = own_gpu(spec.device, "MXNet", mx.context.num_gpus(), control.local_rank)
         self.device = "cpu" if own is None else "cuda"
-        self._place = mx.cpu() if own is None else mx.gpu(own)
+        self._context = mx.cpu() if own is None else mx.gpu(own)
         self._build()
         self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
-        self._trainer = gluon.Trainer(self._trained, self._optimizer(), kvstore=None)
+        for one in self._trained:  # scales, shifts and biases are vectors
+            one.wd_mult = float(spec.decay_norm_bias or len(one.shape) > 1)
+        rule = mx.optimizer.SGD(momentum=spec.momentum, wd=spec.weight_decay)
+        self._trainer = gluon.Trainer(self._trained, rule, kvstore=None)
         self._group = GROUPS[spec.strategy](spec, control, self.device)
         self._rate, self._ratio, self._updates = 1.0, 1.0, 0
         self._unbiased_at = -1
@@ -52,12 +55,12 @@ class MXNet:
 
     def _build(self) -> None:
         """Make the network twice, to train and to predict: they share all but the variances."""
-        spec, ops = self._spec, Operations()
+        spec, ops = self._spec, _Operations()
         suffix = UNBIASED if self.device == "cpu" else ""
         images, labels = (sym.var(name, dtype="float32") for name in ("images", "labels"))
         apply = network(spec.model, spec.image_size)
         logits = apply(ops, images, spec.classes)
-        predicted = apply(Operations(suffix), images, spec.classes)
+        predicted = apply(_Operations(suffix), images, spec.classes)
         self._network = gluon.SymbolBlock(_smoothed(logits, labels, spec), [images, labels])
         known = self._network.collect_params()
         self._predictor = gluon.SymbolBlock(predicted, [images], params=known)
@@ -72,19 +75,13 @@ class MXNet:
         for name, shape in zip(names, arguments + statistics, strict=True):
             if name != "images":
                 known[name].shape = shape
-        known.initialize(mx.init.Zero(), ctx=self._place)
+        known.initialize(mx.init.Zero(), ctx=self._context)
         self._drops = ops.drops
         self._parameters = {name: known[name] for name in ops.names}
         # Of the variances that are kept biased: cuDNN's are not.
         counts = [n * height * width for n, _, height, width in outputs[2:]]
         self._counts = dict(zip(ops.normalised, counts, strict=True)) if suffix else {}
         self._unbiased = {name: known[name + suffix] for name in self._counts}
-
-    def _optimizer(self) -> Any:
-        spec = self._spec
-        for one in self._trained:  # scales, shifts and biases are vectors
-            one.wd_mult = float(spec.decay_norm_bias or len(one.shape) > 1)
-        return mx.optimizer.SGD(momentum=spec.momentum, wd=spec.weight_decay)
 
     def load(self, state: State) -> None:
         """Take over weights, statistics and momentum; all ranks load the same."""
@@ -97,7 +94,7 @@ class MXNet:
         updater.states.clear()
         for index, one in enumerate(self._trained):
             if one.name in state.momentum:
-                updater.states[index] = nd.array(-state.momentum[one.name], ctx=self._place)
+                updater.states[index] = nd.array(-state.momentum[one.name], ctx=self._context)
                 updater.states_synced[index] = True
 
     def state(self) -> State:
@@ -119,9 +116,11 @@ class MXNet:
         Nothing is waited for but the step before the last one: images of more would pile up.
         """
         if self._drops:  # anew for each step: a resumed run draws what an undisturbed one does
-            place = (self._spec.seed, self._spec.repeat, self._rank, self._updates)
-            mx.random.seed(derive_seed("dropout", *place) % 2**31)
-        self._use(rate)
+            drawn_for = (self._spec.seed, self._spec.repeat, self._rank, self._updates)
+            mx.random.seed(derive_seed("dropout", *drawn_for) % 2**31)
+        self._rate, self._ratio = rate, rate / self._rate
+        self._trainer.set_learning_rate(rate)
+        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
         with autograd.record():
             loss = self._network(*map(self._sent, (images, labels)))
         loss.backward()
@@ -132,13 +131,8 @@ class MXNet:
         if len(self._under_way) > AHEAD:
             self._sum += self._under_way.popleft().asscalar()
 
-    def _use(self, rate: float) -> None:
-        self._rate, self._ratio = rate, rate / self._rate
-        self._trainer.set_learning_rate(rate)
-        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
-
     def _sent(self, values: npt.NDArray[Any]) -> nd.NDArray:
-        return nd.array(values, dtype="float32").as_in_context(self._place)
+        return nd.array(values, dtype="float32").as_in_context(self._context)
 
     def loss(self) -> float:
         """Return the sum of the steps' mean losses since the last call."""
@@ -188,7 +182,7 @@ class MXNet:
         self._group.close()
 
 
-class Operations:
+class _Operations:
     """The operations of `networks.py` as symbols; see `Ops`.
 
     Attributes
@@ -212,16 +206,11 @@ class Operations:
         return sym.var(name)
 
     def conv(self, name: str, x: Any, width: int, window: Window, bias: bool = False) -> Any:
-        """Convolve."""
         parameters = {"weight": self._variable(f"{name}.weight")}
         if bias:
             parameters["bias"] = self._variable(f"{name}.bias")
         return sym.Convolution(
-            x,
-            **parameters,
-            no_bias=not bias,
-            num_filter=width,
-            **_window(window),
+            x, **parameters, no_bias=not bias, num_filter=width, **_window(window)
         )
 
     def norm(self, name: str, x: Any, eps: float = 1e-5) -> Any:
@@ -240,51 +229,31 @@ class Operations:
         )
 
     def linear(self, name: str, x: Any, outputs: int) -> Any:
-        """Return x W' + b."""
         weight, bias = self._variable(f"{name}.weight"), self._variable(f"{name}.bias")
         return sym.FullyConnected(x, weight=weight, bias=bias, num_hidden=outputs)
 
     def relu(self, x: Any) -> Any:
-        """Return max(x, 0)."""
         return sym.Activation(x, act_type="relu")
 
-    def tanh(self, x: Any) -> Any:
-        """Return tanh x."""
-        return sym.Activation(x, act_type="tanh")
-
-    def add(self, a: Any, b: Any) -> Any:
-        """Return a + b."""
-        return a + b
-
     def concat(self, parts: list[Any]) -> Any:
-        """Return the channels of all parts one after the other."""
         return sym.concat(*parts, dim=1)
 
     def max_pool(self, x: Any, window: Window, ceil: bool = False) -> Any:
-        """Return the largest value of each window."""
-        return sym.Pooling(
-            x,
-            pool_type="max",
-            pooling_convention="full" if ceil else "valid",
-            **_window(window),
-        )
+        convention = "full" if ceil else "valid"
+        return sym.Pooling(x, pool_type="max", pooling_convention=convention, **_window(window))
 
     def global_mean(self, x: Any) -> Any:
-        """Return the mean over all pixels."""
         return sym.flatten(sym.Pooling(x, pool_type="avg", global_pool=True))
 
     def flatten(self, x: Any) -> Any:
-        """Return (n, channels x height x width)."""
         return sym.flatten(x)
 
     def halve(self, x: Any) -> Any:
-        """Take every other pixel, and as many channels of zeros more."""
         ends = (None, None, None, None)
         kept = sym.slice(x, begin=ends, end=ends, step=(1, 1, 2, 2))
         return sym.concat(kept, sym.zeros_like(kept), dim=1)
 
     def dropout(self, x: Any, rate: float) -> Any:
-        """Set a share `rate` of the values to zero in training, and scale the others up."""
         self.drops = True
         return sym.Dropout(x, p=rate)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ddl_core.errors import SpecError
 
 Value = Any
-"""Input and output of an operation: a tensor, a symbol, a layer's output."""
+"""Input and output of an operation: a tensor, a symbol, a layer's output. They can be added."""
 
 Window = tuple[int, int, int]
 """Kernel size, stride and padding, the same in both directions."""
@@ -37,14 +37,6 @@ class Ops(Protocol):
 
     def relu(self, x: Value) -> Value:
         """Return max(x, 0)."""
-        ...
-
-    def tanh(self, x: Value) -> Value:
-        """Return tanh x."""
-        ...
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return a + b."""
         ...
 
     def concat(self, parts: list[Value]) -> Value:
@@ -88,7 +80,7 @@ def _small_resnet(blocks: int) -> Network:
             stride = 2 if index in (blocks, 2 * blocks) else 1
             y = ops.relu(ops.norm(f"{at}.bn1", ops.conv(f"{at}.conv1", x, width, (3, stride, 1))))
             y = ops.norm(f"{at}.bn2", ops.conv(f"{at}.conv2", y, width, (3, 1, 1)))
-            x = ops.relu(ops.add(y, x if stride == 1 else ops.halve(x)))
+            x = ops.relu(y + (x if stride == 1 else ops.halve(x)))
         return ops.linear("head", ops.global_mean(x), classes)
 
     return network
@@ -112,7 +104,7 @@ def _resnet(blocks: tuple[int, ...], block: Block, wider: int) -> Network:
                 if not index and (stage or wider > 1):
                     x = ops.conv(f"{at}.downsample.0", x, wider * width, (1, stride, 0))
                     x = ops.norm(f"{at}.downsample.1", x)
-                x = ops.relu(ops.add(y, x))
+                x = ops.relu(y + x)
         return ops.linear("fc", ops.global_mean(x), classes)
 
     return network
@@ -190,13 +182,6 @@ def _inception(ops: Ops, at: str, x: Value, *widths: int) -> Value:
 
 def _normed(ops: Ops, at: str, x: Value, width: int, window: Window = (1, 1, 0)) -> Value:
     return ops.relu(ops.norm(f"{at}.bn", ops.conv(f"{at}.conv", x, width, window), eps=1e-3))
-
-
-def tiny(ops: Ops, x: Value, classes: int) -> Value:
-    """Apply the network of the equality tests: smooth, so that rounding does not grow."""
-    x = ops.tanh(ops.norm("1", ops.conv("0", x, 8, (3, 2, 0))))
-    x = ops.tanh(ops.norm("4", ops.conv("3", x, 16, (3, 2, 0))))
-    return ops.linear("8", ops.global_mean(x), classes)
 
 
 NETWORKS: dict[str, Network] = {

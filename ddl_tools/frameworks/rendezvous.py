@@ -50,8 +50,8 @@ class ControlGroup:
     """
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
-        place = RankInfo.from_environment(spec)
-        self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
+        info = RankInfo.from_environment(spec)
+        self.rank, self.local_rank, self.world_size = info.rank, info.local_rank, info.world_size
         self.host = _own_address() if spec.nodes > 1 else LOCAL
         self._kept: list[socket.socket] = []
         self._key = os.environ.get(TOKEN, "").encode() or b"alone"
@@ -74,8 +74,9 @@ class ControlGroup:
                     other = listener.accept()
                 except TimeoutError:
                     missing = sorted({*range(1, self.world_size)} - {*others})
+                    some = ", ".join(map(str, missing[:8]))
                     raise LaunchError(
-                        f"ranks {_some(missing)} did not come to rank 0 at {address} "
+                        f"ranks {some} did not come to rank 0 at {address} "
                         f"within {PATIENCE_S:.0f} s; their own logs say why"
                     ) from None
                 others[int(other.recv_bytes())] = other
@@ -169,10 +170,6 @@ class ControlGroup:
 
 def _gone(rank: int) -> LaunchError:
     return LaunchError(f"rank {rank} is gone; its own log says why")
-
-
-def _some(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
 
 
 def _packed(values: npt.NDArray[Any]) -> bytes:

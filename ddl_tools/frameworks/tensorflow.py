@@ -73,8 +73,7 @@ class TensorFlow:
 
     def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
         """Do forward, backward, mean over ranks and one update."""
-        given = (tf.constant(images), tf.constant(labels), tf.constant(rate, tf.float32))
-        self._step(*given)
+        self._step(tf.constant(images), tf.constant(labels), tf.constant(rate, tf.float32))
 
     def loss(self) -> float:
         """Return the sum of the steps' mean losses since the last call."""
@@ -127,37 +126,25 @@ class TensorFlow:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(list(weights.values()))
             loss = _smoothed(self._network(images, training=True), labels, self._spec)
-        gradients = self._mean(tape.gradient(loss, list(weights.values())))
-        settings = tf.unstack(self._used)
-        for name, gradient in zip(weights, gradients, strict=True):
-            self._update(weights[name], self._momentum[name], gradient, *settings)
+        own = tape.gradient(loss, list(weights.values()))
+        gradients = self._group.all_reduce_mean(own)
+        rate, mu, decay = tf.unstack(self._used)
+        for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+            # In place, as torch's SGD does: v = mu v + g + wd w, then w = w - rate v.
+            if self._spec.decay_norm_bias or weight.shape.rank > 1:
+                gradient += decay * weight
+            accumulated = self._momentum[name].handle
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weight.handle, accum=accumulated, lr=rate, grad=gradient, momentum=mu
+            )
         self._losses.assign_add(tf.cast(loss, tf.float64))
 
     def _network(self, images: Tensor, training: bool) -> Tensor:
         seed = tf.stack([self._seed, self._updates]) if training else None
-        return self._apply(Ops(self._values, seed), images, self._spec.classes)
-
-    def _mean(self, gradients: list[Tensor]) -> list[Tensor]:
-        return self._group.all_reduce_mean(gradients)
-
-    def _update(
-        self,
-        weight: Tensor,
-        momentum: Tensor,
-        gradient: Tensor,
-        rate: Tensor,
-        mu: Tensor,
-        decay: Tensor,
-    ) -> None:
-        """Update in place as torch's SGD does: v = mu v + g + wd w, then w = w - rate v."""
-        if self._spec.decay_norm_bias or weight.shape.rank > 1:
-            gradient += decay * weight
-        tf.raw_ops.ResourceApplyMomentum(
-            var=weight.handle, accum=momentum.handle, lr=rate, grad=gradient, momentum=mu
-        )
+        return self._apply(_Operations(self._values, seed), images, self._spec.classes)
 
 
-class Ops:
+class _Operations:
     """TensorFlow's operations on (n, height, width, channels); see `networks.Ops`.
 
     Parameters
@@ -199,43 +186,28 @@ class Ops:
         return y
 
     def linear(self, name: str, x: Tensor, outputs: int) -> Tensor:
-        """Return x W' + b."""
         return tf.nn.bias_add(x @ self._values[f"{name}.weight"], self._values[f"{name}.bias"])
 
     def relu(self, x: Tensor) -> Tensor:
-        """Return max(x, 0)."""
         return tf.nn.relu(x)
 
-    def tanh(self, x: Tensor) -> Tensor:
-        """Return tanh x."""
-        return tf.tanh(tf.ensure_shape(x, x.shape))  # 2.15 fuses it with what it has no kernel for
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return a + b."""
-        return a + b
-
     def concat(self, parts: list[Tensor]) -> Tensor:
-        """Return the channels of all parts one after the other."""
         return tf.concat(parts, -1)
 
     def max_pool(self, x: Tensor, window: Window, ceil: bool = False) -> Tensor:
-        """Return the largest value of each window; zeros serve as padding."""
         kernel, stride, padding = window
         more = [(kernel - side - 2 * padding) % stride * ceil for side in x.shape[1:3]]
         edges = [[0, 0], *([padding, padding + side] for side in more), [0, 0]]
         return tf.nn.max_pool2d(tf.pad(x, edges), kernel, stride, "VALID")
 
     def global_mean(self, x: Tensor) -> Tensor:
-        """Return the mean over all pixels."""
         return tf.reduce_mean(x, [1, 2])
 
     def flatten(self, x: Tensor) -> Tensor:
-        """Return (n, channels x height x width)."""
         _, height, width, channels = x.shape
         return tf.reshape(tf.transpose(x, [0, 3, 1, 2]), [-1, channels * height * width])
 
     def halve(self, x: Tensor) -> Tensor:
-        """Take every other pixel, and as many channels of zeros more."""
         half = x[:, ::2, ::2]
         return tf.concat([half, tf.zeros_like(half)], -1)
 
@@ -271,8 +243,8 @@ def _configure(spec: RunSpec, local_rank: int) -> str:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.experimental.enable_tensor_float_32_execution(False)
     found = [] if spec.device == "cpu" else tf.config.list_physical_devices("GPU")
-    place = own_gpu(spec.device, "TensorFlow", len(found), local_rank)
-    own = [] if place is None else [found[place]]
+    number = own_gpu(spec.device, "TensorFlow", len(found), local_rank)
+    own = [] if number is None else [found[number]]
     tf.config.set_visible_devices(own, "GPU")
     for device in own:
         tf.config.experimental.set_memory_growth(device, True)

@@ -5,8 +5,12 @@ state to begin with; each rank leaves ``rank.N.npz`` and ``rank.N.json``, see `e
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from importlib import import_module
+import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,13 @@ from ddl_tools.frameworks.trainer import average_statistics
 from ddl_tools.frameworks.weights import load, save
 
 TINY = registry.Entry("tests.frameworks.equality:tiny", frameworks=tuple(registry.FRAMEWORKS))
+
+
+def tiny(ops: Any, x: Any, classes: int) -> Any:
+    """Apply the network of the equality tests: smooth, so that rounding does not grow."""
+    x = ops.norm("1", ops.conv("0", x, 8, (3, 2, 0)))
+    x = ops.dropout(ops.norm("3", ops.conv("2", x, 16, (3, 2, 0))), 0.2)
+    return ops.linear("6", ops.dropout(ops.global_mean(x), 0.2), classes)
 
 
 class WithoutDropout:
@@ -43,22 +54,40 @@ def in_layout(images: np.ndarray, layout: str) -> np.ndarray:
     return np.ascontiguousarray(images if layout == "NCHW" else images.transpose(0, 2, 3, 1))
 
 
+def suffer(fault: str) -> None:
+    """Meet a fault of the machine or of the training."""
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif fault == "raising":
+        raise ValueError("planted")
+    elif fault == "late":  # by more than Gloo waits for a rank that it does not know yet
+        time.sleep(35)
+    elif fault == "stopped":  # for longer than TensorFlow's heartbeats
+        subprocess.Popen(["/bin/sh", "-c", f"sleep 20; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def main(folder: Path) -> None:
     case = json.loads((folder / "case.json").read_text())
     registry.MODELS["tiny"] = TINY
-    networks.NETWORKS.setdefault("tiny", networks.tiny)
+    networks.NETWORKS.setdefault("tiny", tiny)
     spec = RunSpec(**case["spec"])
-    networks.NETWORKS[spec.model] = without_dropout(networks.NETWORKS[spec.model])
+    if not case["dropout"]:
+        networks.NETWORKS[spec.model] = without_dropout(networks.NETWORKS[spec.model])
     control = ControlGroup(spec, folder / "rendezvous")
-    kind = registry.resolve("framework", spec.framework)
-    if case["fault"]:
-        module, name = case["fault"].split(":")
-        kind = getattr(import_module(module), name)(kind)
-    subject = kind(spec, control)
-    subject.load(load(folder / "begin.npz", "")[0])
-    train(subject, control, case, folder)
-    subject.close()
-    control.close()
+    subject = registry.resolve("framework", spec.framework)(spec, control)
+    given, _ = load(folder / "begin.npz", "")
+    copy = deepcopy(given)
+    subject.load(given)
+    try:
+        train(subject, control, case, folder)
+        for name, value in copy.values.items():
+            assert np.array_equal(given.values[name], value), f"{name} was changed in place"
+    finally:
+        subject.close()
+        control.close()
 
 
 def train(subject: Any, control: ControlGroup, case: dict[str, Any], folder: Path) -> None:
@@ -66,9 +95,11 @@ def train(subject: Any, control: ControlGroup, case: dict[str, Any], folder: Pat
     rank, losses = control.rank, []
     with np.load(folder / "batches.npz") as file:
         images, labels = file["images"][:, rank], file["labels"][:, rank].astype(np.int32)
-    steps = case["steps"]
+    steps, (fault, _, at) = case["steps"], case["fault"].partition(" ")
     for epoch in case["epochs"]:
         for step in range(epoch * steps, (epoch + 1) * steps):
+            if (rank, str(step)) == (1, at):
+                suffer(fault)
             subject.step(in_layout(images[step], subject.layout), labels[step], case["rates"][step])
         losses.append(subject.loss() / steps)
         subject.wait()
@@ -78,9 +109,24 @@ def train(subject: Any, control: ControlGroup, case: dict[str, Any], folder: Pat
     save(folder / f"own.{rank}.npz", "", own)
     save(folder / f"rank.{rank}.npz", "", subject.state())
     np.save(folder / f"logits.{rank}.npy", logits)
-    told = {"losses": losses, "settings": subject.settings(), "told": subject.describe()}
-    told |= {"device": subject.device, "synchronous": subject.synchronous}
-    (folder / f"rank.{rank}.json").write_text(json.dumps(told))
+    facts = {
+        "losses": losses,
+        "settings": subject.settings(),
+        "record": subject.describe(),
+        "device": subject.device,
+        "synchronous": subject.synchronous,
+        "cores": cores(),
+    }
+    (folder / f"rank.{rank}.json").write_text(json.dumps(facts))
+
+
+def cores() -> dict[str, list[int]]:
+    """Return the cores on which this process's threads may be, by the threads' names."""
+    found: dict[str, list[int]] = {}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        found.setdefault(name, []).extend(os.sched_getaffinity(int(task.name)))
+    return found
 
 
 if __name__ == "__main__":

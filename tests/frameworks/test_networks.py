@@ -64,9 +64,11 @@ class Functionals:
     def dropout(self, x, rate):
         return functional.dropout(x, rate, self.training)
 
-    relu, tanh, add, concat = map(
-        staticmethod, (torch.relu, torch.tanh, torch.add, lambda parts: torch.cat(parts, 1))
-    )
+    def relu(self, x):
+        return torch.relu(x)
+
+    def concat(self, parts):
+        return torch.cat(parts, 1)
 
 
 def module_of(name: str) -> torch.nn.Module:

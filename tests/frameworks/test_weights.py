@@ -103,9 +103,6 @@ def test_variances_fed_with_biased_ones_become_those_of_torch():
     np.testing.assert_allclose(unbiased(own, count, UPDATES), want, rtol=1e-5)
     np.testing.assert_allclose(biased(want, count, UPDATES), own, rtol=1e-5)
     assert np.abs(own / want - 1).max() > 1e-3  # else this test would show nothing
-
-
-def test_the_first_variance_is_left_as_it_is():
-    ones = np.ones(3, np.float32)
+    ones = np.ones(3, np.float32)  # before the first update
     np.testing.assert_array_equal(unbiased(ones, 2, 0), ones)
     np.testing.assert_array_equal(biased(ones, 2, 0), ones)
