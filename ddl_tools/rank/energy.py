@@ -13,6 +13,9 @@ from ddl_tools.rank.energy_counters import Counter, GpuCounter, GpuPower, Rapl, 
 
 log = logging.getLogger(__name__)
 
+Makers = Sequence[Callable[[], Counter]]
+"""Of one kind of counter, the best first."""
+
 
 class Meter:
     """Joules of a window over all ranks, every GPU and every machine once.
@@ -40,9 +43,11 @@ class Meter:
         self._mine: list[Counter] = []
         self._failed = False
         self.missing: str | None = None
-        boards = [[partial(GpuCounter, gpu), partial(GpuPower, gpu)]] if gpu is not None else []
+        kinds: list[Makers] = [[Rapl]]
+        if gpu is not None:
+            kinds.insert(0, [partial(GpuCounter, gpu), partial(GpuPower, gpu)])
         methods: list[str] = []
-        for makers in [*boards, [Rapl]]:
+        for makers in kinds:
             method, self.missing = self._add(makers)
             if method is None:
                 break
@@ -86,7 +91,7 @@ class Meter:
         self._failed = True
         log.warning("energy of this window is lost: %s", error)
 
-    def _add(self, makers: Sequence[Callable[[], Counter]]) -> tuple[str | None, str | None]:
+    def _add(self, makers: Makers) -> tuple[str | None, str | None]:
         """Use the first source that all ranks can make; return its method, or why there is none."""
         reason = None
         for make in makers:
