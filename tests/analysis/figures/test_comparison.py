@@ -231,22 +231,6 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     ]
 
 
-def test_settings_and_machines_are_not_pooled(tree: Tree, interleaved: MakeRun) -> None:
-    """The same configuration elsewhere: another row, with its own pairs."""
-    for change in (
-        {"image_size": 64},
-        {"system": MACHINE | {"cpu": "Another CPU"}, "seed": 1},
-        {"system": MACHINE | {"cpu_cores": 4}, "seed": 2},
-    ):
-        in_blocks(interleaved, HOROVOD, list(DRIFT[:3] / 2), place=3, **change)
-    table = points(tree)
-    horovod = table[table["strategy"] == "horovod"]
-    assert sorted(horovod["n"]) == [3, 3, 3, 6]
-    assert table["panel"].nunique() == 3
-    known = horovod[horovod["base"].str.startswith("PyTorch-DDP")]
-    assert sorted(zip(known["n"], known["ratio"].round(2), strict=True)) == [(3, 2.0), (6, 0.8)]
-
-
 def test_windows_of_other_blocks_and_rounds_are_no_pairs(tree: Tree, make_run: MakeRun) -> None:
     turned(make_run, REFERENCE, list(DRIFT))
     again = REFERENCE | {"repeat": 1}

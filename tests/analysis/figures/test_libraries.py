@@ -82,16 +82,6 @@ def test_libraries_share_a_setting(tree: Tree, every_configuration: None) -> Non
     assert len(table) == 2 * 2 * len(CONFIGURATIONS)
 
 
-def test_no_configuration_pools_libraries(tree: Tree, make_run: MakeRun) -> None:
-    for wall_s, library in zip((10.0, 20.0, 40.0), HOROVOD, strict=True):
-        trained(make_run, (library, "horovod"), wall_s, gpus_per_node=2)
-    table = configuration_table(runs_table(tree.runs)).set_index("framework")
-    assert table["n"].to_dict() == dict.fromkeys(HOROVOD, 1)
-    assert table["value"].to_dict() == pytest.approx(
-        {"torch": 32.0, "tensorflow": 16.0, "mxnet": 8.0}
-    )
-
-
 def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_run: MakeRun) -> None:
     for repeat, one in itertools.product((0, 1), (("torch", "ddp"), ("tensorflow", "horovod"))):
         trained(make_run, one, gpus_per_node=2, repeat=repeat)

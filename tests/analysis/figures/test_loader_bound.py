@@ -108,18 +108,6 @@ def test_one_run_of_each_cannot_say_what_limits(tree: Tree, make_run: MakeRun) -
     assert math.isnan(row["ratio_low"])
 
 
-def test_a_wide_interval_is_no_agreement(tree: Tree, make_run: MakeRun) -> None:
-    """0.90 [0.6, 1.3] of the bound is neither "limit: training" nor below it."""
-    for repeat, factor in enumerate((0.85, 1.0, 1 / 0.85)):
-        make_run(IMAGES / 18.0 * factor, repeat=repeat)
-    measure(make_run, 80.0, work="load")
-    measure(make_run, 20.0, loader="synthetic")
-    row = only(tree)
-    assert row["ratio_low"] < 0.75
-    assert row["ratio_high"] > 1.05
-    assert row["limit"] == "cannot say"
-
-
 OF_LOADING: list[tuple[dict[str, Any], bool]] = [
     ({"loader": "turbo"}, False),
     ({"data_format": "tfrecord"}, False),
@@ -153,16 +141,6 @@ def test_a_half_agrees_in_what_it_depends_on(
     row = only(tree)
     assert (row[f"{half}_n"] == 3) == found
     assert row["limit"].startswith("not measured: ") != found
-
-
-def test_frameworks_and_networks_share_the_loader_alone(tree: Tree, make_run: MakeRun) -> None:
-    for strategy in ("ddp", "horovod"):
-        measure(make_run, 15.0, strategy=strategy, gpus_per_node=2)
-        measure(make_run, 18.0, strategy=strategy, gpus_per_node=2, loader="synthetic")
-    measure(make_run, 40.0, strategy="ddp", gpus_per_node=2, work="load")
-    table = loader_bound.points(runs_table(tree.runs))
-    assert table["loading"].round(6).tolist() == [40.0, 40.0]
-    assert set(table["limit"]) == {"both (same cores)"}
 
 
 def test_figure_says_what_limits_and_leaves_out_what_has_no_bound(

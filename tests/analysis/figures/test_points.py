@@ -5,7 +5,6 @@ import itertools
 import pandas as pd
 import pytest
 
-from ddl_core.errors import DataError
 from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import scaling
@@ -19,11 +18,6 @@ from tests.analysis.conftest import MakeRun
 @pytest.fixture(scope="module")
 def paper() -> Paper:
     return read_paper()
-
-
-def test_missing_paper_says_what_to_do(tmp_path) -> None:
-    with pytest.raises(DataError, match="git checkout data"):
-        read_paper(tmp_path)
 
 
 def test_a_statement_about_dali_speaks_of_both_modes_and_of_its_own_readers() -> None:
