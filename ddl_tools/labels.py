@@ -131,6 +131,11 @@ def phrase(field: str, value: Any) -> str:
     return f"no {word}" if value == "none" else f"{word} {_text(value)}{unit}"
 
 
+def plural(number: int, word: str) -> str:
+    """Return a number with its word, e.g. ``"1 rank"`` or ``"2 ranks"``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
     own = [name for name in names if owner(name) == row.get("strategy", "")]
     told = own

@@ -28,7 +28,7 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import frame, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import not_emulated
-from ddl_tools.labels import NAMES, REPEATS
+from ddl_tools.labels import NAMES, REPEATS, plural
 
 SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
 _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
@@ -452,8 +452,10 @@ def _fastest(points: pd.DataFrame) -> str:
     if known.empty:
         return "No configuration has reached the accuracy at two numbers of ranks"
     best = known.loc[known["value"].idxmin()]
-    ranks = f"{best['world_size']} rank{'s' if best['world_size'] > 1 else ''}"
-    name = style.strategy_name(best["framework_strategy"])
+    name, ranks = (
+        style.strategy_name(best["framework_strategy"]),
+        plural(best["world_size"], "rank"),
+    )
     return f"{name} on {ranks} reaches {best['target']:.0%} first, after {best['value']:.3g} s"
 
 

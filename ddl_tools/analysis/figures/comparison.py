@@ -20,7 +20,7 @@ from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
-from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, row_figure
+from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, ratio_text, row_figure
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.tables import DISTURBED, FIRST, whole
 from ddl_tools.analysis.turns import CPU, Turns, Windows
@@ -446,14 +446,7 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
         return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
     cpu = "" if np.isnan(row["cpu_ratio"]) else f"{row['cpu_ratio']:.2f}"
     word = _word(row).partition(" within")[0]
-    return [count_text(row), value, _ratio_text(row), *([cpu] if by_cpu else []), word]
-
-
-def _ratio_text(row: Any, stem: str = "ratio") -> str:
-    if np.isnan(row[stem]):
-        return ""
-    ends = (f"{stem}_low", f"{stem}_high")
-    return f"{row[stem]:.2f}" + interval(row, ends, "{:.2f}".format)
+    return [count_text(row), value, ratio_text(row), *([cpu] if by_cpu else []), word]
 
 
 def _word(row: Any, stem: str = "") -> str:
@@ -464,8 +457,7 @@ def _word(row: Any, stem: str = "") -> str:
 
 def _percents(row: pd.Series) -> str:
     scaled = 100 * row[["value", "low", "high"]].astype(float)
-    form = "{:.1f}".format
-    return f"{form(scaled['value'])}{interval(scaled, form=form)}" if row["n"] else "none"
+    return f"{scaled['value']:.1f}{interval(scaled, '{:.1f}')}" if row["n"] else "none"
 
 
 def _memory_cells(row: pd.Series) -> list[str]:
@@ -510,4 +502,4 @@ def sentences(points: pd.DataFrame) -> list[str]:
 def _told(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
         return "" if stem else "no pairs"
-    return ", ".join(filter(None, [_ratio_text(row, f"{stem}ratio"), _word(row, stem)]))
+    return ", ".join(filter(None, [ratio_text(row, f"{stem}ratio"), _word(row, stem)]))

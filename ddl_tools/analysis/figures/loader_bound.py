@@ -19,7 +19,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
-from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, named, row_figure
+from ddl_tools.analysis.plot.rows import count_text, draw_values, named, ratio_text, row_figure
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.turns import Turns
 
@@ -217,7 +217,4 @@ def _finding(points: pd.DataFrame) -> str:
 def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
     value = three_digits(row["value"]) if row["n"] else "none"
-    ends = ("ratio_low", "ratio_high")
-    known = row["ratio"] > 0
-    share = f"{row['ratio']:.2f}{interval(row, ends, '{:.2f}'.format)}" if known else ""
-    return [count_text(row), value, share, _WORDS.get(row["limit"], row["limit"])]
+    return [count_text(row), value, ratio_text(row), _WORDS.get(row["limit"], row["limit"])]

@@ -8,7 +8,7 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis.software import differing
-from ddl_tools.labels import REPEATS, labels, phrase, varying
+from ddl_tools.labels import REPEATS, labels, phrase, plural, varying
 
 # Where and with what a run was made.
 PLACE = ["hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software",
@@ -53,9 +53,8 @@ def names(firsts: pd.DataFrame) -> list[str]:
 
 
 def _ranks(spec: dict[str, Any], on_nodes: bool) -> str:
-    nodes, ranks = spec["nodes"], spec["nodes"] * spec["gpus_per_node"]
-    where = f" on {nodes} node{'s' if nodes > 1 else ''}" if on_nodes else ""
-    return f"{ranks} rank{'s' if ranks > 1 else ''}{where}"
+    where = f" on {plural(spec['nodes'], 'node')}" if on_nodes else ""
+    return plural(spec["nodes"] * spec["gpus_per_node"], "rank") + where
 
 
 def distinguished(firsts: pd.DataFrame) -> list[str]:
@@ -129,6 +128,4 @@ def left_out(runs: pd.DataFrame, made: pd.DataFrame) -> str:
         "without a warm epoch": int((~loading & ended).sum()),
         "not finished": int((~loading & ~ended).sum()),
     }
-    return ", ".join(
-        f"{number} run{'s' if number > 1 else ''} {why}" for why, number in counts.items() if number
-    )
+    return ", ".join(f"{plural(number, 'run')} {why}" for why, number in counts.items() if number)

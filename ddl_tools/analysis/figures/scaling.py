@@ -26,7 +26,7 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import is_emulated
-from ddl_tools.labels import REPEATS
+from ddl_tools.labels import REPEATS, plural
 
 POINTS = typed(
     "panel source", WHO, "local_batch_size world_size_min world_size base_world_size",
@@ -125,7 +125,7 @@ def batch_points(configurations: pd.DataFrame) -> pd.DataFrame:
     table["panel"] = pd.array(list(loaders), dtype="string") + SEPARATOR + table["where"]
     table["panel"] += ", " + table["model"].map(style.model_name)
     table["line"] = [
-        f"{style.strategy_name(framework)}, {ranks} rank{'s' if ranks > 1 else ''}"
+        f"{style.strategy_name(framework)}, {plural(ranks, 'rank')}"
         for framework, ranks in zip(table["framework_strategy"], table["world_size"], strict=True)
     ]
     order = ["panel", "line", "local_batch_size"]

@@ -20,7 +20,7 @@ from ddl_tools.analysis.configurations import CONFIGURATION, KEYS, commits, made
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, frame, handles, styled
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.rows import count_text, percent, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import WINDOW, not_emulated, whole
@@ -278,22 +278,22 @@ def kernel_points(paper: Paper) -> pd.DataFrame:
 @styled
 def draw_kernels(points: pd.DataFrame) -> Figure:
     """Return the shares over GPUs, a panel per loader and network."""
-    models, loaders = (list(points[name].unique()) for name in ("model", "loader"))
-    panels = [(loader, model) for loader in loaders for model in models]
-    figure, axes = frame(
+    names = [points["model"].map(style.model_name), points["loader"].map(style.loader_name)]
+    table = points.assign(panel=names[0] + ", " + names[1]).sort_values("loader", kind="stable")
+    figure, panels = panel_figure(
         _all_reduce(points),
-        [f"{style.model_name(model)}, {style.loader_name(loader)}" for loader, model in panels],
-        [1.5] * len(loaders),
+        table,
         handles({KERNELS[kind]: _kernel(kind) for kind in KERNELS}),
         [
             "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU that "
             "waits for data is in no share, and ranks wait for each other in the all-reduce (C7). "
             "Crossed: two rows share these values (C6).",
         ],
+        1.5,
+        columns=3,
         note=STATED_ONLY,
     )
-    for (loader, model), ax in zip(panels, axes, strict=True):
-        part = points[(points["loader"] == loader) & (points["model"] == model)]
+    for ax, part in panels:
         curves.rank_axis(ax, points["world_size"])
         ax.set_ylim(0, 1)
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -302,7 +302,7 @@ def draw_kernels(points: pd.DataFrame) -> Figure:
             ax.plot(line["world_size"], line["value"], **_kernel(kind))
         doubted = part[part["suspect"]]
         ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
-    for ax in axes[:: len(models)]:
+    for ax, _ in panels[::3]:
         ax.set_ylabel("share of kernel time")
     return figure
 

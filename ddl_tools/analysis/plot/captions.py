@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ddl_tools.labels import called
+from ddl_tools.labels import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
@@ -29,7 +29,7 @@ def provenance(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
 def lost(table: pd.DataFrame) -> list[str]:
     """Return the sentence on runs without a value, nothing if there are none."""
     failed = int(table["failed"].sum())
-    return [f"Failed or diverged: {failed} run{'s' if failed > 1 else ''}."] if failed else []
+    return [f"Failed or diverged: {plural(failed, 'run')}."] if failed else []
 
 
 def statements(paper: pd.DataFrame) -> list[str]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_tools.analysis.plot.curves import intervals
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.labels import plural
 
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
@@ -107,7 +107,7 @@ def named(points: pd.DataFrame) -> pd.DataFrame:
     names = [
         f"{style.strategy_name(row['framework_strategy'])}, "
         f"{style.loader_name(row['loader'], row['data_format'], formats)}, "
-        f"{row['world_size']} rank{'s' if row['world_size'] > 1 else ''}"
+        f"{plural(row['world_size'], 'rank')}"
         for row in table.to_dict("records")
     ]
     table = table.assign(label=pd.array(names, dtype="string"))
@@ -166,7 +166,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def interval(row: Any, names: tuple[str, str] = ("low", "high"), form: Any = three_digits) -> str:
-    """Return the interval of a row as text, nothing where it has none."""
-    low, high = (row[name] for name in names)
-    return "" if np.isnan(low) else f" [{form(low)}, {form(high)}]"
+def ratio_text(row: Any, stem: str = "ratio") -> str:
+    """Return a ratio of a row with its interval, nothing where it has none."""
+    return "" if np.isnan(row[stem]) else f"{row[stem]:.2f}{interval(row, '{:.2f}', f'{stem}_')}"
+
+
+def interval(row: Any, form: str, stem: str = "") -> str:
+    """Return the interval of a row, its ends as `form` has them, nothing where it has none."""
+    low, high = row[f"{stem}low"], row[f"{stem}high"]
+    return "" if np.isnan(low) else f" [{form.format(low)}, {form.format(high)}]"
