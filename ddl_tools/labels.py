@@ -7,7 +7,7 @@ from ddl_core.config import RunSpec
 from ddl_core.registry import REGISTRIES, owner, title
 
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
-"""Fields that the readable part of a run's name tells."""
+"""Fields in the readable part of a run's name."""
 REPEATS = ("seed", "repeat")
 """Fields in which the runs of one configuration differ."""
 
@@ -81,11 +81,11 @@ class Names(dict[str, str]):
 
 
 def named(runs: Iterable[RunSpec]) -> Names:
-    """Return by `run_id` the name of each run of a list, and what it does not tell in brackets."""
+    """Return by `run_id` the name of each run of a list, and what it lacks in brackets."""
     specs = list(runs)
-    told = zip(specs, labels(specs, IN_RUN_ID), strict=True)
+    pairs = zip(specs, labels(specs, IN_RUN_ID), strict=True)
     return Names(
-        (spec.run_id, spec.run_id + (f" ({label})" if label else "")) for spec, label in told
+        (spec.run_id, spec.run_id + (f" ({label})" if label else "")) for spec, label in pairs
     )
 
 
@@ -138,9 +138,9 @@ def plural(number: int, word: str) -> str:
 
 def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
     own = [name for name in names if owner(name) == row.get("strategy", "")]
-    told = own
+    shown = own
     if len(own) > 1:
-        told = [name for name in own if row[name] != RunSpec.model_fields[name].default]
+        shown = [name for name in own if row[name] != RunSpec.model_fields[name].default]
     parts = []
     both = {"framework", "strategy"} <= set(names)
     for name in names:
@@ -150,9 +150,9 @@ def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
             continue  # it reads no files
         elif name == "second_start" and not row[name] and len(names) > 1:
             continue  # as every other run
-        elif name in told or not owner(name):
+        elif name in shown or not owner(name):
             parts.append(phrase(name, row[name]))
-        elif own and not told and name == own[0]:
+        elif own and not shown and name == own[0]:
             parts.append(_DEFAULT)
     return parts
 

@@ -27,7 +27,7 @@ OF_NO_RUN = "what the paper states"
 
 @dataclass(frozen=True)
 class Tables:
-    """All that a figure's points are made of; `study` is None where nobody knows what was asked."""
+    """All that a figure's points are made of; `study` is None where its definition is not kept."""
 
     runs: pd.DataFrame
     configurations: pd.DataFrame
@@ -108,7 +108,7 @@ QUESTIONS = {
     "memory_per_rank": Question(
         lambda tables: comparison.memory_points(tables.runs),
         comparison.draw_memory,
-        needs="FSDP or ZeRO beside another strategy, and runs that tell their memory",
+        needs="FSDP or ZeRO beside another strategy, and runs with their memory",
     ),
     "loader_bound": Question(
         lambda tables: loader_bound.points(tables.runs, tables.windows),
@@ -139,7 +139,7 @@ QUESTIONS = {
     "time_budget": Question(
         lambda tables: shares.epoch_points(tables.runs, tables.configurations),
         shares.draw_epochs,
-        needs="runs that tell what their time was spent on, at two numbers of ranks",
+        needs="runs with the parts of their time, at two numbers of ranks",
         also="loss",
     ),
     "time_shares": Question(

@@ -47,7 +47,7 @@ class Redrawn:
     reasons: list[str] = field(default_factory=list)  # why a figure is not drawn
     damaged: list[str] = field(default_factory=list)
 
-    def told(self, reasons: bool = False) -> list[str]:
+    def summary(self, reasons: bool = False) -> list[str]:
         """Return lines for the terminal: one a study, with `reasons` also why a figure lacks."""
         return [*self.lines, *(self.reasons if reasons else [])]
 
@@ -129,8 +129,8 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
     _remove_others(folder, {folder / name for name in shown})
     if study:
-        told = ", ".join(shown) or "IN NO FIGURE"
-        done.lines.append(f"{folder.name} ({counts(tables.runs)}): {told}")
+        names = ", ".join(shown) or "IN NO FIGURE"
+        done.lines.append(f"{folder.name} ({counts(tables.runs)}): {names}")
 
 
 def tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
@@ -178,10 +178,10 @@ def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
         "of plug-ins that are not installed here": int((runs["status"] == UNKNOWN).sum()),
         "not planned any more": strays,
     }
-    told = [f"{number} {kind}" for kind, number in kinds.items() if number]
+    texts = [f"{number} {kind}" for kind, number in kinds.items() if number]
     if is_emulated(runs).any() and not is_emulated(runs).all():
-        told.append(f"{int(is_emulated(runs).sum())} emulated")
-    return [f"Runs not drawn: {', '.join(told)}."] if told else []
+        texts.append(f"{int(is_emulated(runs).sum())} emulated")
+    return [f"Runs not drawn: {', '.join(texts)}."] if texts else []
 
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:

@@ -150,7 +150,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         carbon_g_per_kwh = WORLD_G_PER_KWH
     tree = tree_of(root) if root else committed()
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon_g_per_kwh)
-    for line in done.told(reasons=bool(studies)):
+    for line in done.summary(reasons=bool(studies)):
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
     if done.damaged:

@@ -93,7 +93,7 @@ def test_redraw_without_runs_draws_the_paper(tmp_path: Path) -> None:
     assert all(path.stat().st_size for path in done.files)
     table = pd.read_csv(tmp_path / "figures" / "paper" / "efficiency.csv")
     assert set(table["source"]) == {"stated", "derived"}
-    assert done.told() == []
+    assert done.summary() == []
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
     base = {**SPEC, "eval_images": 6, "strategy": "ddp"}
     write_study(Study(name="laptop", question="Q?", base=base, repeats=1), tree)
     done = redraw(tree, figures=tree.figures)
-    assert "laptop (1 runs: 1 completed): " in "\n".join(done.told())
+    assert "laptop (1 runs: 1 completed): " in "\n".join(done.summary())
     table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
     assert table["strategy"].tolist() == ["ddp"]
     assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
@@ -146,7 +146,7 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
     assert "install ddl-ours==0.1" in line
     assert REMEDY not in line
     assert "torch" not in line
-    assert "1 completed, 1 unknown" in "\n".join(done.told())
+    assert "1 completed, 1 unknown" in "\n".join(done.summary())
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -175,9 +175,9 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     done = redraw(tree, figures=tree.figures)
     assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
     needs = "  nothing to show in laptop/learning_curves: needs a study of schedules or optimisers"
-    assert needs in done.told(reasons=True)
+    assert needs in done.summary(reasons=True)
     make_run(study="second")
-    lines = redraw(tree, figures=tree.figures).told()
+    lines = redraw(tree, figures=tree.figures).summary()
     assert [line.split(" (")[0] for line in lines] == ["laptop", "second"]
 
 
@@ -210,7 +210,7 @@ def test_runs_that_were_all_lost_are_no_figure_and_it_is_said(
     make_run(status="failed", rows=[])
     done = redraw(tree, figures=tree.figures)
     assert set(shown(done)) == {"paper"}
-    assert done.told()[0] == "laptop (1 runs: 1 failed): IN NO FIGURE"
+    assert done.summary()[0] == "laptop (1 runs: 1 failed): IN NO FIGURE"
 
 
 def test_accuracies_that_all_diverged_are_drawn(tree: Tree, make_run: MakeRun) -> None:
@@ -244,7 +244,7 @@ def test_a_damaged_record_is_named_and_the_others_are_drawn(
     (line,) = done.damaged
     assert line.startswith(f"{broken}: ")
     assert line.endswith(REMEDY)
-    assert "laptop (2 runs: 1 completed, 1 damaged): " in "\n".join(done.told())
+    assert "laptop (2 runs: 1 completed, 1 damaged): " in "\n".join(done.summary())
     assert shown(done)["laptop"] == shown(done)["other"]
     table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
     assert table["strategy"].tolist() == ["single"]

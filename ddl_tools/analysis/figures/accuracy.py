@@ -192,7 +192,7 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
     """Return how much mean V each way to learn loses from its smallest to its largest batch.
 
     One row per panel and way to learn, the smallest loss first in each study. Batches of which all
-    runs were lost do not count: ``to_batch`` tells how far it goes.
+    runs were lost do not count: ``to_batch`` is the last one that counts.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     ends = ours.sort_values("global_batch_size").groupby(["study", "panel", "label"]).agg(

@@ -243,8 +243,8 @@ def _interval(found: Estimate, value: str, stem: str) -> dict[str, Any]:
 
 
 def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
-    told = None if np.isnan(ratio.low) else estimates.decision(ratio)
-    return _interval(ratio, name, f"{name}_") | {decision: told}
+    decided = None if np.isnan(ratio.low) else estimates.decision(ratio)
+    return _interval(ratio, name, f"{name}_") | {decision: decided}
 
 
 def _range(values: pd.Series) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def state_bytes(parameters: float, shards: int, ranks: int, momentum: bool) -> f
 
 
 def _state(run: pd.Series) -> float:
-    """Return `state_bytes` of a run; NaN where its record does not tell enough."""
+    """Return `state_bytes` of a run; NaN where its record lacks a part of it."""
     # FSDP keeps whole gradients until the last micro-batch.
     whole_gradients = run["strategy"] == "fsdp" and run["accumulation"] > 1
     if pd.isna(run["parameters"]) or run["optimizer"] != "sgd" or whole_gradients:
@@ -461,8 +461,9 @@ def _percents(row: pd.Series) -> str:
 
 
 def _memory_cells(row: pd.Series) -> list[str]:
-    told = [f"{row['value']:.2f}", three_digits(row["throughput"])] if row["n"] else ["none", ""]
-    return [count_text(row), *told]
+    if not row["n"]:
+        return [count_text(row), "none", ""]
+    return [count_text(row), f"{row['value']:.2f}", three_digits(row["throughput"])]
 
 
 def _caption(points: pd.DataFrame) -> list[str]:
@@ -494,12 +495,12 @@ def sentences(points: pd.DataFrame) -> list[str]:
             f"{captions.counted('', known['pairs'])}"
         )
         for row in others.to_dict("records"):
-            wall, cpu = (_told(row, stem) for stem in ("", "cpu_"))
+            wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
             lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
     return lines
 
 
-def _told(row: dict[str, Any], stem: str) -> str:
+def _compared_text(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
         return "" if stem else "no pairs"
     return ", ".join(filter(None, [ratio_text(row, f"{stem}ratio"), _word(row, stem)]))

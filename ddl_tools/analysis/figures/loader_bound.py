@@ -94,8 +94,8 @@ def _row(
             "not measured": [_HALVES[half] for half in missing if halves[half] is None],
             "failed": [_HALVES[half] for half in missing if halves[half] is not None],
         }
-        told = [f"{why}: {', '.join(names)}" for why, names in reasons.items() if names]
-        return row | {"limit": "; ".join(told)}
+        texts = [f"{why}: {', '.join(names)}" for why, names in reasons.items() if names]
+        return row | {"limit": "; ".join(texts)}
     apart = _ratio(samples["loading"], samples["training"], taken)
     bounds = sorted(_HALVES, key=lambda half: row[half])
     if not apart.low <= 1 <= apart.high:  # surely apart, or of one run each
@@ -142,7 +142,7 @@ def _summary(sample: Sample, half: str) -> dict[str, Any]:
 
 
 def _limit(row: dict[str, Any], halves: Estimate) -> str:
-    """Return what limits a training whose bound is known, as far as the intervals can tell.
+    """Return what limits a training whose bound is known, as far as the intervals decide it.
 
     `halves` is the ratio of loading to training.
     """
@@ -210,8 +210,8 @@ def _finding(points: pd.DataFrame) -> str:
         word = limits.iloc[0]
         inconclusive = word == _WORDS[estimates.CANNOT_SAY]
         return f"The limit of {of} is inconclusive" if inconclusive else f"Limit of {of}: {word}"
-    told = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
-    return f"Limit of {of}: {', '.join(told)}"
+    texts = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
+    return f"Limit of {of}: {', '.join(texts)}"
 
 
 def _cells(row: pd.Series) -> list[str]:

@@ -17,7 +17,7 @@ KEY = [*(name for name in RunSpec.model_fields if name not in REPEATS), *PLACE, 
 """Runs of one configuration agree in all of these."""
 
 _SIZE = "world_size"
-_NODES = ["nodes", "gpus_per_node"]  # a name tells both as one number of ranks
+_NODES = ["nodes", "gpus_per_node"]  # a name has both as one number of ranks
 _COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size", "precision"]
 
 # `firsts` holds one run of each configuration.
@@ -40,7 +40,7 @@ def _varied(firsts: pd.DataFrame) -> list[str]:
 def names(firsts: pd.DataFrame) -> list[str]:
     """Return what each configuration is called: its values of the fields that vary.
 
-    Two share a name only if they differ in what their records tell: see `distinguished`.
+    Two share a name only if they differ in machine or software: see `distinguished`.
     """
     if len(firsts) == 1:
         return [common(firsts, _COMMON[:3])]

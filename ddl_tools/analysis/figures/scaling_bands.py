@@ -190,9 +190,9 @@ def _agreement(points: pd.DataFrame) -> str:
     known = points[points["source"].isin(["stated", "measured"]) & points["bound"].eq("value")]
     law = by_source["law"].loc[list(known[keys].itertuples(index=False, name=None))]
     inside = (law["low"].to_numpy() <= known["value"]) & (known["value"] <= law["high"].to_numpy())
-    told = f"Bands of Amdahl's law hold {int(inside.sum())} of {len(known)} values"
+    held = f"Bands of Amdahl's law hold {int(inside.sum())} of {len(known)} values"
     if "emulated" not in by_source:
-        return told
+        return held
     emulated = by_source["emulated"]["value"]
     error = (by_source["calculated"]["value"].loc[emulated.index] / emulated - 1).abs().max()
-    return f"{told}; calculated efficiency is within {100 * error:.1f} % of the emulated one"
+    return f"{held}; calculated efficiency is within {100 * error:.1f} % of the emulated one"

@@ -39,7 +39,7 @@ PROFILE = typed(
 _MOST_LOSSES = 3  # named beside a bar
 _LEAST_LOSS = 0.01
 _MEANS = ("worker_s_per_image", "value", "loss", "low", "high")
-# The parts of a bar, of the causes that a table tells apart.
+# The parts of a bar, from the causes of a table.
 _PARTS = {
     "start": "data",
     "waiting": "waiting for slower ranks",
@@ -106,8 +106,8 @@ def _causes(
 ) -> list[dict[str, Any]]:
     shares = parts.div(parts.sum(axis=1), axis=0)
     grown = shared["world_size"] != shared["base_world_size"]
-    told = grown and base is not None
-    losses = training - shared["efficiency"] * base if told else pd.Series(dtype=float)
+    compared = grown and base is not None
+    losses = training - shared["efficiency"] * base if compared else pd.Series(dtype=float)
     return [
         shared
         | {
@@ -128,19 +128,19 @@ def draw_epochs(points: pd.DataFrame) -> Figure:
 
     Rows without a base to be compared with are left out, unless there are no others.
     """
-    told = points[points["cause"].notna()]
-    grown = told["efficiency"].notna()
-    told = _in_parts(told[grown] if grown.any() else told)
+    known = points[points["cause"].notna()]
+    grown = known["efficiency"].notna()
+    known = _in_parts(known[grown] if grown.any() else known)
     silent = len(points.loc[points["cause"].isna(), ["panel", *KEYS[1:]]].drop_duplicates())
     return stacked(
-        told,
-        _costs(told),
+        known,
+        _costs(known),
         style.TIME_COLOURS,
         [
             "Warm epochs, no profiler. Transfer: communication that backward does not hide, of the "
             "rank that came last. Other: update, evaluation, end of epoch. Costs: share of the "
             "ideal throughput.",
-            *captions.provenance(told, ""),
+            *captions.provenance(known, ""),
             *captions.not_drawn("Without this account,", silent),
         ],
         ["n", "E", "costs against fewer ranks"],
@@ -157,15 +157,15 @@ def _in_parts(points: pd.DataFrame) -> pd.DataFrame:
     return sums.sum(min_count=1).reset_index()
 
 
-def _costs(told: pd.DataFrame) -> str:
+def _costs(known: pd.DataFrame) -> str:
     """Return the efficiencies, and the part that costs most."""
-    if told.empty:
+    if known.empty:
         return "No run measured here says where its time went"
-    if told["efficiency"].isna().all():
-        compute = told.loc[told["cause"] == "compute", "value"]
+    if known["efficiency"].isna().all():
+        compute = known.loc[known["cause"] == "compute", "value"]
         return f"Compute takes {captions.span(100 * compute, '{:.0f}')} % of an epoch"
-    worst = told.groupby("cause")["loss"].mean().idxmax()
-    return f"Efficiency is {captions.span(told['efficiency'])}; {worst} costs most"
+    worst = known.groupby("cause")["loss"].mean().idxmax()
+    return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most"
 
 
 def _losses(bar: pd.DataFrame) -> list[str]:
@@ -184,7 +184,7 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
     value is the mean over ranks and runs, 0 to 1, low and high are the extremes of single ranks.
     overlapped, the share of the window in which communication was hidden by compute, is missing
-    if any rank could not tell. load_average is the highest of the minute before a start; own_load
+    if any rank lacks it. load_average is the highest of the minute before a start; own_load
     is what the threads and loader processes of the study's largest run explain of it.
 
     `profiles` is as `profiles_table` has it, of some of `runs`.

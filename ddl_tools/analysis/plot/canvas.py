@@ -139,7 +139,7 @@ def frame(
             ax.spines[:].set_color(style.PALE)
             ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
     # The title is that of the legend: matplotlib would print a title of the figure over it.
-    box = figure.legend(
+    top = figure.legend(
         handles=list(legend),
         loc="outside upper left",
         ncols=beside,
@@ -147,7 +147,7 @@ def frame(
         alignment="left",
         title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
     )
-    box.get_title().set_parse_math(False)  # a study may ask for dollars
+    top.get_title().set_parse_math(False)  # a study may ask for dollars
     _write_caption(figure, lines)
     return figure, axes
 
@@ -182,8 +182,8 @@ def caption_of(figure: Figure) -> str:
 
 def add_caption(figure: Figure, sentences: Sequence[str]) -> None:
     """End the caption of a figure with more sentences."""
-    told = " ".join([caption_of(figure), *sentences])
-    lines = textwrap.wrap(told, int(figure.get_figwidth() * _CAPTION_LETTERS))
+    text = " ".join([caption_of(figure), *sentences])
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * _CAPTION_LETTERS))
     more = len(lines) - figure.get_supxlabel().count("\n") - 1
     figure.set_figheight(figure.get_figheight() + more * _CAPTION_LINE)
     _write_caption(figure, lines)

@@ -60,7 +60,7 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
 
 
 def plain_ticks(axis: Any, text: Any = None) -> None:
-    """Write the ticks of an axis as plain numbers, or as `text` tells, without minor ones."""
+    """Write the ticks of an axis as plain numbers, or as `text` writes them, without minor ones."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(text or (lambda value, _: f"{value:g}")))
 

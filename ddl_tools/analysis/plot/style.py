@@ -177,7 +177,7 @@ def with_framework_strategy(table: pd.DataFrame) -> pd.DataFrame:
 def _own_or_spare(
     name: str, looks: Mapping[str, Look], spare: Sequence[Look], among: Iterable[str]
 ) -> Look:
-    """Return a name's look, else a spare one: names without a look take turns, sorted."""
+    """Return a name's look, else a spare one: the sorted names without a look share these."""
     if name in looks:
         return looks[name]
     return spare[sorted({*among, name} - looks.keys()).index(name) % len(spare)]
@@ -221,13 +221,13 @@ def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dic
 
 def loader_name(loader: str, data_format: str = "", formats: bool = False) -> str:
     """Return what people call a loader, with the format it reads if `formats`."""
-    told = formats and loader != "synthetic"  # synthetic data have none
+    named = formats and loader != "synthetic"  # synthetic data have none
     name = _PAPERS[loader].title if loader in _PAPERS else title("loader", loader)
-    return f"{name}, {NAMES['data_format'].get(data_format, data_format)}" if told else name
+    return f"{name}, {NAMES['data_format'].get(data_format, data_format)}" if named else name
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
-    """Say whether configurations must tell what each loader reads: not if all is folders."""
+    """Say whether names need the format that a loader reads: not if all read folders."""
     return bool((table["data_format"].dropna() != "folder").any())
 
 
