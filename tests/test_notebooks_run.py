@@ -85,7 +85,7 @@ def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -
 
 
 @pytest.mark.notebook
-def test_a_run_that_cannot_start_says_why_in_its_lab_book() -> None:
+def test_a_run_that_cannot_start_says_why_in_its_notebook() -> None:
     run_dir = planned(gpus_per_node=4096)
     with pytest.raises(LaunchError, match="gpus_per_node = 4096"):
         submit(run_dir).wait()

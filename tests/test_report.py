@@ -34,7 +34,7 @@ def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def keep_a_lab_book(tree: Tree) -> str:  # noqa: F811
+def keep_a_notebook(tree: Tree) -> str:  # noqa: F811
     """Give the first run an executed notebook; return the run's name."""
     run_dir = tree.run_folders("laptop")[0]
     output = nbformat.v4.new_output("stream", text="rank 0 <begins>")
@@ -50,7 +50,7 @@ def test_a_report_is_whole_and_stands_alone(
     two_notebooks: Path,
     tmp_path: Path,
 ) -> None:
-    run_id = keep_a_lab_book(tree)
+    run_id = keep_a_notebook(tree)
     answer = tree.figures / "laptop" / "comparison.png"
     answer.parent.mkdir(parents=True)
     answer.write_bytes(b"a picture")
@@ -65,7 +65,7 @@ def test_a_report_is_whole_and_stands_alone(
     assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text
     for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):
         assert str(fact) in text
-    book = f"lab_books/laptop/{run_id}.html"
+    book = f"notebooks/laptop/{run_id}.html"
     assert pages == ["10_measured.html", "11_throughput.html", "index.html", book]
     for page in pages:
         text = (index.parent / page).read_text()

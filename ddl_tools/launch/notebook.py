@@ -1,7 +1,7 @@
 """Execute notebooks by papermill, in a kernel of this Python.
 
 A run on this machine is a thread that drives papermill: the kernel of its notebook starts the
-ranks. The executed copy of the notebook is the run's lab book. jupyter is imported when needed.
+ranks. The executed copy of the notebook is kept with the run. jupyter is imported when needed.
 """
 
 import os
@@ -38,14 +38,14 @@ def execute(
 ) -> None:
     """Execute `notebook` with `parameters`; `target` then holds the executed copy.
 
-    `target` is replaced in one step, also when a cell failed: the error is part of the lab book.
+    `target` is replaced in one step, also when a cell failed: it then shows the error.
     `on_kernel` is called with the manager of the kernel before it starts.
     """
     import papermill
     from jupyter_core.utils import ensure_event_loop
     from papermill.exceptions import PapermillExecutionError
 
-    # papermill writes the copy after every cell; until the end that is not yet the lab book.
+    # papermill writes the copy after every cell; until the end it is not whole.
     partial = target.with_name(f".{target.stem}.part.ipynb")
     loop = ensure_event_loop()  # jupyter makes one for this thread, and would leave it open
     try:
@@ -168,7 +168,7 @@ class LocalJob:
         record = read_record(self.run_dir)
         if record.status == "completed":
             if self._error:
-                sys.stderr.write(f"{record.run_id} is complete, but its lab book: {self._error}\n")
+                sys.stderr.write(f"{record.run_id} is complete, but its notebook: {self._error}\n")
             return record
         if record.error:
             raise LaunchError(f"{record.error.kind}: {record.error.message}")

@@ -25,7 +25,7 @@ from ddl_tools.records.run import RunRecord, read_record
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
 MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
-ANSWERS = ("comparison",)  # figures that answer a question, best first
+FIGURE = "comparison.png"  # answers the question of a study
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
@@ -37,14 +37,14 @@ class Page(NamedTuple):
 
 
 class StudyPage(NamedTuple):
-    """What the index tells of a study: question, facts, figure, table, lab books of its runs."""
+    """A study on the index."""
 
     name: str
     question: str
     facts: list[str]
     figure: str  # as an address with its content; empty where none is drawn
     table: Page | None
-    lab_books: list[Page]
+    notebooks: list[Page]
 
 
 def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
@@ -109,26 +109,28 @@ def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
 
 
 def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
-    """Copy the table of a study and write its lab books."""
+    """Copy the table of a study and write its executed notebooks."""
     table = tree.tables / f"{study}.csv"
     if table.is_file():
         (folder / "tables").mkdir(exist_ok=True)
         shutil.copyfile(table, folder / "tables" / table.name)
-    books = []
+    pages = []
     for run in map(RunFiles, tree.run_folders(study)):
         if run.notebook.is_file():
-            target = folder / "lab_books" / study / f"{run.directory.name}.html"
+            target = folder / "notebooks" / study / f"{run.directory.name}.html"
             target.parent.mkdir(parents=True, exist_ok=True)
-            book = _write_page(run.notebook, target, folder, code=True)
-            books.append(book._replace(title=run.directory.name))
-    linked = Page(table.name, f"tables/{table.name}") if table.is_file() else None
-    question = find_study(study, tree)
-    figures = [tree.figures / study / f"{name}.png" for name in ANSWERS]
-    drawn = next((path for path in figures if path.is_file()), None)
-    content = base64.b64encode(drawn.read_bytes()).decode() if drawn else ""
-    figure = f"data:image/png;base64,{content}" if drawn else ""
+            page = _write_page(run.notebook, target, folder, code=True)
+            pages.append(page._replace(title=run.directory.name))
+    planned = find_study(study, tree)
+    figure = tree.figures / study / FIGURE
+    content = base64.b64encode(figure.read_bytes()).decode() if figure.is_file() else ""
     return StudyPage(
-        study, question.question if question else "", _facts(study, tree), figure, linked, books
+        name=study,
+        question=planned.question if planned else "",
+        facts=_facts(study, tree),
+        figure=f"data:image/png;base64,{content}" if content else "",
+        table=Page(table.name, f"tables/{table.name}") if table.is_file() else None,
+        notebooks=pages,
     )
 
 
@@ -156,7 +158,7 @@ def _facts(study: str, tree: Tree) -> list[str]:
 
 
 def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:
-    """Write an executed notebook as HTML; without `code`, what its cells show alone."""
+    """Write an executed notebook as HTML, by default without its code."""
     from nbconvert import HTMLExporter
 
     content = nbformat.read(notebook, as_version=4)

@@ -99,7 +99,7 @@ def test_the_kernel_is_this_python_and_opens_no_port(
         ("import os; os._exit(3)", LaunchError, "did not survive", None),
     ],
 )
-def test_a_cell_that_fails_is_kept_in_the_lab_book(
+def test_a_cell_that_fails_is_kept_in_the_notebook(
     tmp_path: Path, cell: str, error: type[DDLError], words: str, kept: str | None
 ) -> None:
     notebook = small_notebook(tmp_path / "a.ipynb", cell)

@@ -113,7 +113,7 @@ WIDTH = 7.2
 STATED_WIDTH = 5.4  # of a figure that holds nothing but what others state
 CAPTION_POINTS = 7.0
 # What differs from seaborn's theme, see `canvas.THEME`: importing seaborn takes a second, which the
-# lab book of a run need not wait for.
+# notebook of a run need not wait for.
 PAGE: Any = {  # matplotlib's own type lists every key
     # A family by name: which font "sans-serif" stands for differs between machines.
     "font.family": ["DejaVu Sans"],
