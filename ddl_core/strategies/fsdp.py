@@ -39,12 +39,13 @@ class FSDP(ProcessGroup):
             dist.broadcast(tensor, src=0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         mesh = init_device_mesh(self.device.type, (self.world_size,))
-        self._units = units(model)
+        parts = units(model)
+        self._units = len(parts)
         half = self.spec.precision == "bf16"
         cast = cast_by_autocast(model)
         if half and (kept := normalisations(model)):
             fully_shard(kept, mesh=mesh, reshard_after_forward=False)
-        for module in self._units:
+        for module in parts:
             rest = {one for one in module.parameters() if not isinstance(one, DTensor)}
             policy = BF16 if half and rest <= cast else MixedPrecisionPolicy()
             fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -94,13 +95,8 @@ class FSDP(ProcessGroup):
     def describe(self) -> dict[str, Any]:
         """Add the units that are gathered together; Gloo's collectives are waited for."""
         overlap = self.device.type == "cuda"
-        own = {"units": len(self._units), "unit_elements": UNIT, "overlap": overlap}
+        own = {"units": self._units, "unit_elements": UNIT, "overlap": overlap}
         return {**super().describe(), **own}
-
-    def teardown(self) -> None:
-        """Leave the group."""
-        self._units = []
-        super().teardown()
 
 
 def units(model: nn.Module) -> list[nn.Module]:
