@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -80,15 +78,3 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
         return digest.hexdigest()
     own = torch.tensor(list(digest.digest()), device=strategy.device)
     return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()
-
-
-def values(
-    network: nn.Module, strategy: Strategy | None = None
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Return parameters and running statistics by name, without the counters of batches."""
-    weights = strategy.full_weights(network) if strategy else network.state_dict()
-    return {
-        name: tensor.detach().float().cpu().contiguous().numpy()
-        for name, tensor in weights.items()
-        if tensor.is_floating_point()
-    }

@@ -126,12 +126,3 @@ def refuse_broken_data(corrupt: int, samples: int) -> None:
             f"{allowed} allowed; the ranks' stderr.log names them",
             remedy="check the data with `ddl data verify DIR`",
         )
-
-
-def state_sha256(values: dict[str, npt.NDArray[np.float32]]) -> str:
-    """Return a hash over all parameters and statistics by name, the same in every framework."""
-    digest = hashlib.sha256()
-    for name, array in sorted(values.items()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
-    return digest.hexdigest()

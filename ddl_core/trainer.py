@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ddl_core import checkpoint, combinations, device
-from ddl_core.checkpoint import values, weights_sha256
+from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.device import check_compiled, compile_network, make_clock
 from ddl_core.errors import SpecError
-from ddl_core.fairness import check_agreement, state_sha256
+from ddl_core.fairness import check_agreement
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop, EpochResult, OnStep, ignore, load_epoch
 from ddl_core.models import drawn, inspect_network
@@ -76,8 +75,15 @@ class Trainer:
             )
         return self._loaders[split]
 
-    def build(self) -> str:
-        """Make the network with the weights of the run's seed; return their hash. A collective."""
+    @property
+    def state(self) -> TrainState:
+        """Network, optimiser and loss; made on first use, as a collective."""
+        if self._state is None:
+            self._state = self._build()
+        return self._state
+
+    def _build(self) -> TrainState:
+        """Make the network with the weights of the run's seed."""
         spec = self.spec
         steps = len(self.loader("train")) // spec.accumulation
         if spec.ddp_compression == "powersgd" and spec.ddp_powersgd_start >= spec.epochs * steps:
@@ -86,11 +92,7 @@ class Trainer:
                 f"{spec.epochs * steps} steps: nothing would be compressed",
                 remedy="use less, or ddp_compression = 'none'",
             )
-        self._state = self._make_state(drawn(spec))
-        return state_sha256(values(self.state.network, self.strategy))
-
-    def _make_state(self, network: nn.Module) -> TrainState:
-        spec = self.spec
+        network = drawn(spec)
         self.network_facts = inspect_network(network, spec)
         network = network.to(self.strategy.device)
         if spec.channels_last:
@@ -102,14 +104,6 @@ class Trainer:
         state = TrainState(spec, self.strategy, network, optimizer)
         check_setup(seeded, weights_sha256(network, self.strategy))
         return state
-
-    @property
-    def state(self) -> TrainState:
-        """Model, optimiser and loss."""
-        if self._state is None:
-            self.build()
-        assert self._state is not None
-        return self._state
 
     def resume(self, directory: Path) -> int:
         """Continue from the checkpoint in a folder if there is one; return the epochs done."""

@@ -7,10 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
-from ddl_core.checkpoint import values
 from ddl_core.errors import DDLError
 from ddl_core.models import drawn
 from ddl_tools.frameworks.weights import State, save
+from ddl_tools.rank.weights import values
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import read_record
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     files = RunFiles(Path(arguments[0]))
     try:
         spec = read_record(files.directory).spec
-        save(files.initial, spec.run_id, State(values(drawn(spec))))
+        save(files.initial, spec.run_id, State(values(drawn(spec).state_dict())))
     except DDLError as error:
         log.error("%s: %s", type(error).__name__, error)
         return 1

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.errors import broken
-from ddl_core.fairness import check_agreement, state_sha256
+from ddl_core.fairness import check_agreement
 from ddl_core.loop import BatchLoader, EpochLoop, EpochResult, OnStep, mean_over_ranks
 from ddl_core.registry import resolve
 from ddl_core.strategies import Group
@@ -27,6 +27,7 @@ from ddl_tools.frameworks.batches import Native, Synthetic
 from ddl_tools.frameworks.protocol import Framework
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import Floats, State, is_statistic
+from ddl_tools.rank.weights import state_sha256
 from ddl_tools.records.paths import RunFiles
 
 LOADERS: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}

@@ -18,6 +18,7 @@ from ddl_core.strategies.base import Strategy
 from ddl_core.timing import WINDOW
 from ddl_tools import gpus
 from ddl_tools.processes import compiled
+from ddl_tools.rank.weights import state_sha256, values
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5)
@@ -44,13 +45,14 @@ class Trainer(core.Trainer):
         self.profile: StepProfiler | None = None
         self._memory = PeakMemory(self.strategy)
 
-    def build(self, _directory: Path | None = None) -> str:
-        """Make the network; memory counts from here."""
+    def build(self, _directory: Path) -> str:
+        """Make the network, from which memory counts; return the hash of its initial weights."""
         if self.spec.compile:
             os.environ.update(compiled())
         self.loader("train")
         self._memory = PeakMemory(self.strategy)
-        return super().build()
+        network = self.state.network
+        return state_sha256(values(self.strategy.full_weights(network)))
 
     def train_epoch(
         self, epoch: int, on_step: OnStep = ignore, annotate: bool = False

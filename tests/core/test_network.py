@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddl_core.checkpoint import values
 from ddl_core.combinations import check
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.models import drawn, inspect_network
 from ddl_core.registry import known, require, resolve, title
+from ddl_tools.rank.weights import values
 
 OWN = """
 import torch
@@ -78,7 +78,7 @@ def spec(model: str, **fields: object) -> RunSpec:
 def test_a_classifier_of_images_is_served(model: str, parameters: int | None) -> None:
     asked = spec(model)
     network = drawn(asked)
-    before = {name: tensor.copy() for name, tensor in values(network).items()}
+    before = {name: tensor.copy() for name, tensor in values(network.state_dict()).items()}
     state = torch.random.get_rng_state()
     facts = inspect_network(network, asked)
     assert facts["parameters"] == sum(one.numel() for one in network.parameters())
@@ -86,7 +86,7 @@ def test_a_classifier_of_images_is_served(model: str, parameters: int | None) ->
     assert facts["input"] == [3, 32, 32]
     assert facts["forward_flop"] > facts["parameters"] / 10
     assert torch.equal(state, torch.random.get_rng_state())
-    after = values(network)
+    after = values(network.state_dict())
     assert before.keys() == after.keys()
     assert all((before[name] == after[name]).all() for name in before)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 5)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.checkpoint import values
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.fairness import state_sha256
 from ddl_core.models import drawn
 from ddl_tools.frameworks.initial import main
 from ddl_tools.frameworks.weights import load
+from ddl_tools.rank.weights import state_sha256, values
 from ddl_tools.rank.worker import Run
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import RunRecord, write_record
@@ -39,7 +38,7 @@ def written(directory: Path, **fields) -> str:
 def test_weights_are_those_that_torch_begins_with(model, tmp_path):
     run = Run(planned(tmp_path / "torch", model=model, channels_last=True))
     network = run.trainer._make_state(drawn(run.spec)).network
-    assert state_sha256(values(network)) == written(tmp_path / "other", model=model)
+    assert state_sha256(values(network.state_dict())) == written(tmp_path / "other", model=model)
 
 
 def test_they_are_other_ones_for_another_seed_and_repetition(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ddl_core.errors import RecordError
-from ddl_core.fairness import state_sha256
 from ddl_tools.frameworks.weights import State, biased, load, save, to_nchw, to_nhwc, unbiased
+from ddl_tools.rank.weights import state_sha256
 
 UPDATES, SHAPE = 5, (4, 3, 2, 5)  # images, channels, height, width
 RUN = "tensorflow-single-native-resnet8-1x1-r0-00000000"
