@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from ddl_core import registry
-from ddl_core.checkpoint import values
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
 from ddl_core.loop import EpochLoop
@@ -30,6 +29,7 @@ from ddl_core.strategies.base import Single
 from ddl_tools.frameworks.weights import State, load, save
 from ddl_tools.launch.interpreters import python_of, require
 from ddl_tools.processes import end_all, import_path, start
+from ddl_tools.rank.weights import values
 from tests.frameworks.driver import TINY
 
 # Ten times what was seen between any two frameworks; wrong rules are a thousand times as far.
@@ -206,7 +206,7 @@ class Batches:
 
 
 def _floats(network: nn.Module) -> dict[str, Any]:
-    return {name: value.copy() for name, value in values(network).items()}
+    return {name: value.copy() for name, value in values(network.state_dict()).items()}
 
 
 def interpreter(framework: str, strategy: str) -> str:
