@@ -1,6 +1,7 @@
 """Tables and figures from records, without torch.
 
-``records -> tables -> arms -> points -> figures``: each step is a pure function of the one before.
+``records -> tables -> configurations -> points -> figures``: each step is a function of the one
+before.
 """
 
 import pandas as pd

@@ -22,7 +22,7 @@ and is no evidence. Rankings of the two other papers are tested wherever they we
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,12 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
-from ddl_tools.analysis.configurations import KEYS, made_runs, with_settings
+from ddl_tools.analysis.configurations import KEYS, ended_runs, with_settings
 from ddl_tools.analysis.estimates import ALPHA, MARGIN, Estimate
 from ddl_tools.analysis.figures import accuracy
+from ddl_tools.analysis.interleaving import Interleaved, Windows, over_blocks, relative
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, covers, read_paper
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.turns import Turns, Windows, over_blocks, relative
 from ddl_tools.labels import REPEATS, called
 from ddl_tools.records.paths import Tree
 
@@ -58,8 +58,7 @@ POINT = 0.01  # accuracies are alike within one percentage point
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop of accuracy (A01, A02)
 EARLY = 20 / EPOCHS  # of a training: the epochs in which the curves of Fig. 9 are called alike
 # Columns that may differ besides the compared one.
-_FREE = {"loader": {"data_format"}, "framework": {"framework", "strategy"},
-         "global_batch_size": {"shape"}}  # fmt: skip
+_FREE = {"loader": {"data_format"}, "framework": {"strategy"}, "global_batch_size": {"shape"}}
 _NAMED = ("framework", "strategy", "loader", "model", "schedule")
 _ACCURACIES = ("top1", "top1_early", "top1_late")
 _SHARES = {"allreduce_percent": "allreduce", "cudnn_percent": "cudnn"}
@@ -88,8 +87,8 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One comparison in the records: a ratio of two configurations, or of one to what is stated."""
+class Comparison:
+    """One comparison in the records: of two configurations, or of one with a stated number."""
 
     part: Part
     estimate: Estimate
@@ -104,7 +103,7 @@ class Evidence:
 
     found: list[Configuration]
     keys: Sequence[str] = tuple(KEYS)
-    turns: Turns = field(default_factory=lambda: Turns(None))
+    interleaved: Interleaved = field(default_factory=lambda: Interleaved(None))
 
     def same(self, one: Configuration, free: set[str]) -> list[Configuration]:
         """Return the others that may differ from `one` in some of the keys alone."""
@@ -114,15 +113,14 @@ class Evidence:
 
     def ratio(self, one: Configuration, other: Configuration) -> Estimate:
         """Return the ratio of two: of paired windows, of paired repeats, else of all runs."""
-        if paired := self.turns.ratio(one.windows, other.windows):
+        if paired := self.interleaved.ratio(one.windows, other.windows):
             return paired
-        values, base = one.values, other.values
-        if set(values.index) == set(base.index):
-            return estimates.paired_ratio(values.to_numpy(), base.loc[values.index].to_numpy())
-        return estimates.unpaired_ratio(values.to_numpy(), base.to_numpy())
+        if set(one.values.index) == set(other.values.index):
+            return estimates.paired_ratio(one.values, other.values.loc[one.values.index])
+        return estimates.unpaired_ratio(one.values, other.values)
 
-    def base(self, one: Configuration, strict: bool) -> Configuration | None:
-        """Return the same with the fewest ranks, if fewer; strict: with the paper's base."""
+    def baseline(self, one: Configuration, strict: bool) -> Configuration | None:
+        """Return the same with the fewest ranks, if fewer; strict: with the paper's four."""
         fewer = [other for other in self.same(one, {"world_size"}) if other.gpus < one.gpus]
         fewer = [other for other in fewer if other.gpus == BASE_WORLD_SIZE or not strict]
         return min(fewer, key=lambda other: other.gpus, default=None)
@@ -163,7 +161,7 @@ def judged(
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Return how many statements of a kind have which verdict, and of how many anything is seen."""
     counts = pd.crosstab(table["kind"], table["verdict"]).reindex(table["kind"].unique())
-    counts = counts.reindex(columns=[SUPPORTED, CONTRADICTED, UNDECIDED], fill_value=0)
+    counts = counts.reindex(columns=[*DECIDED, UNDECIDED], fill_value=0)
     seen = table["here"].ne("").groupby(table["kind"]).sum()
     return counts.assign(**{SEEN: seen}).rename_axis(columns=None)
 
@@ -173,29 +171,32 @@ def _judge(table: pd.DataFrame, evidence: dict[str, Evidence]) -> dict[str, str]
     tested = table["quantity"].isin(_TESTABLE) & (table["relation"] != "")
     parts = list(table[tested].itertuples(index=False))
     own, margin = row["paper"] == AACH, math.expm1(POINT) if row["kind"] == "accuracy" else MARGIN
-    seen = [one for part in parts for one in _seen(part, evidence, strict=own)]
-    here = _here([one for part in parts for one in _seen(part, evidence, strict=False)], margin)
-    word, why = verdict(parts, seen, margin, bool(row["open"]), row["reason"])
-    if own and not seen:
-        terms = "not measured" if parts else ""
-        word, why = UNDECIDED, "; ".join(filter(None, [terms, row["plan"], row["reason"]]))
-    elif not own:
+    everywhere = [one for part in parts for one in _comparisons(part, evidence, strict=False)]
+    here = {"here": _here(everywhere, margin)}
+    if not own:
+        word, why = verdict(parts, everywhere, margin, bool(row["open"]), row["reason"])
         word = NOT_TESTABLE if row["reason"] else ELSEWHERE.get(word, word)
-    return {"verdict": word, "why": (not own and row["reason"]) or why, "here": here}
+        return here | {"verdict": word, "why": row["reason"] or why}
+    on_terms = [one for part in parts for one in _comparisons(part, evidence, strict=True)]
+    word, why = verdict(parts, on_terms, margin, bool(row["open"]), row["reason"])
+    if not on_terms:
+        missing = "not measured" if parts else ""
+        word, why = UNDECIDED, "; ".join(filter(None, [missing, row["plan"], row["reason"]]))
+    return here | {"verdict": word, "why": why}
 
 
 def _possible(row: pd.Series, runs: pd.DataFrame) -> dict[str, str]:
-    """Tell of runs with both; "cannot be used together" is about the releases of 2022."""
+    """Describe the runs with both; "cannot be used together" is about the releases of 2022."""
     loaders = runs["loader"].map(lambda name: covers(row["loader"], name)).astype(bool)
     both = runs[loaders & (runs["strategy"] == row["strategy"]) & (runs["work"] == "train")]
     done = both[both["status"] == "completed"]
     if done.empty:
         return {"verdict": UNDECIDED, "why": "no completed run with both", "here": ""}
     releases = done["communication"].dropna().str.split(";").str[0]
-    places = done["device_used"].map(lambda name: "the CPU" if name == "cpu" else "a GPU")
-    how = (done["study"], releases[releases.str.startswith(row["strategy"])], places)
-    told = "; ".join(filter(None, (", ".join(sorted(set(names))) for names in how)))
-    here = f"{len(done)} completed run{'s' if len(done) > 1 else ''} with both ({told})"
+    devices = np.where(done["device_used"] == "cpu", "the CPU", "a GPU")
+    how = (done["study"], releases[releases.str.startswith(row["strategy"])], devices)
+    parts = "; ".join(filter(None, (", ".join(sorted(set(names))) for names in how)))
+    here = f"{len(done)} completed run{'s' if len(done) > 1 else ''} with both ({parts})"
     why = "it is about the releases of 2022, and was not measured with them"
     return {"verdict": UNDECIDED, "why": why, "here": here}
 
@@ -205,7 +206,7 @@ def _possible(row: pd.Series, runs: pd.DataFrame) -> dict[str, str]:
 
 def verdict(
     parts: Sequence[Part],
-    seen: Sequence[Seen],
+    seen: Sequence[Comparison],
     margin: float = MARGIN,
     open_reading: bool = False,
     reason: str = "",
@@ -216,16 +217,15 @@ def verdict(
     its range. Contradicted: a comparison is refuted; with an open reading (the paper names no
     strategy or model) all parts must be. `reason` says what of the statement cannot be tested.
     """
-    claimed = [_claimed(one.part, margin) for one in seen]
-    p = [_p_outside(one.estimate, *ends) for one, ends in zip(seen, claimed, strict=True)]
+    ranges = [_claimed(one.part, margin) for one in seen]
+    p = [_p_outside(one.estimate, *ends) for one, ends in zip(seen, ranges, strict=True)]
     against = [one for one, p in zip(seen, estimates.holm(p), strict=True) if p <= ALPHA]
     if against and (not open_reading or {one.part for one in against} == set(parts)):
         return CONTRADICTED, "; ".join(f"{one.place}: {one.text}" for one in against)
     if missing := next(filter(None, (_missing(part, seen) for part in parts)), ""):
         return UNDECIDED, missing
-    inside = [low < one.estimate.low and one.estimate.high < high
-              for one, (low, high) in zip(seen, claimed, strict=True)]  # fmt: skip
-    confirmed = sum(inside)
+    confirmed = sum(low < one.estimate.low and one.estimate.high < high
+                    for one, (low, high) in zip(seen, ranges, strict=True))  # fmt: skip
     if confirmed == len(seen) and reason:
         return UNDECIDED, f"only in part testable: {reason}"
     decided = f"{confirmed} of {len(seen)} comparisons decided so"
@@ -245,20 +245,19 @@ def _p_outside(ratio: Estimate, low: float, high: float) -> float:
     return min(1.0, 2 * below, 2 * estimates.p_greater(ratio, high))
 
 
-def _missing(part: Part, seen: Sequence[Seen]) -> str:
+def _missing(part: Part, seen: Sequence[Comparison]) -> str:
     """Say where a part was not measured, of both ends of its range; nothing if at both."""
     own = [one.sizes for one in seen if one.part == part]
     sizes = frozenset[int]().union(*own)
-    ends: set[int] = set()
-    if part.compared != "global_batch_size" and part.world_size_max:
-        base = part.quantity in ("parallel_efficiency", "speedup")
-        ends = {part.world_size_min, part.world_size_max} | ({BASE_WORLD_SIZE} if base else set())
-    if own and not ends - sizes:
+    ends = {part.world_size_min, part.world_size_max} - {""}
+    needed = ends if part.compared != "global_batch_size" else set()
+    if needed and part.quantity in ("parallel_efficiency", "speedup"):
+        needed = needed | {BASE_WORLD_SIZE}
+    if own and needed <= sizes:
         return ""
     at = f"measured at {', '.join(map(str, sorted(sizes)))}" if sizes else "not measured"
-    stated = dict.fromkeys(str(end) for end in (part.world_size_min, part.world_size_max))
-    if any(stated):
-        return f"the claim is about {' to '.join(stated)} GPUs, {at}"
+    if ends:
+        return f"the claim is about {' to '.join(map(str, sorted(ends)))} GPUs, {at}"
     return f"{at} with several numbers of workers: {part.right}"
 
 
@@ -285,45 +284,47 @@ def _evidence(
 def _of_libraries(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, Evidence]:
     """Return what studies of several libraries measured: throughput, and last accuracy."""
     runs = runs[runs.groupby("study")["framework"].transform("nunique") > 1]
-    made = made_runs(runs)
-    made = made.assign(top1=np.exp(made["top1"].mask(made["lost"])))
-    return _throughput(runs, windows) | {"top1": Evidence(_pooled(made, "top1", index="repeat"))}
+    finished = ended_runs(runs)
+    finished = finished.assign(top1=np.exp(finished["top1"].mask(finished["lost"])))
+    top1 = Evidence(_pooled(finished, "top1", index="repeat"))
+    return _throughput(runs, windows) | {"top1": top1}
 
 
 def _throughput(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, Evidence]:
-    turns = Turns(windows)
-    evidence = Evidence(_pooled(made_runs(runs), "value", turns=turns), turns=turns)
+    interleaved = Interleaved(windows)
+    found = _pooled(ended_runs(runs), "value", interleaved=interleaved)
+    evidence = Evidence(found, interleaved=interleaved)
     return dict.fromkeys(("throughput", "parallel_efficiency", "throughput_scaling"), evidence)
 
 
 def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
     """Return the accuracies of studies that learnt by plain SGD, as the paper's did."""
-    made = accuracy.made(runs)
-    made = made[made["optimizer"] == "sgd"]
+    runs = accuracy.made(runs)
+    runs = runs[runs["optimizer"] == "sgd"]
     free = (*REPEATS, *accuracy.SHAPE, "schedule")
     alike = ["study", "hardware", "differs", *(n for n in RunSpec.model_fields if n not in free)]
-    good = (made["status"] == "completed") & ~made["diverged"] & made["top1"].notna()
-    batches = made.groupby("study")["global_batch_size"]
-    parts = [[_mean(run, early) for run in made.to_dict("records")] for early in (True, False)]
-    early, late = (pd.Series(values, made.index, dtype=float) for values in parts)
-    made = made.assign(
-        alike=made.groupby(alike, dropna=False).ngroup(),
-        shape=made.groupby(accuracy.SHAPE).ngroup(),
+    good = (runs["status"] == "completed") & ~runs["diverged"] & runs["top1"].notna()
+    batches = runs.groupby("study")["global_batch_size"]
+    values = [[run["top1"], *_early_late(run)] for run in runs.to_dict("records")]
+    table = pd.DataFrame(values, runs.index, _ACCURACIES, dtype=float)
+    runs = runs.assign(
+        alike=runs.groupby(alike, dropna=False).ngroup(),
+        shape=runs.groupby(accuracy.SHAPE).ngroup(),
         smallest=batches.transform("min"),
         largest=batches.transform("max"),
-        gpus=made["global_batch_size"] // LOCAL_BATCH,
-        **{name: np.exp(values.where(good))
-           for name, values in zip(_ACCURACIES, (made["top1"], early, late), strict=True)},
-    )  # fmt: skip
+        gpus=runs["global_batch_size"] // LOCAL_BATCH,
+        **np.exp(table.where(good, axis=0)),
+    )
     keys = ["alike", "schedule", "global_batch_size", "shape"]
-    return {name: Evidence(_pooled(made, name, keys, "repeat"), keys) for name in _ACCURACIES}
+    return {name: Evidence(_pooled(runs, name, keys, "repeat"), keys) for name in _ACCURACIES}
 
 
-def _mean(run: dict[str, Any], early: bool) -> float:
-    """Return the mean accuracy over the evaluations in one part of the training."""
+def _early_late(run: dict[str, Any]) -> list[float]:
+    """Return the mean accuracies over the evaluations in both parts of the training."""
     epochs, values = (accuracy.numbers(run[f"evaluated_{name}"]) for name in ("epochs", "top1"))
-    chosen = values[(epochs <= EARLY * run["epochs"]) == early]
-    return float(np.mean(chosen)) if len(chosen) else math.nan
+    early = epochs <= EARLY * run["epochs"]
+    parts = (values[early], values[~early])
+    return [float(np.mean(part)) if len(part) else math.nan for part in parts]
 
 
 def _pooled(
@@ -331,7 +332,7 @@ def _pooled(
     value: str,
     keys: Sequence[str] = KEYS,
     index: str = "run_id",
-    turns: Turns | None = None,
+    interleaved: Interleaved | None = None,
 ) -> list[Configuration]:
     found = []
     settings = runs.groupby("study")["setting"].nunique()
@@ -341,22 +342,21 @@ def _pooled(
         if len(known):
             about: dict[str, Any] = known.iloc[0].to_dict()
             about["run_in"] = about["setting" if settings[about["study"]] > 1 else "study"]
-            gpus = int(about.get("gpus", about["world_size"]))
-            windows = turns.of(about["study"], known["run_id"]) if turns else {}
-            values = known.set_index(index)[value].astype(float)
+            windows = interleaved.of(about["study"], known["run_id"]) if interleaved else {}
             on_terms = all(about[name] == wanted for name, wanted in terms.items())
             on_terms = on_terms and (terms is LEARNING or _reads_as_stated(about))
-            lost = len(part) - len(known)
+            gpus = int(about.get("gpus", about["world_size"]))
+            values, lost = known.set_index(index)[value].astype(float), len(part) - len(known)
             found.append(Configuration(about, gpus, values, windows, lost, on_terms))
     return found
 
 
-def _reads_as_stated(about: Mapping[str, Any]) -> bool:
+def _reads_as_stated(about: dict[str, Any]) -> bool:
     """Say whether a loader reads the format that it reads in the paper."""
     return bool(about["data_format"] == FORMATS.get(about["loader"]))
 
 
-def _seen(part: Part, evidence: dict[str, Evidence], strict: bool) -> Iterator[Seen]:
+def _comparisons(part: Part, evidence: dict[str, Evidence], strict: bool) -> Iterator[Comparison]:
     """Return what is known of a part: under the paper's conditions (strict), or anywhere."""
     if own := evidence.get(part.quantity):
         fitting = [one for one in own.found if _fits(one, part, strict)]
@@ -368,8 +368,8 @@ def _fits(one: Configuration, part: Part, strict: bool) -> bool:
 
     Under other conditions, hardware, data, batch, format and (unless compared) the network may be
     others, and the sizes too, unless a number is stated of them. Where loaders or networks are
-    compared, one process without a framework tells of them too. What is said of small batches is
-    looked for at a study's smallest, what is said of large ones at its largest.
+    compared, one process without a framework counts too. A statement on small batches is looked
+    for at a study's smallest, one on large batches at its largest.
     """
     about = one.about
     stated = {name: getattr(part, name) for name in _NAMED if getattr(part, name)}
@@ -416,8 +416,8 @@ def _is_side(one: Configuration, part: Part, name: str, end: str, strict: bool) 
 
 def _compared(
     part: Part, evidence: Evidence, fitting: list[Configuration], strict: bool
-) -> Iterator[Seen]:
-    """Compare pairs: their values, or what these have become of each one's base."""
+) -> Iterator[Comparison]:
+    """Compare pairs: their values, or these relative to each one's baseline."""
     for one, other in _pairs(part, evidence, fitting, strict):
         estimate, names = evidence.ratio(one, other), _names(part, one, other)
         place, sizes = _place(one, part), {one.gpus, other.gpus}
@@ -427,7 +427,7 @@ def _compared(
         elif part.quantity != "parallel_efficiency":
             text = f"{names} {interval(estimate)}"
         else:
-            bases = [base for side in (one, other) if (base := evidence.base(side, strict))]
+            bases = [base for side in (one, other) if (base := evidence.baseline(side, strict))]
             if len(bases) < 2 or bases[0].gpus != bases[1].gpus:
                 continue
             paired = relative(
@@ -438,11 +438,11 @@ def _compared(
             sizes.add(bases[0].gpus)
             place += f", base {bases[0].gpus}"
             text = f"E of {names} {interval(estimate)}{_against_single(evidence, one, other)}"
-        yield Seen(part, estimate, frozenset(sizes), place, text)
+        yield Comparison(part, estimate, frozenset(sizes), place, text)
 
 
 def _against_single(evidence: Evidence, *pair: Configuration) -> str:
-    """Return throughput per rank over that of one process: a slow base of its own flatters E."""
+    """Return throughput per rank over that of one process: a slow baseline flatters E."""
     values = []
     for side in pair:
         same = evidence.same(side, {"strategy", "world_size"})
@@ -455,16 +455,16 @@ def _against_single(evidence: Evidence, *pair: Configuration) -> str:
 
 def _reached(
     part: Part, evidence: Evidence, fitting: list[Configuration], strict: bool
-) -> Iterator[Seen]:
+) -> Iterator[Comparison]:
     """Compare the quantity itself with the number that is stated of it."""
     for one in fitting:
-        value, base = estimates.middle(one.values.to_numpy()), None
+        value, base = estimates.middle(one.values), None
         place, stated = _place(one, part), float(part.stated or 1)
         if part.quantity in _ACCURACIES:
             text, stated = f"V of {_name(one, 'schedule')} {points(value)} points", math.exp(stated)
         else:
             if part.quantity != "runtime":
-                if not (base := evidence.base(one, strict)):
+                if not (base := evidence.baseline(one, strict)):
                     continue
                 place += f", base {base.gpus}"
                 # A speed-up is of runtimes.
@@ -474,7 +474,7 @@ def _reached(
             name = f"{_name(one, 'framework')} ({_name(one, 'loader')})"
             text = f"{_SYMBOLS[part.quantity]} of {name} {interval(value)}"
         sizes = frozenset({one.gpus, base.gpus} if base else {one.gpus})
-        yield Seen(part, estimates.scaled(value, 1 / stated), sizes, place, text)
+        yield Comparison(part, estimates.scaled(value, 1 / stated), sizes, place, text)
 
 
 # --- in words ---
@@ -483,23 +483,19 @@ def _reached(
 def interval(value: Estimate) -> str:
     """Return e.g. "1.25 [1.16, 1.35]"; with one start there is no interval."""
     places = 2 if value.ratio < 100 else 0  # ratios; seconds
-    ends = [f"{number:.{places}f}" for number in (value.ratio, value.low, value.high)]
-    return _with_interval(ends, value.n, "one start")
+    middle, low, high = (f"{one:.{places}f}" for one in (value.ratio, value.low, value.high))
+    return f"{middle} [{low}, {high}]" if value.n > 1 else f"{middle} (one start)"
 
 
 def points(value: Estimate) -> str:
     """Return e.g. "+1.8 [+0.4, +3.2]" percentage points; one repeat has no interval."""
-    logs = (value.log_mean, math.log(value.low), math.log(value.high))
-    return _with_interval([f"{100 * number:+.1f}" for number in logs], value.n, "single run")
+    logs = value.log_mean, math.log(value.low), math.log(value.high)
+    middle, low, high = (f"{100 * one:+.1f}" for one in logs)
+    return f"{middle} [{low}, {high}]" if value.n > 1 else f"{middle} (single run)"
 
 
-def _with_interval(numbers: list[str], n: int, alone: str) -> str:
-    middle, low, high = numbers
-    return f"{middle} [{low}, {high}]" if n > 1 else f"{middle} ({alone})"
-
-
-def _here(seen: list[Seen], margin: float) -> str:
-    """Return what is seen, by place, with the decision on two that are compared."""
+def _here(seen: list[Comparison], margin: float) -> str:
+    """Return the comparisons by place, with the decision on two that are compared."""
     places: dict[str, list[str]] = {}
     for (place, text), one in {(one.place, one.text): one for one in seen}.items():
         known = one.part.compared and one.estimate.n > 1

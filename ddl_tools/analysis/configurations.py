@@ -15,10 +15,10 @@ import pandas as pd
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
-from ddl_tools.analysis import estimates, turns
+from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis.interleaving import Interleaved, Windows
 from ddl_tools.analysis.software import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.tables import is_emulated, not_emulated
-from ddl_tools.analysis.turns import Turns, Windows
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
 
 CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
@@ -52,7 +52,7 @@ _OWN = {"strategy": "communication", "loader": "loader_software"}
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
 _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
-# What a setting's name tells only where its study has several.
+# What a setting's name contains only where its study has several.
 _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
 _NAMED += ["memory_gib", "ranks_per_node"]
 _HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
@@ -86,7 +86,7 @@ TRAINING += ["framework", "strategy", "communication", "model", *_PLACE]
 _SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
 _SINGLE += ["framework", "loader", "data_format", "model", "hardware"]
 
-VALUE = turns.WALL
+VALUE = interleaving.WALL
 
 # A row of the table of configurations has these in common; a change of one is another row.
 KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
@@ -103,7 +103,7 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
 
     A setting ends with what differs in its machine and software from others of its study. Of what
     a library brings with it, such as ``software``, only that is left in which runs of this library
-    differ: settings of two libraries are the same, if nothing else tells them apart.
+    differ: settings of two libraries are the same, if nothing else differs.
     A run that failed before it knew its machine gets that of its study, if the study has only one.
 
     Raises
@@ -143,7 +143,7 @@ def _full_nodes(table: pd.DataFrame) -> pd.Series:
     """Return how many ranks a full node has, in the series of sizes that each run belongs to.
 
     A series fills one node, then takes more of them: 1x1, 1x2, 2x2, 4x2 have two. Runs on several
-    nodes tell by themselves. Those on one node begin the series of the fullest nodes in their
+    nodes show it themselves. Those on one node begin the series of the fullest nodes in their
     study, or are apart if they have more ranks than these. So within a series, a number of ranks
     always lies on the nodes in one way: 1x2 and 2x1 are not of the same.
     """
@@ -243,7 +243,9 @@ def _hardware(row: dict) -> str:
     return f"{model}, {row['cpu_cores']} cores, no GPU"
 
 
-def made_runs(runs: pd.DataFrame, work: str = "train", second_starts: bool = False) -> pd.DataFrame:
+def ended_runs(
+    runs: pd.DataFrame, work: str = "train", second_starts: bool = False
+) -> pd.DataFrame:
     """Return the runs that were made to their end, good or bad, with what pools and judges them.
 
     Only those of one kind of `work`: the throughput of a loader by itself is no training's. None
@@ -264,8 +266,8 @@ def made_runs(runs: pd.DataFrame, work: str = "train", second_starts: bool = Fal
     return table.assign(commit=commits(table)).astype({"lost": bool})
 
 
-def told_apart(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
-    """Return what sets each run apart in its study, `without` what is told elsewhere: `labels`."""
+def run_labels(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
+    """Return what sets each run apart in its study, `without` what is shown elsewhere: `labels`."""
     found = pd.Series("", index=runs.index, dtype="string")
     for _, study in runs.groupby("study"):
         fields = study[list(RunSpec.model_fields)].astype(object)
@@ -280,7 +282,7 @@ def commits(runs: pd.DataFrame) -> pd.Series:
     return runs["git_commit"].fillna("unknown").str[:8] + dirty.astype("string")
 
 
-class _Measured(NamedTuple):
+class _Pool(NamedTuple):
     """Throughputs of a configuration at one number of ranks, and its row of the table."""
 
     key: tuple[Any, ...]  # `KEYS`
@@ -298,64 +300,61 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
     efficiency is relative to the smallest world size at hand of the same configuration,
     base_world_size, where it is 1 by definition and has no interval. against_single is the same
     relative to one rank of strategy ``single`` with the same loader, model and setting: it shows
-    a slow base. Both are of paired windows where these are known, see `Turns.ratio`. A row whose
-    runs were all lost has n = 0 and no value.
+    a slow base. Both are of paired windows where these are known. A row whose runs were all lost
+    has n = 0 and no value.
     """
-    taken = Turns(windows)
-    found = _measured(made_runs(runs), taken)
-    known = [one for one in found if len(one.runs)]
+    interleaved = Interleaved(windows)
+    pools = _pools(ended_runs(runs), interleaved)
+
+    def efficiency(name: str, one: _Pool, base: _Pool) -> dict[str, float]:
+        """Return E_G = (DT_G / G) / (DT_G0 / G0) with its interval; the base itself has none.
+
+        Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
+        figures contain, has runtimes: E_G = G0 T_G0 / (G T_G). For equal work DT T is constant, so
+        this is the same. Throughputs leave the cold epoch and dropped last batches out.
+        """
+        if one is base:
+            return {name: 1.0}
+        ratio = interleaved.ratio(one.windows, base.windows)
+        ratio = ratio or estimates.unpaired_ratio(one.runs, base.runs)
+        found = estimates.scaled(ratio, base.row["world_size"] / one.row["world_size"])
+        return {name: found.ratio, f"{name}_low": found.low, f"{name}_high": found.high}
+
+    known = [one for one in pools if len(one.runs)]
     singles = {one.work: one for one in known
                if (one.row["strategy"], one.row["world_size"]) == ("single", 1)}  # fmt: skip
-    bases: dict[tuple[Any, ...], _Measured] = {}
+    bases: dict[tuple[Any, ...], _Pool] = {}
     for one in known:  # by world size last: the first of a configuration is its base
         base = bases.setdefault(one.key[:-1], one)
         one.row["base_world_size"] = base.row["world_size"]
-        one.row.update(_efficiency("efficiency", taken, one, base))
+        one.row.update(efficiency("efficiency", one, base))
         if one.work in singles:
-            one.row.update(_efficiency("against_single", taken, one, singles[one.work]))
-    return pd.DataFrame([one.row for one in found], columns=COLUMNS)
+            one.row.update(efficiency("against_single", one, singles[one.work]))
+    return pd.DataFrame([one.row for one in pools], columns=COLUMNS)
 
 
-def _measured(table: pd.DataFrame, taken: Turns) -> list[_Measured]:
+def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
     # What counts of all runs as arrays: a study may have ten thousand.
     values, lost, commits, ids = (
         table[name].to_numpy() for name in ("value", "lost", "commit", "run_id")
     )
     work = table.groupby(_SINGLE, dropna=False, sort=False).ngroup().to_numpy()
     shared = table[_SHARED].to_dict("records")
-    found: list[_Measured] = []
-    groups = table.groupby(KEYS).indices
-    for key in sorted(groups):
-        members = groups[key]
+    found: list[_Pool] = []
+    for key, members in sorted(table.groupby(KEYS).indices.items()):
         known = members[~np.isnan(values[members])]
         row = shared[members[0]] | {
             "n": len(known),
             "failed": int(lost[members].sum()),
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
-        windows = taken.of(row["study"], ids[known])
+        windows = interleaved.of(row["study"], ids[known])
         if len(known):
-            mean = turns.middle(windows, values[known])
+            mean = interleaving.middle(windows, values[known])
             row |= {"value": mean.ratio, "low": mean.low, "high": mean.high}
-            row["windows"] = sum(number != turns.WHOLE for _, number in windows)
-        found.append(_Measured(key, work[members[0]], values[known], windows, row))
+            row["windows"] = sum(number != interleaving.WHOLE for _, number in windows)
+        found.append(_Pool(key, work[members[0]], values[known], windows, row))
     return found
-
-
-def _efficiency(name: str, taken: Turns, one: _Measured, base: _Measured) -> dict[str, float]:
-    """Return E_G = (DT_G / G) / (DT_G0 / G0) with its interval; the base itself has none.
-
-    Aach et al. 2023, eq. 3, with the factor G0 that the printed equation omits and the paper's
-    figures contain, has runtimes: E_G = G0 T_G0 / (G T_G). For equal work DT T is constant, so this
-    is the same. From throughputs the cold epoch can be left out, and dropped last batches do not
-    bias it.
-    """
-    if one is base:
-        return {name: 1.0}
-    ratio = taken.ratio(one.windows, base.windows)
-    ratio = ratio or estimates.unpaired_ratio(one.runs, base.runs)
-    found = estimates.scaled(ratio, base.row["world_size"] / one.row["world_size"])
-    return {name: found.ratio, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":

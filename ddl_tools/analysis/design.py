@@ -1,22 +1,23 @@
 """Expected resolution of a study, from how much earlier records varied."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.configurations import KEYS, made_runs
+from ddl_tools.analysis.configurations import KEYS, ended_runs
 from ddl_tools.analysis.estimates import MARGIN
+from ddl_tools.analysis.interleaving import Interleaved, block_means, relative
 from ddl_tools.analysis.tables import runs_table, windows_table
-from ddl_tools.analysis.turns import Turns, over_blocks, relative
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.records.provenance import host
 from ddl_tools.study import Study
 
-ENOUGH = 10  # degrees of freedom: fewer tell a spread no better than other machines' records do
-USELESS = 0.5  # an interval wider than this on one side tells nothing about two configurations
+ENOUGH = 10  # degrees of freedom: fewer know a spread no better than other machines' records do
+USELESS = 0.5  # an interval wider than this on one side compares nothing
 
 
 @dataclass(frozen=True)
@@ -34,42 +35,40 @@ def spread(study: Study, tree: Tree) -> Spread | None:
     None if these are too few as well.
     """
     machine = host()
-    for place, name in ((tree, "this machine's records"), (committed(), "the published records")):
-        runs = runs_table(place.runs)
-        if place is tree:
+    for records, name in (
+        (tree, "this machine's records"),
+        (committed(), "the published records"),
+    ):
+        runs = runs_table(records.runs)
+        if records is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
             runs = runs[own]
         if study.interleave is None:
-            squares, freedom = _of_repeats(runs)
+            logs = list(_of_repeats(runs))
         else:
-            squares, freedom = _of_starts(runs, windows_table(place.runs))
+            logs = list(_of_starts(runs, windows_table(records.runs)))
+        freedom = sum(len(values) - 1 for values in logs if len(values))
         if freedom >= ENOUGH:
-            return Spread(math.sqrt(squares / freedom), f"{freedom} degrees of freedom of {name}")
+            squares = sum(float(np.var(values)) * len(values) for values in logs if len(values))
+            source = f"{freedom} degrees of freedom of {name}"
+            return Spread(math.sqrt(squares / freedom), source)
     return None
 
 
-def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> tuple[float, int]:
-    """Return the squared deviations of log ratios to the baseline between starts, and their df."""
-    turns = Turns(windows)
-    squares, freedom = 0.0, 0
-    for _, part in made_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
-        own = turns.of(part["study"].iloc[0], part.loc[~part["lost"], "run_id"])
-        ratio = over_blocks(relative(own, turns.references(own)))
-        if ratio.n > 1 and ratio.log_se > 0:  # the baseline against itself varies by nothing
-            squares += ratio.log_se**2 * ratio.n * (ratio.n - 1)
-            freedom += ratio.n - 1
-    return squares, freedom
+def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> Iterator[np.ndarray]:
+    """Return the log ratios to the baseline of the starts of each configuration."""
+    interleaved = Interleaved(windows)
+    for _, part in ended_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
+        own = interleaved.of(part["study"].iloc[0], part.loc[~part["lost"], "run_id"])
+        baseline = interleaved.references(own)
+        if own != baseline:  # the baseline against itself varies by nothing
+            yield np.log(block_means(relative(own, baseline)))
 
 
-def _of_repeats(runs: pd.DataFrame) -> tuple[float, int]:
-    """Return the same for runs minutes apart: twice what one run deviates from the mean."""
-    squares, freedom = 0.0, 0
-    for _, part in made_runs(runs).groupby(KEYS):
-        logs = np.log(part["value"].dropna().to_numpy(dtype=float))
-        if len(logs) > 1:
-            squares += 2 * float(np.var(logs)) * len(logs)
-            freedom += len(logs) - 1
-    return squares, freedom
+def _of_repeats(runs: pd.DataFrame) -> Iterator[np.ndarray]:
+    """Return the same for runs minutes apart: a ratio has the variances of both of its runs."""
+    for _, part in ended_runs(runs).groupby(KEYS):
+        yield math.sqrt(2) * np.log(part["value"].dropna().to_numpy(dtype=float))
 
 
 def resolves(study: Study, tree: Tree) -> str:
@@ -78,7 +77,7 @@ def resolves(study: Study, tree: Tree) -> str:
     count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
     found = spread(study, tree)
     if found is None:
-        return f"resolution of {count}: not known, there are no records to tell"
+        return f"resolution of {count}: not known, there are too few records"
     half = estimates.resolution(found.log_sd, study.repeats)
     needed = estimates.pairs_needed(found.log_sd, MARGIN)
     parts = [

@@ -1,8 +1,8 @@
 """Ratios of throughputs with intervals that cover what they say, and what they decide.
 
 All of it on logarithms: a ratio and its reciprocal then say the same, and a drift that slows two
-neighbouring windows by the same factor leaves their ratio as it is. How often the intervals cover
-is counted by ``benchmarks/coverage.py``.
+neighbouring windows by the same factor leaves their ratio as it is. ``benchmarks/coverage.py``
+counts how often the intervals cover.
 """
 
 import itertools
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit  # Student's t: scipy.stats takes fifty times as long
 
 LEVEL = 0.95
@@ -19,8 +20,6 @@ ALPHA = 0.05
 MARGIN = 0.05
 
 GREATER, LESS, EQUIVALENT, CANNOT_SAY = "greater", "less", "equivalent", "cannot say"
-
-Values = Sequence[float] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -41,24 +40,24 @@ class Estimate:
     df: float
 
 
-def middle(values: Values) -> Estimate:
-    """Return the geometric mean of some positive values with the interval of Student's t on logs.
+def middle(values: ArrayLike) -> Estimate:
+    """Return the geometric mean of some values with the interval of Student's t on logs.
 
     Raises
     ------
     ValueError
-        If a value is not positive and finite.
+        Here and below, if a value is not positive and finite.
     """
     return _of_logs(_logs(values))
 
 
-def paired_ratio(values: Values, base: Values) -> Estimate:
+def paired_ratio(values: ArrayLike, base: ArrayLike) -> Estimate:
     """Return the ratio of `values` to `base`, pairs by position: t on log ratios, n - 1 df.
 
     Raises
     ------
     ValueError
-        If the two differ in length, or a value is not positive and finite.
+        If the two differ in length.
     """
     above, below = _logs(values), _logs(base)
     if len(above) != len(below):
@@ -66,31 +65,24 @@ def paired_ratio(values: Values, base: Values) -> Estimate:
     return _of_logs(above - below)
 
 
-def unpaired_ratio(values: Values, base: Values) -> Estimate:
+def unpaired_ratio(values: ArrayLike, base: ArrayLike) -> Estimate:
     """Return the same ratio from observations that are no pairs: Welch's t on logs.
 
     Degrees of freedom after Satterthwaite 1946 (Biometrics Bulletin 2, 110-114); n is that of the
     smaller series, and one series of one observation leaves no interval.
-
-    Raises
-    ------
-    ValueError
-        If a value is not positive and finite.
     """
     return product(middle(values), scaled(middle(base), power=-1))
 
 
 def product(*factors: Estimate) -> Estimate:
     """Return the product of independent estimates: variances of logs add, df by Satterthwaite."""
-    log_mean = sum(factor.log_mean for factor in factors)
     variances = np.array([factor.log_se**2 for factor in factors])
     freedom = np.array([factor.df for factor in factors])
-    n = min(factor.n for factor in factors)
-    shares = float(np.sum(variances**2 / freedom))
-    total = float(np.sum(variances))
+    shares, total = float(np.sum(variances**2 / freedom)), float(np.sum(variances))
     # Without any spread, the fewest degrees of freedom are the cautious ones.
     df = total**2 / shares if shares > 0 else float(np.min(freedom))
-    return _estimate(n, log_mean, math.sqrt(total), df)
+    log_mean = sum(factor.log_mean for factor in factors)
+    return _estimate(min(factor.n for factor in factors), log_mean, math.sqrt(total), df)
 
 
 def scaled(estimate: Estimate, factor: float = 1.0, power: int = 1) -> Estimate:
@@ -115,12 +107,9 @@ def holm(p: Sequence[float]) -> list[float]:
     Deciding those at most alpha decides falsely, anywhere in the family, with probability alpha at
     most, whatever their dependence. In the order given.
     """
-    adjusted = [0.0] * len(p)
-    least = 0.0
-    for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
-        least = max(least, min(1.0, (len(p) - rank) * p[index]))
-        adjusted[index] = least
-    return adjusted
+    order = np.argsort(p)
+    steps = np.minimum(1.0, np.asarray(p, dtype=float)[order] * np.arange(len(p), 0, -1))
+    return list(np.maximum.accumulate(steps)[np.argsort(order)].tolist())
 
 
 def decision(estimate: Estimate, margin: float = MARGIN) -> str:
@@ -150,7 +139,7 @@ def pairs_needed(log_sd: float, margin: float) -> int:
     return next(n for n in itertools.count(2) if resolution(log_sd, n) <= margin)
 
 
-def _logs(values: Values) -> np.ndarray:
+def _logs(values: ArrayLike) -> np.ndarray:
     known = np.asarray(values, dtype=float)
     wrong = known[~(np.isfinite(known) & (known > 0))]
     if len(wrong):

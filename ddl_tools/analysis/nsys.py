@@ -22,18 +22,10 @@ _HEADER = {"Total Time (ns)", "Instances", "Name"}
 
 
 def table(paths: Iterable[Path]) -> pd.DataFrame:
-    """Return the shares of kernel time in several reports, a line for each kind of kernel.
+    """Return the shares of kernel time in several reports, a line for each kind: `COLUMNS`.
 
-    Parameters
-    ----------
-    paths
-        What ``nsys stats --report cuda_gpu_kern_sum --format csv`` printed, a file for each rank.
-        Of one in a run's own folder of logs, the table says which run it is.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `COLUMNS`, see `tables.profiles_table`.
+    Each of `paths` has what ``nsys stats --report cuda_gpu_kern_sum --format csv`` printed for a
+    rank. Of one in a run's own folder of logs, the table says which run it is.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ PAGES = {
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
 }
+Row = tuple[str, str, str, str]
 _TWO = {"world_size": 2, "second_start": False}
 _ENOUGH = 3  # runs of a configuration: below, another setting of the emulated network is shown
 FIGURES_PAGE = "README.md"  # beside the figures
@@ -62,13 +63,7 @@ def texts(tree: Tree) -> dict[str, str]:
 
 
 def write(tree: Tree) -> None:
-    """Write each block into its page.
-
-    Raises
-    ------
-    DataError
-        As `update`.
-    """
+    """Write each block into its page, see `update`."""
     for name, text in texts(tree).items():
         update(PAGES[name], name, text)
 
@@ -87,13 +82,7 @@ def update(page: Path, name: str, text: str) -> None:
 
 
 def shown(page: Path, name: str) -> str:
-    """Return what stands between the markers of a name.
-
-    Raises
-    ------
-    DataError
-        As `update`.
-    """
+    """Return the text between the markers of a name; errors as of `update`."""
     return _split(page, name)[1].strip("\n")
 
 
@@ -123,47 +112,35 @@ def _split(page: Path, name: str) -> tuple[str, str, str]:
 def statements(table: pd.DataFrame) -> str:
     """Return judged statements of the paper as Markdown: counts, decided ones, then each line."""
     counts = claims.summary(table)
-    decided = table[table["verdict"] != claims.UNDECIDED].to_dict("records")
     of_paper = counts.drop("quoted")
-    quoted = len(table) - int(of_paper.drop(columns=claims.SEEN).to_numpy().sum())
-    lines = [
+    quoted = int((table["kind"] == "quoted").sum())
+    undecided = table["verdict"] == claims.UNDECIDED
+    verdicts = table["why"].where(undecided, table["verdict"] + ": " + table["why"])
+    related = table["here"].map(lambda here: len(here.split("; ")) if here else 0)
+    decided = [
+        f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}."
+        for row in table[~undecided].to_dict("records")
+    ]
+    parts = [
         f"{len(table) - quoted} statements of the paper: {of_paper[claims.SUPPORTED].sum()} "
         f"supported, {of_paper[claims.CONTRADICTED].sum()} contradicted, "
         f"{of_paper[claims.UNDECIDED].sum()} undecided. {of_paper[claims.SEEN].sum()} have related "
         "measurements at other sizes or on other hardware, which do not count as evidence. "
         f"{quoted} more are quoted from other sources, and not tested.",
-        "",
-        *_head(["", *counts.columns]),
-        *(_line([kind, *counts.loc[kind]]) for kind in counts.index),
-        "",
-        *(f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}." for row in decided),
-        *([""] if decided else []),
-        *_head(["", "statement", "verdict, or why it is undecided", "related comparisons"]),
-        *(
-            _line([row["statement"], row["claim"], _verdict(row), _many(row)])
-            for row in table.to_dict("records")
+        _markdown(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
+        "\n".join(decided),
+        _markdown(
+            ["", "statement", "verdict, or why it is undecided", "related comparisons"],
+            zip(table["statement"], table["claim"], verdicts, related, strict=True),
         ),
     ]
-    return "\n".join(lines)
+    return "\n\n".join(filter(None, parts))
 
 
-def _verdict(row: Mapping[Hashable, str]) -> str:
-    decided = row["verdict"] != claims.UNDECIDED
-    return f"{row['verdict']}: {row['why']}" if decided else row["why"]
-
-
-def _many(row: Mapping[Hashable, str]) -> int:
-    """Return the number of related comparisons of a statement."""
-    return len(row["here"].split("; ")) if row["here"] else 0
-
-
-def _head(names: list[str]) -> list[str]:
-    return [_line(names), _line(["---"] * len(names))]
-
-
-def _line(cells: Iterable[object]) -> str:
-    texts = [str(cell).replace("|", "\\|") for cell in cells]
-    return f"| {' | '.join(texts)} |"
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    table = [columns, ["---"] * len(columns), *rows]
+    cells = ([str(cell).replace("|", "\\|") for cell in row] for row in table)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
@@ -173,9 +150,9 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
     communication model. What `tree` has no record of has no row. `judged` is of `claims.judged`.
     """
     answers = (_frameworks, _loaders, _weights, _sharding, _network, _prediction, _batches)
-    rows = [row for answer in answers for row in answer(tree)]
-    lines = _head(["Question", "Result", "Measured with", "Details"])
-    return "\n".join([_published(tree), "", *lines, *map(_line, [*rows, _paper(judged)])])
+    rows = [row for answer in answers if (row := answer(tree))]
+    columns = ["Question", "Result", "Measured with", "Details"]
+    return f"{_published(tree)}\n\n{_markdown(columns, [*rows, _paper(judged)])}"
 
 
 def _published(tree: Tree) -> str:
@@ -183,11 +160,9 @@ def _published(tree: Tree) -> str:
     if not runs:
         return "No run is published."
     every = pd.concat(runs)
-    where = every[["machine", "cpu_cores"]].drop_duplicates().sort_values("machine")
-    machines = ", ".join(f"{name} ({cores} cores)" for name, cores in where.to_numpy())
     return (
         f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
-        f"{int(is_emulated(every).sum())} of them emulated. Machines: {machines}."
+        f"{int(is_emulated(every).sum())} of them emulated. Machines: {_machines(every)}."
     )
 
 
@@ -197,9 +172,7 @@ def _points(tree: Tree, study: str, figure: str, /, **where: object) -> list[dic
     if not path.exists():
         return []
     table = pd.read_csv(path)
-    for name, value in where.items():
-        table = table[table[name] == value]
-    return table.to_dict("records")
+    return table[(table[list(where)] == pd.Series(where)).all(axis=1)].to_dict("records")
 
 
 def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
@@ -208,68 +181,71 @@ def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
     return [row for row in rows if row["pairs"] > 0 and row["label"] != row["base"]]
 
 
-def _frameworks(tree: Tree) -> Iterator[list[str]]:
+def _frameworks(tree: Tree) -> Row | None:
     rows = _ratios(tree, "laptop", loader="native", **_TWO)
-    if rows:
-        ratios = "; ".join(f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows)
-        yield [
-            "DDP, Horovod or DeepSpeed?",
-            f"throughput relative to DDP: {ratios}",
-            f"{_model(rows[0])}, 2 ranks, native loader",
-            "[notebook 11](notebooks/11_throughput.ipynb)",
-        ]
+    if not rows:
+        return None
+    ratios = "; ".join(f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows)
+    return (
+        "DDP, Horovod or DeepSpeed?",
+        f"throughput relative to DDP: {ratios}",
+        f"{_model(rows[0])}, 2 ranks, native loader",
+        "[notebook 11](notebooks/11_throughput.ipynb)",
+    )
 
 
-def _loaders(tree: Tree) -> Iterator[list[str]]:
+def _loaders(tree: Tree) -> Row | None:
     pick = {"loader": "dali_cpu", "data_format": "folder"}
     ranks = _ratios(tree, "laptop", **pick, strategy="ddp", **_TWO)
     alone = _ratios(tree, "laptop_loaders", **pick, strategy="single", world_size=1)
-    if ranks and alone:
-        ratios = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
-        yield [
-            "DALI or the native loader?",
-            f"throughput of DALI relative to native: {ratios}",
-            f"{_model(ranks[0])} and {_model(alone[0])}, JPEG folders, decoded on the CPU",
-            "[notebook 13](notebooks/13_loaders.ipynb)",
-        ]
+    if not (ranks and alone):
+        return None
+    ratios = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
+    return (
+        "DALI or the native loader?",
+        f"throughput of DALI relative to native: {ratios}",
+        f"{_model(ranks[0])} and {_model(alone[0])}, JPEG folders, decoded on the CPU",
+        "[notebook 13](notebooks/13_loaders.ipynb)",
+    )
 
 
-def _weights(tree: Tree) -> Iterator[list[str]]:
+def _weights(tree: Tree) -> Row | None:
     groups = []
     for name in tree.studies():
         runs = [read_record(run) for run in tree.run_folders(name)]
         done = [one for one in runs if one.status == "completed" and not one.spec.emulated]
         groups += [one for one in agreement.groups(done) if one.promised]
-    if groups:
-        yield [
-            "Do the frameworks compute the same?",
-            f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
-            "groups of runs that differ in the framework alone",
-            "PyTorch frameworks, fp32, CPU, 1 and 2 ranks",
-            "[fairness](docs/explanation/fairness.md#same-weights)",
-        ]
+    if not groups:
+        return None
+    return (
+        "Do the frameworks compute the same?",
+        f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
+        "groups of runs that differ in the framework alone",
+        "PyTorch frameworks, fp32, CPU, 1 and 2 ranks",
+        "[fairness](docs/explanation/fairness.md#same-weights)",
+    )
 
 
-def _sharding(tree: Tree) -> Iterator[list[str]]:
+def _sharding(tree: Tree) -> Row | None:
     ddp, fsdp = (
         _points(tree, "sharding", "memory_per_rank", strategy=name, world_size=2)
         for name in ("ddp", "fsdp")
     )
     ddp = [row for row in ddp if "default settings" in row["label"]]
-    if ddp and fsdp:
-        saved, whole = (
-            f"{row['value']:.2f} GiB at {row['throughput']:.1f} images/s"
-            for row in (fsdp[0], ddp[0])
-        )
-        yield [
-            "What does sharding save?",
-            f"peak memory of a rank and throughput: FSDP {saved}; DDP {whole}",
-            f"{_model(fsdp[0])}, 2 ranks, {_runs(fsdp[0]['n'])} each",
-            "[notebook 20](notebooks/20_memory.ipynb)",
-        ]
+    if not (ddp and fsdp):
+        return None
+    saved, whole = (
+        f"{row['value']:.2f} GiB at {row['throughput']:.1f} images/s" for row in (fsdp[0], ddp[0])
+    )
+    return (
+        "What does sharding save?",
+        f"peak memory of a rank and throughput: FSDP {saved}; DDP {whole}",
+        f"{_model(fsdp[0])}, 2 ranks, {_runs(fsdp[0]['n'])} each",
+        "[notebook 20](notebooks/20_memory.ipynb)",
+    )
 
 
-def _network(tree: Tree) -> Iterator[list[str]]:
+def _network(tree: Tree) -> Row | None:
     """Return the row of the slowest emulated network with enough valid runs on 16 nodes."""
     rows = _points(tree, "cluster_in_a_box", "efficiency_emulated", world_size=16)
     for rate in sorted({row["emu_link_mbit"] for row in rows}):
@@ -278,58 +254,59 @@ def _network(tree: Tree) -> Iterator[list[str]]:
         if fewest >= _ENOUGH:
             here.sort(key=lambda row: -row["value"])
             values = "; ".join(f"{row['value']:.2f} with {row['line']}" for row in here)
-            yield [
+            return (
                 "What does a slow network cost?",
                 f"parallel efficiency on 16 nodes: {values}",
                 f"**emulated** nodes with links of {rate:g} Mbit/s, {_runs(fewest)} each",
                 "[notebook 19](notebooks/19_scaling.ipynb)",
-            ]
-            return
+            )
+    return None
 
 
-def _prediction(tree: Tree) -> Iterator[list[str]]:
+def _prediction(tree: Tree) -> Row | None:
     if emulated.STUDY not in tree.studies():
-        return
+        return None
     steps = emulated.validate(tree)
     errors = [100 * abs(one.error) for one in steps]
     sizes = [one.nodes for one in steps]
-    yield [
+    return (
         "Can a formula predict communication?",
         f"step time on {min(sizes)} to {max(sizes)} nodes, nothing fitted: median error "
         f"{np.median(errors):.1f} %, at most {max(errors):.1f} %",
         f"**emulated** nodes, {len(steps)} settings of DDP, Horovod and DeepSpeed",
         "[scaling](docs/explanation/scaling-model.md#validation)",
-    ]
+    )
 
 
-def _batches(tree: Tree) -> Iterator[list[str]]:
+def _batches(tree: Tree) -> Row | None:
     study = "accuracy_laptop"
     rows = _points(tree, study, "accuracy_vs_batch_size", study=study, optimizer="sgd")
+    if not rows:
+        return None
     rows.sort(key=lambda row: row["global_batch_size"])
-    if rows:
-        ends = []
-        for schedule in sorted({row["schedule"] for row in rows}):
-            own = [100 * row["value"] for row in rows if row["schedule"] == schedule]
-            ends.append(f"{schedule} {own[0]:.1f} % and {own[-1]:.1f} %")
-        sizes = f"{rows[0]['global_batch_size']} and {rows[-1]['global_batch_size']}"
-        yield [
-            "What do large batches cost?",
-            f"top-1 accuracy with batches of {sizes}: {'; '.join(ends)}",
-            f"Fashion-MNIST, {_model(rows[0])}, SGD, {_runs(min(row['n'] for row in rows))} each",
-            "[notebook 16](notebooks/16_accuracy_vs_batch_size.ipynb)",
-        ]
+    ends = []
+    for schedule in sorted({row["schedule"] for row in rows}):
+        own = [100 * row["value"] for row in rows if row["schedule"] == schedule]
+        ends.append(f"{schedule} {own[0]:.1f} % and {own[-1]:.1f} %")
+    sizes = f"{rows[0]['global_batch_size']} and {rows[-1]['global_batch_size']}"
+    return (
+        "What do large batches cost?",
+        f"top-1 accuracy with batches of {sizes}: {'; '.join(ends)}",
+        f"Fashion-MNIST, {_model(rows[0])}, SGD, {_runs(min(row['n'] for row in rows))} each",
+        "[notebook 16](notebooks/16_accuracy_vs_batch_size.ipynb)",
+    )
 
 
-def _paper(judged: pd.DataFrame) -> list[str]:
+def _paper(judged: pd.DataFrame) -> Row:
     own = judged[judged["kind"] != "quoted"]
     many = own["verdict"].value_counts()
     decided = ", ".join(f"{many.get(word, 0)} {word}" for word in claims.DECIDED)
-    return [
+    return (
         "Does the paper hold?",
         f"of {len(own)} statements: {decided}, {many.get(claims.UNDECIDED, 0)} undecided",
         "runs under the conditions of each statement; most need GPUs",
         "[statements](docs/results/statements.md)",
-    ]
+    )
 
 
 def _ratio(row: dict[str, Any]) -> str:
@@ -348,13 +325,7 @@ def _runs(number: float) -> str:
 
 
 def write_figures_page(tree: Tree, figures: Path) -> None:
-    """Write the page beside the figures.
-
-    Raises
-    ------
-    RecordError
-        If it cannot be written.
-    """
+    """Write the page beside the figures."""
     write_atomically(figures / FIGURES_PAGE, figures_page(tree, figures))
 
 
@@ -385,12 +356,8 @@ def _emulated(runs: pd.DataFrame) -> str:
 
 def _machines(runs: pd.DataFrame) -> str:
     known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
-    names = [
-        f"{row['machine']} ({row['cpu_cores']} cores)"
-        if pd.isna(row["accelerator"])
-        else str(row["accelerator"])
-        for row in known.to_dict("records")
-    ]
+    cores = known["machine"] + " (" + known["cpu_cores"].astype("string") + " cores)"
+    names = known["accelerator"].fillna(cores).dropna().sort_values().unique()
     return ", ".join(names) or "an unknown machine"
 
 

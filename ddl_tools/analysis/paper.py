@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_core.errors import DataError
 from ddl_tools.records.paths import PAPER, PUBLISHED, SEEDS
+from ddl_tools.scaling.paper import read_rows
 
 BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
@@ -14,27 +14,16 @@ AACH = "aach2023"  # its name in claims.csv
 RELATED = {"malik2018": "Malik et al. 2018", "mahon2020": "Mahon et al. 2020"}
 
 # What its loaders read (data/paper/settings.csv): its comparison changes both at once.
-FORMATS = {
-    "native": "folder",
-    "dali": "tfrecord",
-    "dali_cpu": "tfrecord",
-    "dali_gpu": "tfrecord",
-    "dali_reader_cpu": "tfrecord",
-    "dali_reader_gpu": "tfrecord",
-}
+_DALI = ("dali", "dali_cpu", "dali_gpu", "dali_reader_cpu", "dali_reader_gpu")
+FORMATS = {"native": "folder", **dict.fromkeys(_DALI, "tfrecord")}
 
 _COLUMNS = [
     *["source", "statement", "strategy", "loader", "model", "world_size_min", "world_size"],
     *["value", "bound", "approx", "printed", "place", "contradiction"],
 ]
-_TYPES = {
-    **dict.fromkeys(
-        ["world_size_min", "world_size_max", "world_size", "global_batch_size"], "Int64"
-    ),
-    **dict.fromkeys(
-        ["value", "stated", "allreduce_percent", "io_percent", "cudnn_percent"], "float64"
-    ),
-}
+_WHOLE = ("world_size_min", "world_size_max", "world_size", "global_batch_size")
+_REAL = ("value", "stated", "allreduce_percent", "io_percent", "cudnn_percent")
+_TYPES = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
 
 
 @dataclass(frozen=True)
@@ -42,8 +31,8 @@ class Paper:
     """Numbers that Aach et al. 2023 state and quote, what follows from them, and others' numbers.
 
     ``claims`` are the comparisons that its statements and those of the two related papers make,
-    ``related`` the numbers that these two state; they show no figure that is known.
-    ``published`` are accuracies of others, ``performance`` their throughputs, times and energies.
+    ``related`` the numbers that these two state. ``published`` are accuracies of others,
+    ``performance`` their throughputs, times and energies.
     """
 
     efficiency: pd.DataFrame
@@ -79,25 +68,12 @@ def read_paper(
         "published": published / "accuracy.csv",
         "performance": published / "performance.csv",
     }
-    return Paper(**{name: read_numbers(path) for name, path in paths.items()})
+    return Paper(**{name: _table(path) for name, path in paths.items()})
 
 
-def read_numbers(path: Path) -> pd.DataFrame:
-    """Read a table of stated numbers.
-
-    Raises
-    ------
-    DataError
-        If the file is missing.
-    """
+def _table(path: Path) -> pd.DataFrame:
     types = {} if path.name == "settings.csv" else _TYPES  # some settings are words
-    try:
-        table = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}; it belongs to the repository, "
-            "restore it with `git checkout data`"
-        ) from None
+    table = pd.DataFrame(read_rows(path), dtype="string").replace("", pd.NA)
     return table.astype({name: kind for name, kind in types.items() if name in table})
 
 
@@ -112,35 +88,24 @@ def efficiency_points(paper: Paper) -> pd.DataFrame:
     for column in ("strategy", "model"):
         unnamed = inferred.map(lambda names, column=column: column in names).astype(bool)
         stated[column] = stated[column].mask(unnamed)
-    return _points(stated.drop_duplicates(_COLUMNS), _derived(paper, "parallel_efficiency"))
-
-
-def throughput_points(paper: Paper) -> pd.DataFrame:
-    """Return the throughputs that follow from stated runtimes: 90 epochs x 1,281,167 images / T.
-
-    The paper prints no throughput: the values of its Fig. 3 are only drawn.
-    """
-    return _points(_derived(paper, "throughput"))
-
-
-def _derived(paper: Paper, quantity: str) -> pd.DataFrame:
-    table = paper.derived
+    derived = paper.derived
     # Rows without a loader evaluate the printed equations, which omit G0: not for comparison.
-    table = table[(table["quantity"] == quantity) & table["loader"].notna()]
-    return table.assign(
+    comparable = (derived["quantity"] == "parallel_efficiency") & derived["loader"].notna()
+    derived = derived[comparable].assign(
         source="derived",
-        world_size_min=table["world_size"],
+        world_size_min=derived["world_size"],
         approx="true",
-        printed=table["formula"],
-        place=table["inputs"],
+        printed=derived["formula"],
+        place=derived["inputs"],
     )
-
-
-def _points(*parts: pd.DataFrame) -> pd.DataFrame:
-    table = pd.concat([part[_COLUMNS] for part in parts], ignore_index=True)
-    formats = table["loader"].map(FORMATS)
-    about = {"base_world_size": BASE_WORLD_SIZE, "hardware": SYSTEM}
-    return table.assign(framework="torch", data_format=formats, **about)
+    parts = (stated[_COLUMNS].drop_duplicates(), derived[_COLUMNS])
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(
+        framework="torch",
+        data_format=table["loader"].map(FORMATS),
+        base_world_size=BASE_WORLD_SIZE,
+        hardware=SYSTEM,
+    )
 
 
 def covers(stated: str, name: str) -> bool:

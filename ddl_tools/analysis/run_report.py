@@ -25,13 +25,7 @@ _TITLE_LETTERS = 120  # of a line as wide as the figure
 
 
 def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
-    """Return what a run used, by which method, and what is not in it; or why there is no number.
-
-    Raises
-    ------
-    RecordError
-        If the record or the epochs of the run cannot be read.
-    """
+    """Return the energy of a run, its method and what is not in it; or why there is no number."""
     record, epochs = read_record(Path(run_dir)), read_epochs(Path(run_dir))
     system = record.system or {}
     unknown = "the run is older than the measurement, or never started"
@@ -53,25 +47,13 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
 
 
 def run_table(run_dir: Path | str) -> pd.DataFrame:
-    """Return one row per epoch and phase of a run, with headings for people.
-
-    Raises
-    ------
-    RecordError
-        If the epochs of the run cannot be read.
-    """
+    """Return one row per epoch and phase of a run, with headings for people."""
     rows = [row.model_dump(include=set(COLUMNS)) for row in read_epochs(Path(run_dir))]
     return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns=COLUMNS)
 
 
 def run_figure(run_dir: Path | str) -> Figure:
-    """Draw loss and throughput of a run over its epochs; cold epochs are hollow.
-
-    Raises
-    ------
-    RecordError
-        If the record or the epochs of the run cannot be read.
-    """
+    """Draw loss and throughput of a run over its epochs; cold epochs are hollow."""
     table = run_table(run_dir)
     train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
     look: Any = {**style.PAGE, "font.size": style.CAPTION_POINTS}  # its type lists every key

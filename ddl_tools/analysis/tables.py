@@ -5,7 +5,7 @@ share of time.
 """
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -52,103 +52,94 @@ def _types(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     return {prefix + name: _dtype(field.annotation) for name, field in model.model_fields.items()}
 
 
-_TEXT, _NUMBER, _REAL = "string", "Int64", "float64"
+def _columns(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
 COLUMNS: dict[str, str] = {
-    **dict.fromkeys(["study", "run_id", "status"], _TEXT),
+    **_columns("string", "study run_id status"),
     **_types(RunSpec),
-    **dict.fromkeys(["world_size", "global_batch_size"], _NUMBER),
-    **dict.fromkeys(["device_used", "accelerator", "machine"], _TEXT),
-    "cpu_cores": _NUMBER,
-    "cores_shared": _TEXT,
-    "memory_gib": _NUMBER,
-    **dict.fromkeys(["software", "environment", "threads", "switches"], _TEXT),
-    **dict.fromkeys(["communication", "loader_software"], _TEXT),
-    "load_average_1min": _REAL,
-    "git_commit": _TEXT,
-    "git_dirty": "boolean",
-    **dict.fromkeys(["method_version", "attempts"], _NUMBER),
-    **dict.fromkeys(["train_epochs_warm", "images_per_epoch"], _NUMBER),
-    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
-    **dict.fromkeys(["runtime_s", "runtime_warm_epoch_s", "data_share"], _REAL),
+    **_columns("Int64", "world_size global_batch_size"),
+    **_columns("string", "device_used accelerator machine"),
+    **{"cpu_cores": "Int64", "cores_shared": "string", "memory_gib": "Int64"},
+    **_columns("string", "software environment threads switches communication loader_software"),
+    **{"load_average_1min": "float64", "git_commit": "string", "git_dirty": "boolean"},
+    **_columns("Int64", "method_version attempts train_epochs_warm images_per_epoch"),
+    **_columns("float64", "throughput_samples_per_s throughput_samples_per_cpu_s"),
+    **_columns("float64", "runtime_s runtime_warm_epoch_s data_share"),
     **_types(Spent, "spent_"),
-    **dict.fromkeys(["evaluation_warm_epoch_s", "step_s_median"], _REAL),
-    **dict.fromkeys(["max_memory_bytes", "parameters"], _NUMBER),
-    **dict.fromkeys(["train_loss", "eval_loss", "top1", "top5"], _REAL),
+    **_columns("float64", "evaluation_warm_epoch_s step_s_median"),
+    **_columns("Int64", "max_memory_bytes parameters"),
+    **_columns("float64", "train_loss eval_loss top1 top5"),
     "diverged": "boolean",
-    **dict.fromkeys(["evaluated_epochs", "evaluated_top1", "evaluated_train_s"], _TEXT),
-    "corrupt_images": _NUMBER,
-    **dict.fromkeys(["energy_j_per_image", "energy_kwh"], _REAL),
-    **dict.fromkeys(["carbon_g_per_kwh", "kg_co2e"], _REAL),
-    **dict.fromkeys(["energy_method", "error_kind", "error_category"], _TEXT),
-    **dict.fromkeys(["damage", "unfaithful"], _TEXT),
+    **_columns("string", "evaluated_epochs evaluated_top1 evaluated_train_s"),
+    "corrupt_images": "Int64",
+    **_columns("float64", "energy_j_per_image energy_kwh carbon_g_per_kwh kg_co2e"),
+    **_columns("string", "energy_method error_kind error_category damage unfaithful"),
 }
 WINDOW_COLUMNS = {
-    **dict.fromkeys(["study", "run_id"], _TEXT),
-    "epoch": _NUMBER,
+    **_columns("string", "study run_id"),
+    "epoch": "Int64",
     **_types(Slot),
-    "samples": _NUMBER,
-    **dict.fromkeys(["wall_s", "cpu_s"], _REAL),
-    **dict.fromkeys(["throughput_samples_per_s", "throughput_samples_per_cpu_s"], _REAL),
-    "left_out": _TEXT,
+    "samples": "Int64",
+    **_columns("float64", "wall_s cpu_s throughput_samples_per_s throughput_samples_per_cpu_s"),
+    "left_out": "string",
 }
 PROFILE_COLUMNS = {
     **{name: COLUMNS[name] for name in ("study", "run_id", *PROFILED)},
-    **dict.fromkeys(["device"], _TEXT),
-    "rank": _NUMBER,
-    **dict.fromkeys(["share", "of"], _TEXT),
-    "value": _REAL,
-    "source": _TEXT,
+    **{"device": "string", "rank": "Int64", "share": "string", "of": "string"},
+    **{"value": "float64", "source": "string"},
 }
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
 def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> pd.DataFrame:
-    """Read every record below `runs_dir` (``<study>/<run_id>/``): a row each, damaged ones too.
+    """Read every record below `runs_dir` (``<study>/<run_id>/``), a row each: `COLUMNS`.
 
-    Columns are those of `COLUMNS`; a missing value is empty, never 0. Throughputs and shares are
-    of warm training epochs (see `metrics`); ``runtime_s`` sums all training epochs of a completed
-    run, cold ones too; ``diverged`` says that a training loss was not finite. ``energy_kwh`` is of
-    all windows of a completed run, ``kg_co2e`` at `carbon_g_per_kwh`.
+    A missing value is empty, never 0. Throughputs and shares are of warm training epochs;
+    ``runtime_s`` sums all training epochs of a completed run, cold ones too; ``diverged`` says that
+    a training loss was not finite. ``energy_kwh`` is of all windows of a completed run, ``kg_co2e``
+    at `carbon_g_per_kwh`.
 
-    Of a damaged record nothing is believed but, where that is whole, its specification: its status
-    is `DAMAGED`, ``damage`` says why. `whole` leaves such rows out. Of emulated runs,
-    ``unfaithful`` says which rules they broke; `not_emulated` leaves all of them out.
+    A damaged record has the status `DAMAGED`, the reason as ``damage`` and, where that is whole,
+    its specification. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says which
+    rules they broke; `not_emulated` leaves all of them out.
     """
-    return _runs_frame([_row(run) for run in _runs(runs_dir)], carbon_g_per_kwh)
+    tree = Tree(runs_dir.parent)
+    return _runs_frame(_read(tree, tree.studies()), carbon_g_per_kwh)
 
 
 def windows_table(runs_dir: Path) -> pd.DataFrame:
     """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
 
-    block, reference, round and place are empty where runs were not interleaved; only block is told
-    where they shared the nodes of a job. Damaged records have none. left_out says why no window of
-    a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
+    block, reference, round and place are empty where runs were not interleaved; runs that shared
+    the nodes of a job have a block alone. Damaged records have no rows. left_out says why no window
+    of a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
     less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
     """
-    return _windows_frame([row for run in _runs(runs_dir) for row in _windows(run)])
+    tree = Tree(runs_dir.parent)
+    return _windows_frame(_read(tree, tree.studies()))
 
 
 def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
-    """Write ``tables/<study>.csv`` from the study's records and return its path.
+    """Write ``tables/<study>.csv`` and ``tables/windows/<study>.csv``; return the first path.
 
-    And ``tables/windows/<study>.csv`` beside it. The same records give the same bytes. Energy
-    becomes CO2e at `carbon_g_per_kwh`.
+    The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`.
 
     Raises
     ------
     RecordError
         If the study has no runs here, or the table cannot be written.
     """
-    read = list(map(examine, study_folders(study, tree)))
+    read = _read(tree, [study])
     if not read:
         raise RecordError(
             f"study {study!r} has no runs in {tree.runs}; "
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path = tree.tables / f"{study}.csv"
-    windows = _windows_frame([window for run in read for window in _windows(run)])
-    write_atomically(windows_path(path), to_csv(windows))
-    write_atomically(path, to_csv(_runs_frame([_row(run) for run in read], carbon_g_per_kwh)))
+    write_atomically(windows_path(path), to_csv(_windows_frame(read)))
+    write_atomically(path, to_csv(_runs_frame(read, carbon_g_per_kwh)))
     return path
 
 
@@ -183,7 +174,7 @@ def not_emulated(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_emulated(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Say of each run whether it was emulated; of one that nobody can tell, that it was not."""
+    """Say of each run whether it was emulated; where this is not known, that it was not."""
     return runs["emulated"].fillna(False).astype(bool)
 
 
@@ -212,28 +203,26 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
 
 
-def _runs_frame(rows: Sequence[dict[str, Any]], carbon_g_per_kwh: float) -> pd.DataFrame:
-    table = _frame(rows, COLUMNS)
+def _read(tree: Tree, studies: Iterable[str]) -> list[Examined]:
+    return [examine(folder) for study in studies for folder in study_folders(study, tree)]
+
+
+def _runs_frame(runs: Sequence[Examined], carbon_g_per_kwh: float) -> pd.DataFrame:
+    table = _frame(list(map(_row, runs)), COLUMNS)
     measured = table["energy_kwh"].notna()
     table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
     table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
 
 
-def _runs(runs_dir: Path) -> Iterator[Examined]:
-    tree = Tree(runs_dir.parent)
-    for study in tree.studies():
-        yield from map(examine, study_folders(study, tree))
-
-
 def _row(run: Examined) -> dict[str, Any]:
-    place = {"study": run.directory.parent.name, "run_id": run.directory.name}
-    asked = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else place
+    name = {"study": run.directory.parent.name, "run_id": run.directory.name}
+    known = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else name
     if run.damages:
         status = UNKNOWN if run.is_unknown else DAMAGED
-        return asked | {"status": status, "damage": run.reason}
+        return known | {"status": status, "damage": run.reason}
     assert run.record is not None
-    return asked | _measured(run.record, run.rows)
+    return known | _measured(run.record, run.rows)
 
 
 def _windows(run: Examined) -> list[dict[str, Any]]:
@@ -258,20 +247,20 @@ def _windows(run: Examined) -> list[dict[str, Any]]:
 
 
 def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
-    """Return by epoch why a window of one run does not count, of windows that took turns."""
-    in_turns = [row for row in warm if row.interleave and row.wall_s > 0]
-    if not in_turns:
+    """Return by epoch why an interleaved window of one run does not count."""
+    own = [row for row in warm if row.interleave and row.wall_s > 0]
+    if not own:
         return {}
-    cores = [row.cpu_s / row.wall_s for row in in_turns]
-    # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these tell nothing.
+    cores = [row.cpu_s / row.wall_s for row in own]
+    # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these show nothing.
     least = LEAST_CPU * float(np.median(cores)) if work == "train" else 0.0
-    why = {row.epoch: DISTURBED for row, own in zip(in_turns, cores, strict=True) if own < least}
-    first = {row.interleave.block: row.epoch for row in reversed(in_turns) if row.interleave}
+    why = {row.epoch: DISTURBED for row, busy in zip(own, cores, strict=True) if busy < least}
+    first = {row.interleave.block: row.epoch for row in reversed(own) if row.interleave}
     return why | dict.fromkeys(first.values(), FIRST)
 
 
-def _windows_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    table = _frame(rows, WINDOW_COLUMNS)
+def _windows_frame(runs: Sequence[Examined]) -> pd.DataFrame:
+    table = _frame([row for run in runs for row in _windows(run)], WINDOW_COLUMNS)
     # Whole rounds: what is left has a partner from the same seconds. FIRST comes after DISTURBED.
     rounds = table[table["round"].notna()].groupby(["study", "block", "round"])["left_out"]
     table["left_out"] = rounds.transform("max").reindex(table.index).astype("string")
@@ -339,7 +328,7 @@ def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
 
 
 def _spent(warm: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str, float]:
-    """Return the seconds of a warm epoch by cause; nothing where one row does not tell."""
+    """Return the seconds of a warm epoch by cause; nothing where one row lacks them."""
     known = [row.spent for row in warm if row.spent is not None]
     if not warm or len(known) < len(warm):
         return {}
@@ -363,7 +352,7 @@ def _curve(train: list[EpochRecord], evaluations: list[EpochRecord]) -> dict[str
 
 
 def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
-    """Return what only warm epochs may tell."""
+    """Return the rates, which are of warm epochs alone."""
     samples, wall_s, cpu_s, data_s = (
         sum(getattr(row, name) for row in warm) for name in ("samples", "wall_s", "cpu_s", "data_s")
     )
@@ -381,17 +370,12 @@ def _rates(warm: list[EpochRecord]) -> dict[str, Any]:
 
 
 def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataFrame:
-    """Read the profiles of all completed runs in `tree`, or of some studies.
+    """Read the profiles of all completed runs in `tree`, or of some studies: `PROFILE_COLUMNS`.
 
-    Returns
-    -------
-    pandas.DataFrame
-        `PROFILE_COLUMNS`. ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from
-        the first watched step to the end of the last: ``compute``, ``transfer``, ``waiting``,
-        ``copies``, ``data``, ``other`` and ``idle``, in this order, which sum to 1 in each rank;
-        apart from them ``overlapped``, which lies within ``compute`` and is missing where it is
-        not known. Of the ``kernel time``, only on GPUs: the kinds of `kernel_names`, which sum to 1
-        as well. ``source`` is ``torch.profiler``. Damaged runs have no rows.
+    ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from the first watched step
+    to the end of the last: the `Shares`, which sum to 1 in each rank, and ``overlapped``, a part of
+    ``compute``, missing where it is not known. Of the ``kernel time``, only on GPUs: the `KINDS`,
+    which sum to 1 as well. Damaged runs have no rows.
     """
     names = tree.studies() if studies is None else studies
     folders = [folder for name in names for folder in study_folders(name, tree)]

@@ -35,27 +35,14 @@ PARTS = {"start_s": 0.01, "data_s": 0.1, "compute_s": 0.6, "transfer_s": 0.15, "
 def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochRecord:
     wall_s = changes.get("wall_s", 20.0)
     spent = {name: share * wall_s for name, share in PARTS.items()}
+    train = phase == "train"
     fields: dict[str, Any] = {
-        "attempt": 0,
-        "epoch": epoch,
-        "phase": phase,
-        "cold": epoch == 0 and phase == "train",
-        "steps": 10,
-        "samples": 320 if phase == "train" else 64,
-        "corrupt_images": 0,
-        "wall_s": 20.0,
-        "cpu_s": 32.0,
-        "data_s": 2.0,
-        "rank_wall_s_min": 19.0,
-        "rank_wall_s_max": 20.0,
-        "step_s_median": 1.9,
-        "step_s_p95": 2.5,
-        "loss": 6.5,
-        "top1": 0.01,
-        "top5": 0.05,
-        "lr": 0.025,
-        "max_memory_bytes": None,
-        "spent": spent if phase == "train" else None,
+        **{"attempt": 0, "epoch": epoch, "phase": phase, "cold": epoch == 0 and train},
+        **{"steps": 10, "samples": 320 if train else 64, "corrupt_images": 0},
+        **{"wall_s": 20.0, "cpu_s": 32.0, "data_s": 2.0},
+        **{"rank_wall_s_min": 19.0, "rank_wall_s_max": 20.0},
+        **{"step_s_median": 1.9, "step_s_p95": 2.5, "loss": 6.5, "top1": 0.01, "top5": 0.05},
+        **{"lr": 0.025, "max_memory_bytes": None, "spent": spent if train else None},
     }
     fields |= changes
     if "top5" not in changes:
@@ -64,34 +51,26 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
     return EpochRecord(**fields)
 
 
+def evaluations(epochs: int, every: int) -> set[int]:
+    """Return the epochs after which a run evaluates."""
+    return {*range(every - 1, epochs, every), epochs - 1} if every else set()
+
+
 def asked(rows: Sequence[EpochRecord]) -> dict[str, int]:
     """Return the fields of a run that writes just these rows: its record is then whole."""
-    if not rows:
-        return {}
-    epochs = max(row.epoch for row in rows) + 1
+    epochs = max((row.epoch for row in rows), default=-1) + 1
     evaluated = {row.epoch for row in rows if row.phase == "eval"}
-    for every in range(epochs, 0, -1):
-        if evaluated == {*range(every - 1, epochs, every), epochs - 1}:
-            return {"epochs": epochs, "eval_every": every}
-    return {"epochs": epochs, "eval_every": 0}
-
-
-def from_the_first(rows: Sequence[EpochRecord]) -> list[EpochRecord]:
-    """Return `rows` with epochs that begin at 0."""
-    first = min((row.epoch for row in rows), default=0)
-    return [row.model_copy(update={"epoch": row.epoch - first}) for row in rows]
+    fitting = (every for every in range(epochs, 0, -1) if evaluated == evaluations(epochs, every))
+    return {"epochs": epochs, "eval_every": next(fitting, 0)} if rows else {}
 
 
 def filled(rows: Sequence[EpochRecord], spec: RunSpec) -> list[EpochRecord]:
     """Return `rows` with what they leave out of a run of `spec`, which takes no time."""
-    if not rows:
-        return []
-    due = {(epoch, "train") for epoch in range(spec.epochs)}
-    if spec.eval_every and spec.work == "train":
-        ends = {*range(spec.eval_every - 1, spec.epochs, spec.eval_every), spec.epochs - 1}
-        due |= {(epoch, "eval") for epoch in ends}
+    due = {(epoch, "train") for epoch in range(spec.epochs)} if rows else set()
+    if rows and spec.work == "train":
+        due |= {(epoch, "eval") for epoch in evaluations(spec.epochs, spec.eval_every)}
     rest = sorted(due - {(row.epoch, row.phase) for row in rows})
-    return [*rows, *(epoch_row(*place, cold=True, wall_s=1e-6, spent=None) for place in rest)]
+    return [*rows, *(epoch_row(*line, cold=True, wall_s=1e-6, spent=None) for line in rest)]
 
 
 MakeRun = Callable[..., Path]
@@ -127,8 +106,9 @@ def writer(tree: Tree) -> MakeRun:
             rows = [epoch_row(0, wall_s=5 * wall_s)]
             rows += [epoch_row(epoch, wall_s=wall_s) for epoch in (1, 2)]
             rows += [epoch_row(2, "eval", loss=6.25, top1=0.125, top5=0.5)]
-        if "epochs" not in fields:
-            rows = from_the_first(rows)
+        if "epochs" not in fields:  # begin at 0
+            first = min((row.epoch for row in rows), default=0)
+            rows = [row.model_copy(update={"epoch": row.epoch - first}) for row in rows]
         spec = RunSpec(**SPEC | asked(rows) | fields)
         rows = filled(rows, spec)
         record = RunRecord.plan(study, spec)
@@ -164,7 +144,7 @@ def turned(
     windows: int = 0,
     **about: Any,
 ) -> Path:
-    """Write one run whose warm windows took turns with those of `reference`.
+    """Write one run whose warm windows were interleaved with those of `reference`.
 
     The reference has as many, or so many `windows`. Before them is the first one of the start,
     which does not count: five times as long, more so the later its place.

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis import claims, estimates
-from ddl_tools.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Seen
+from ddl_tools.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Comparison
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.paper import AACH, FORMATS, read_paper
 from ddl_tools.analysis.tables import (
@@ -50,7 +50,7 @@ def near(ratio: float, spread: float = 0.01, n: int = 4) -> Estimate:
 
 
 def decide(part: Part, ratios: dict[int, Estimate]) -> str:
-    seen = [Seen(part, ratio, frozenset({size})) for size, ratio in ratios.items()]
+    seen = [Comparison(part, ratio, frozenset({size})) for size, ratio in ratios.items()]
     return claims.verdict([part], seen)[0]
 
 
@@ -111,15 +111,9 @@ def test_one_comparison(
 ) -> None:
     expected = ((SUPPORTED, supported), (CONTRADICTED, contradicted), (UNDECIDED, undecided))
     for word, ratios in expected:
-        for ratio, spread in ratios:
-            assert decide(Part(relation), {8: near(ratio, spread)}) == word
+        words = [decide(Part(relation), {8: near(ratio, spread)}) for ratio, spread in ratios]
+        assert words == [word] * len(ratios)
     assert decide(Part(relation), {8: estimates.unpaired_ratio([2.0], [1.0])}) == UNDECIDED
-
-
-def test_a_wide_interval_supports_no_value() -> None:
-    wide = near(0.6, np.log(1.2 / 0.3) / 3, n=3)  # holds 0.45, 0.68 and 0.76 alike
-    for stated in (0.76, 0.68, 0.45):
-        assert decide(Part("value"), {8: estimates.scaled(wide, 1 / stated)}) == UNDECIDED
 
 
 def test_a_range_needs_both_its_ends_and_all_sizes_agreeing() -> None:
@@ -133,7 +127,9 @@ def test_a_range_needs_both_its_ends_and_all_sizes_agreeing() -> None:
 
 def test_every_part_is_needed_and_an_open_reading_is_refuted_in_all() -> None:
     parts = [Part("greater", right=side) for side in ("horovod", "deepspeed")]
-    yes, no = ([Seen(one, near(ratio), frozenset({8})) for one in parts] for ratio in (1.2, 0.8))
+    yes, no = (
+        [Comparison(one, near(ratio), frozenset({8})) for one in parts] for ratio in (1.2, 0.8)
+    )
     assert claims.verdict(parts, yes[:1])[0] == UNDECIDED
     assert claims.verdict(parts, yes)[0] == SUPPORTED
     assert claims.verdict(parts, yes, reason="a part is not testable")[0] == UNDECIDED
@@ -172,9 +168,10 @@ def test_each_statement_of_the_files_is_there_once_with_a_reason() -> None:
     assert all((STUDIES / name).exists() for name in planned)
 
 
-@pytest.mark.parametrize(
-    ("dali_s", "verdict"), [(10.0, SUPPORTED), (40.0, CONTRADICTED), (20.2, UNDECIDED)]
-)
+VERDICTS = [SUPPORTED, CONTRADICTED, UNDECIDED]
+
+
+@pytest.mark.parametrize(("dali_s", "verdict"), [*zip((10.0, 40.0, 20.2), VERDICTS, strict=True)])
 def test_greater(tree: Tree, make_run: MakeRun, dali_s: float, verdict: str) -> None:
     loaders(make_run, dali_s)
     assert judge(tree).loc["O01", "verdict"] == verdict
@@ -220,7 +217,7 @@ def test_what_a_cpu_shows_is_shown_and_judges_nothing(tree: Tree, make_run: Make
     assert here[["E04", "E05", "E06", "E07", "E13"]].eq("").all()  # stated of many GPUs
 
 
-def test_windows_that_took_turns_are_pairs(tree: Tree, make_run: MakeRun) -> None:
+def test_interleaved_windows_are_pairs(tree: Tree, make_run: MakeRun) -> None:
     """A machine that slows down threefold hides 10 % between runs, not between neighbours."""
     drift = [10.0, 16.0, 22.0, 30.0]
     slower = [1.10 * one * factor for one, factor in zip(drift, (1, 1.01, 0.99, 1), strict=True)]
@@ -233,30 +230,25 @@ def test_windows_that_took_turns_are_pairs(tree: Tree, make_run: MakeRun) -> Non
 
 
 @pytest.mark.parametrize(
-    ("statement", "efficiency", "verdict"),
-    [
-        ("E04", 0.40, SUPPORTED),  # DDP: below 0.44 on 256
-        ("E04", 0.60, CONTRADICTED),
-        ("E04", 0.44, UNDECIDED),
-        ("E05", 0.50, SUPPORTED),  # Horovod: 0.50 on 128
-        ("E05", 0.60, CONTRADICTED),
-        ("E05", 0.52, UNDECIDED),
-    ],
+    ("ddp", "horovod", "verdict"),
+    [(0.40, 0.50, SUPPORTED), (0.60, 0.60, CONTRADICTED), (0.44, 0.52, UNDECIDED)],
 )
 def test_stated_efficiencies_are_relative_to_four_gpus(
-    tree: Tree, make_run: MakeRun, statement: str, efficiency: float, verdict: str
+    tree: Tree, make_run: MakeRun, ddp: float, horovod: float, verdict: str
 ) -> None:
-    gpus, strategy = {"E04": (256, "ddp"), "E05": (128, "horovod")}[statement]
-    measure(make_run, 10.0 / efficiency, gpus=gpus, strategy=strategy)
-    measure(make_run, 10.0 * gpus / 8, gpus=8, strategy=strategy)
-    assert judge(tree).loc[statement, "verdict"] == UNDECIDED  # another base decides nothing
-    measure(make_run, 10.0 * gpus / 4, gpus=4, strategy=strategy)
-    assert judge(tree).loc[statement, "verdict"] == verdict
+    """E04: DDP's is below 0.44 on 256; E05: Horovod's is 0.50 on 128."""
+    sizes = (("ddp", ddp, 256), ("horovod", horovod, 128))
+    for strategy, efficiency, gpus in sizes:
+        measure(make_run, 10.0 / efficiency, gpus=gpus, strategy=strategy)
+        measure(make_run, 10.0 * gpus / 8, gpus=8, strategy=strategy)
+    both = ["E04", "E05"]
+    assert judge(tree).loc[both, "verdict"].tolist() == [UNDECIDED] * 2  # another base
+    for strategy, _, gpus in sizes:
+        measure(make_run, 10.0 * gpus / 4, gpus=4, strategy=strategy)
+    assert judge(tree).loc[both, "verdict"].tolist() == [verdict] * 2
 
 
-@pytest.mark.parametrize(
-    ("shallow", "verdict"), [(0.90, SUPPORTED), (0.70, CONTRADICTED), (0.86, UNDECIDED)]
-)
+@pytest.mark.parametrize(("shallow", "verdict"), [*zip((0.90, 0.70, 0.86), VERDICTS, strict=True)])
 def test_efficiencies_alike(tree: Tree, make_run: MakeRun, shallow: float, verdict: str) -> None:
     """O11: the three networks scale alike from 4 to 16 GPUs."""
     for model, efficiency in (("resnet152", 0.9), ("resnet101", 0.9), ("resnet50", shallow)):
@@ -304,9 +296,9 @@ def test_accuracies_are_differences_in_points_paired_by_repeat(
     here = judge(tree)["here"]
     assert "cosine - step (1 lost): +3.0 [+2.8, +3.2] points, greater" in here["O24"]
     assert "cosine - exponential: -0.1 [-0.1, -0.1] points, equivalent" in here["O24"]
-    learn(make_run, "exponential", [0.5], study="other")
     learn(make_run, "cosine", [0.50, 0.70, 0.605], study="other")  # other repeats are no pairs
     learn(make_run, "step", [0.47, 0.671, 0.574, 0.60], study="other")
+    learn(make_run, "exponential", [0.5], study="other")
     other = judge(tree).loc["O24", "here"].split("other, Fashion-MNIST")[1]
     assert other.split(";")[0].endswith("points, cannot say")
 
@@ -355,7 +347,7 @@ def test_curves_are_compared_early_and_late(make_run: MakeRun, tree: Tree) -> No
     assert judge(tree).loc[["O22", "O23"], "verdict"].tolist() == [SUPPORTED, SUPPORTED]
 
 
-def test_a_run_with_deepspeed_and_dali_is_told(tree: Tree, make_run: MakeRun) -> None:
+def test_a_run_with_deepspeed_and_dali_is_seen(tree: Tree, make_run: MakeRun) -> None:
     both = {"strategy": "deepspeed", "loader": "dali_cpu", "system": MACHINE}
     make_run(status="failed", rows=[], **both)
     make_run(repeat=1, **both)
@@ -414,10 +406,11 @@ def test_rankings_of_libraries(libraries: Callable, efficiency: tuple, expected:
         assert "PyTorch" not in judged.loc["O02", "here"]
 
 
-def test_one_start_a_library_decides_nothing(libraries: Callable) -> None:
-    row = libraries(1, torch=0.95, tensorflow=0.8, keras=0.6, mxnet=0.5).loc["O01"]
+def test_one_start_or_one_library_decides_nothing(libraries: Callable) -> None:
+    assert (libraries(1, torch=0.95)["here"] == "").all()
+    row = libraries(1, tensorflow=0.8, keras=0.6, mxnet=0.5).loc["O01"]
     assert row["verdict"] == UNDECIDED
-    assert "(one start)" in row["here"]
+    assert row["here"] != ""
 
 
 def test_what_is_not_testable_shows_what_is_seen(libraries: Callable) -> None:
@@ -426,7 +419,3 @@ def test_what_is_not_testable_shows_what_is_seen(libraries: Callable) -> None:
     assert "speed-up of TensorFlow, Horovod (native, folders) 1.80 [" in judged.loc["H01", "here"]
     assert "speed-up of PyTorch-DDP (native, folders) 1.80 [" in judged.loc["M01", "here"]
     assert "PyTorch-DDP - TensorFlow, Horovod: +0.0 [" in judged.loc["O03", "here"]
-
-
-def test_a_study_of_one_library_says_nothing(libraries: Callable) -> None:
-    assert (libraries(torch=0.9)["here"] == "").all()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddl_tools.analysis.configurations import configuration_table, made_runs
-from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
-from ddl_tools.analysis.turns import Turns
+from ddl_tools.analysis.configurations import configuration_table, ended_runs
+from ddl_tools.analysis.interleaving import Interleaved
+from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import read_record, write_record
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
+from tests.analysis.conftest import MakeRun, epoch_row, in_blocks
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -35,15 +35,6 @@ def test_efficiency_of_a_configuration(tree: Tree, make_run: MakeRun) -> None:
     assert (pair["efficiency_low"], pair["efficiency_high"]) == pytest.approx(
         tuple(np.exp(welch) / 2)
     )
-
-
-def test_one_run_has_no_interval(tree: Tree, make_run: MakeRun) -> None:
-    make_run(10.0, strategy="ddp")
-    make_run(8.0, strategy="ddp", gpus_per_node=2)
-    table = configuration_table(runs_table(tree.runs))
-    assert table["value"].tolist() == pytest.approx([32.0, 40.0])
-    intervals = ["low", "high", "efficiency_low", "efficiency_high"]
-    assert table[intervals].isna().all(axis=None)
 
 
 def test_a_slow_base_shows_against_single(tree: Tree, make_run: MakeRun) -> None:
@@ -110,59 +101,44 @@ def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeR
     assert table.loc[8, "efficiency"] == 1
 
 
-def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
-    """Its throughput would raise the mean; a study of it alone has no configuration at all."""
+def test_loading_alone_is_no_training_and_one_run_has_no_interval(
+    tree: Tree, make_run: MakeRun
+) -> None:
     make_run(20.0, repeat=0)
     make_run(1.0, repeat=1, work="load")
     make_run(1.0, repeat=2, work="load", loader="turbo")
     runs = runs_table(tree.runs)
     (row,) = configuration_table(runs).to_dict("records")
     assert (row["n"], row["value"]) == (1, pytest.approx(16.0))
-    assert row["setting"] == "laptop: 96 px, batch 16, fp32"
-    assert len(runs) == 3, "tables keep all rows"
-    assert made_runs(runs, "load")["value"].tolist() == [320.0, 320.0]
+    assert math.isnan(row["low"])
+    assert ended_runs(runs, "load")["value"].tolist() == [320.0, 320.0]
 
 
-def test_formats_are_configurations_of_one_setting(tree: Tree, make_run: MakeRun) -> None:
+def test_formats_are_configurations_of_one_setting_and_repeats_are_pooled(
+    tree: Tree, make_run: MakeRun
+) -> None:
     """The paper's native on folders and DALI on TFRecord must be comparable."""
     make_run(20.0)
+    make_run(20.0, seed=3)
     make_run(10.0, data_format="tfrecord")
     make_run(10.0, data_format="tfrecord", loader="dali_cpu")
     table = configuration_table(runs_table(tree.runs))
-    assert table["n"].tolist() == [1, 1, 1]
+    assert sorted(table["n"]) == [1, 1, 2]
     assert table["setting"].unique().tolist() == ["laptop: 96 px, batch 16, fp32"]
-
-
-def test_runs_that_do_the_same_work_are_pooled(tree: Tree, make_run: MakeRun) -> None:
-    make_run(weight_decay=0.0, repeat=1)
-    make_run(weight_decay=0.0, seed=3)
-    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
-
-
-def test_machines_and_studies_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
-    make_run(repeat=0)
-    make_run(repeat=1, system=MACHINE | {"cpu": "Another CPU"})
-    make_run(repeat=2, system=GPU)
-    make_run(study="other")
-    table = configuration_table(runs_table(tree.runs))
-    assert table["n"].tolist() == [1, 1, 1, 1]
-    assert sorted(table["hardware"]) == [
-        "Another CPU, 2 cores, no GPU",
-        "Example CPU @ 2.00GHz, 2 cores, no GPU",
-        "Example CPU @ 2.00GHz, 2 cores, no GPU",
-        "Example GPU",
-    ]
-    assert table.set_index("hardware").loc["Example GPU", "on_cpu"] == False  # noqa: E712
 
 
 def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: MakeRun) -> None:
     """Else a figure would draw both as one line."""
     make_run(repeat=0)
     make_run(repeat=1, system=GPU)
-    assert sorted(configuration_table(runs_table(tree.runs))["setting"]) == [
+    make_run(study="other")
+    table = configuration_table(runs_table(tree.runs))
+    assert sorted(table["setting"]) == [
         "laptop: 96 px, batch 16, fp32, hardware Example CPU @ 2.00GHz, 2 cores, no GPU",
         "laptop: 96 px, batch 16, fp32, hardware Example GPU",
+        "other: 96 px, batch 16, fp32",
     ]
+    assert table["on_cpu"].to_list() == (table["hardware"] != "Example GPU").to_list()
 
 
 def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRun) -> None:
@@ -174,17 +150,14 @@ def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRu
     make_run(repeat=3, status="planned", rows=[], system=None)
     (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
-    assert len(made_runs(runs_table(tree.runs))) == 2
+    assert len(ended_runs(runs_table(tree.runs))) == 2
 
 
 def test_changed_files_show_in_the_commit(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     table = runs_table(tree.runs).assign(git_dirty=True)
     assert configuration_table(table)["commit"].tolist() == ["01234567+"]
-
-
-def test_empty_table() -> None:
-    assert configuration_table(empty_table()).empty
+    assert configuration_table(table[:0]).empty
 
 
 def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None:
@@ -195,11 +168,10 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
             record = read_record(directory)
             record.attempts[-1].block = f"job{repeat}"
             write_record(directory, record)
-    windows = windows_table(tree.runs)
-    taken = Turns(windows)
-    runs = runs_table(tree.runs)
-    ids = {name: part["run_id"] for name, part in runs.groupby("strategy")}
-    ratio = taken.ratio(*(taken.of("laptop", ids[name]) for name in ("ddp", "horovod")))
+    windows, runs = windows_table(tree.runs), runs_table(tree.runs)
+    interleaved = Interleaved(windows)
+    sides = [interleaved.of("laptop", part["run_id"]) for _, part in runs.groupby("strategy")]
+    ratio = interleaved.ratio(*sides)
     assert ratio is not None
     assert ratio.n == 3  # not six windows: those of one run are no pairs of their own
     assert ratio.ratio == pytest.approx(1.26, rel=1e-3)

@@ -1,32 +1,92 @@
-"""Formulas against values worked out by hand."""
-
-import math
+"""Throughput and energy by hand, in tables and reports; no number without its method."""
 
 import pytest
+from click.testing import CliRunner
 
-from ddl_tools.analysis import metrics
-from ddl_tools.records.run import EpochRecord
+from ddl_tools.analysis import metrics, tables
+from ddl_tools.analysis.run_report import run_energy, run_table
+from ddl_tools.cli import main
+from ddl_tools.records.paths import Tree
+from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 
-
-def test_throughput_is_images_over_time() -> None:
-    assert metrics.throughput(90 * 1_281_167, 13 * 3600) == pytest.approx(2463.78, abs=0.01)
-    assert math.isnan(metrics.throughput(10, 0))
-
-
-def test_runtime_counts_every_epoch() -> None:
-    assert metrics.runtime([5.0, 2.0, 2.5]) == 9.5
-    assert math.isnan(metrics.runtime([]))
-
-
-def epoch(number: int, cold: bool, samples: int, wall_s: float) -> EpochRecord:
-    return EpochRecord.model_construct(
-        phase="train", epoch=number, cold=cold, samples=samples, wall_s=wall_s
-    )
+METHOD = "NVML counter, GPU boards"
+MEASURED = MACHINE | {"energy_method": METHOD, "energy_missing": "CPU: no RAPL counters"}
+ROWS = [
+    epoch_row(0, energy_j=2_000_000.0),  # cold
+    epoch_row(1, energy_j=640_000.0),
+    epoch_row(2, energy_j=960_000.0),
+    epoch_row(2, "eval", energy_j=36_000.0),
+]
 
 
-def test_the_throughput_of_a_run_is_told_or_why_there_is_none() -> None:
-    cold = epoch(0, True, 64, 9.0)
-    first, second = epoch(1, False, 64, 1.0), epoch(2, False, 64, 3.0)
-    assert metrics.describe([cold, first, second]) == "32.0 images/s in 2 warm epochs"
-    assert metrics.describe([cold, first]) == "64.0 images/s in 1 warm epoch"
+def test_the_throughput_of_a_run_or_why_there_is_none() -> None:
+    cold, first, second = epoch_row(0), epoch_row(1, wall_s=10.0), epoch_row(2, wall_s=30.0)
+    assert metrics.describe([cold, first, second]) == "16.0 images/s in 2 warm epochs"
+    assert metrics.describe([cold, first]) == "32.0 images/s in 1 warm epoch"
     assert metrics.describe([cold]).startswith("no throughput, as no epoch counts")
+
+
+def test_units_by_hand() -> None:
+    assert metrics.joules_per_image(ROWS[1:3]) == 1_600_000 / 640 == 2500
+    assert metrics.kwh(ROWS) == pytest.approx(3_636_000 / 3_600_000)
+    assert metrics.kg_co2e(2.5, 400.0) == 1.0
+    assert metrics.joules([]) is None
+    assert metrics.joules([*ROWS, epoch_row(3)]) is None, "a sum with a gap is no sum"
+    assert metrics.joules([epoch_row(1, energy_j=0.0)]) == 0.0
+
+
+@pytest.mark.parametrize("g_per_kwh", [metrics.WORLD_G_PER_KWH, 20.0])
+def test_a_row_has_the_energy_of_its_run(tree: Tree, make_run: MakeRun, g_per_kwh: float) -> None:
+    make_run(rows=ROWS, system=MEASURED)
+    (row,) = tables.runs_table(tree.runs, g_per_kwh).to_dict("records")
+    assert row["energy_j_per_image"] == 2500
+    assert row["energy_kwh"] == pytest.approx(1.01)
+    assert row["carbon_g_per_kwh"] == g_per_kwh
+    assert row["kg_co2e"] == pytest.approx(1.01 * g_per_kwh / 1000)
+    assert row["energy_method"] == METHOD
+
+
+def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> None:
+    make_run(repeat=0)
+    make_run(repeat=1, rows=[*ROWS, epoch_row(3)], system=MEASURED)  # one window lost
+    make_run(repeat=2, rows=ROWS, system=MEASURED, status="failed")  # not all of its energy
+    table = tables.runs_table(tree.runs)
+    assert table[["energy_kwh", "carbon_g_per_kwh", "kg_co2e"]].isna().all(axis=None)
+    assert table["energy_j_per_image"].isna().tolist() == [True, True, False]
+    assert table["energy_method"].isna().tolist() == [True, False, False]
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_the_intensity_of_the_electricity(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    make_run(rows=ROWS, system=MEASURED)
+    command = ["figures", "--study", "laptop", "--results", str(tree.root)]
+    done = CliRunner().invoke(main, [*command, "--carbon-intensity", "20"])
+    assert done.exit_code == 0, done.output
+    table = tables.read_table(tree.tables / "laptop.csv")
+    assert table["kg_co2e"].tolist() == pytest.approx([0.0202])
+
+
+def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> None:
+    directory = make_run(rows=ROWS, system=MEASURED)
+    report = run_energy(directory, 400.0)
+    for part in ("1.01 kWh in 4", "0.404 kg CO2e at 400 g", "2500 J per image", METHOD,
+                 "not measured: CPU: no RAPL counters"):  # fmt: skip
+        assert part in report
+    assert run_table(directory)["energy (J)"].tolist() == [2e6, 6.4e5, 9.6e5, 3.6e4]
+
+
+@pytest.mark.parametrize(
+    ("system", "rows", "reason"),
+    [
+        (MACHINE, ROWS, "not measured (the run is older than the measurement, or never started)"),
+        (None, [], "never started"),
+        (MEASURED | {"energy_method": None}, ROWS, "not measured (CPU: no RAPL counters)"),
+        (MEASURED, [], "no window is over yet"),
+        (MEASURED, [*ROWS, epoch_row(3)], "lost in at least one window"),
+        (MEASURED, ROWS[:1], "no warm epoch"),
+    ],
+)
+def test_a_report_says_why_there_is_no_number(make_run: MakeRun, system, rows, reason) -> None:
+    assert reason in run_energy(make_run(rows=rows, system=system))

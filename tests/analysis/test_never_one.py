@@ -1,14 +1,12 @@
 """Runs that differ in any field of `RunSpec` are never one row of a table, or one point."""
 
-import math
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.claims import judged
-from ddl_tools.analysis.configurations import KEYS, configuration_table, told_apart, with_settings
+from ddl_tools.analysis.configurations import KEYS, configuration_table, run_labels, with_settings
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS
@@ -42,16 +40,11 @@ def write(
     """Write a run with all lines that its fields ask for."""
     rows = []
     for epoch in range(spec.epochs):
-        rate = {"wall_s": wall_s, "throughput_samples_per_s": 320 / wall_s}
-        rows.append(epoch_row(epoch, **rate))
+        rows.append(epoch_row(epoch, wall_s=wall_s))
         due = spec.eval_every and ((epoch + 1) % spec.eval_every == 0 or epoch + 1 == spec.epochs)
         if due and spec.work == "train":
             rows.append(epoch_row(epoch, "eval", top1=top1, top5=1.0))
     make_run(rows=rows, study=study, status=status, **spec.model_dump())
-
-
-def evaluated(top1: float) -> list[Any]:
-    return [epoch_row(0, top1=None, top5=None), epoch_row(0, "eval", top1=top1)]
 
 
 @pytest.mark.slow
@@ -98,7 +91,7 @@ def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
 
 
 def test_no_row_of_a_notebook_is_of_both(tree: Tree, make_run: MakeRun) -> None:
-    """A second start is one of the same setting: `made_runs` leaves it out."""
+    """A second start is one of the same setting: `ended_runs` leaves it out."""
     for field in set(FIELDS) - {"second_start"}:
         for spec in two(field):
             write(make_run, field, spec, status="failed")
@@ -119,16 +112,8 @@ def test_every_list_tells_them_apart(tree: Tree, make_run: MakeRun) -> None:
             lines = [line for line in text.splitlines() if "lost" in line]
             assert len(set(lines)) == len(lines) == 2, field
     runs = runs_table(tree.runs)
-    names = runs["study"] + runs["run_id"].str.rpartition("-")[0] + told_apart(runs)
+    names = runs["study"] + runs["run_id"].str.rpartition("-")[0] + run_labels(runs)
     assert names.is_unique
-
-
-def test_repeats_are_one_configuration(tree: Tree, make_run: MakeRun) -> None:
-    for number in range(3):
-        make_run(repeat=number, seed=number)
-    runs = runs_table(tree.runs)
-    assert configuration_table(runs)["n"].tolist() == [3]
-    assert with_settings(runs).groupby(KEYS).size().tolist() == [3]
 
 
 def test_a_batch_that_is_made_in_two_ways_is_two_configurations(
@@ -137,7 +122,8 @@ def test_a_batch_that_is_made_in_two_ways_is_two_configurations(
     """16 images of each of two workers, or 32 of one: other batch statistics."""
     for schedule in ("step", "cosine"):
         for top1, shape in ((0.1, {"accumulation": 2}), (0.3, {"local_batch_size": 32})):
-            make_run(rows=evaluated(top1), schedule=schedule, **shape)
+            rows = [epoch_row(0, top1=None, top5=None), epoch_row(0, "eval", top1=top1)]
+            make_run(rows=rows, schedule=schedule, **shape)
     points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     ours = points[points["source"] == "measured"]
     assert set(ours["label"]) == {
@@ -146,4 +132,3 @@ def test_a_batch_that_is_made_in_two_ways_is_two_configurations(
         for batch, accumulation in ((16, 2), (32, 1))
     }
     assert ours["value"].tolist() == pytest.approx([0.1, 0.3, 0.1, 0.3])
-    assert not math.isnan(pd.Series(accuracy.lost(points)["lost"]).max())

@@ -30,8 +30,7 @@ def test_names_are_those_of_the_project() -> None:
         assert set(table["paper"]) == set(RELATED)
     assert set(PAPER.related["framework"].dropna()) <= FRAMEWORKS.keys()
     assert set(PAPER.related["strategy"].dropna()) <= STRATEGIES.keys()
-    for models in PAPER.related["model"]:
-        assert set(models.split(";")) <= MODELS.keys()
+    assert set(PAPER.related["model"].str.split(";").explode()) <= MODELS.keys()
     compared = CLAIMS[CLAIMS["compared"] == "framework"]
     for side in (*compared["left"], *compared["right"].str.split(";").explode()):
         library, _, strategy = side.partition(" ")
@@ -46,6 +45,6 @@ def test_every_doubt_is_explained() -> None:
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
-    for place in ("directory", "published", "related"):
+    for folder in ("directory", "published", "related"):
         with pytest.raises(DataError, match="git checkout data"):
-            read_paper(**{place: tmp_path})
+            read_paper(**{folder: tmp_path})

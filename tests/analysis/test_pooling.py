@@ -73,6 +73,7 @@ OWN: dict[str, tuple[Changes, Changes]] = {
     "dali": (package("nvidia-dali-cuda130"), {"loader": "dali_cpu"}),
     "DALI_X": (variable("DALI_X", "2"), {"loader": "dali_cpu"}),
 }
+CHANGES = {field: (changes, {}) for field, changes in RECORDS.items()} | OWN
 
 # Every setting but its configuration, its number of ranks, and what neither half of a training
 # depends on. That no field is pooled at all: test_never_one.
@@ -114,13 +115,6 @@ def write(make_run: MakeRun) -> Write:
     return make
 
 
-def never_pooled(tree: Tree) -> None:
-    table = configuration_table(runs_table(tree.runs))
-    assert table["n"].tolist() == [1, 1]
-    several = table[["setting", "hardware"]].drop_duplicates()
-    assert len(several) == 2, "each is to have a name of its own"
-
-
 def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
     write(0)
     same = {"papermill": "99"}  # it measures nothing
@@ -128,19 +122,15 @@ def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
     assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
 
 
-@pytest.mark.parametrize("field", RECORDS)
+@pytest.mark.parametrize("field", CHANGES)
 def test_another_record_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
-    write(0)
-    write(1, RECORDS[field])
-    never_pooled(tree)
-
-
-@pytest.mark.parametrize("field", OWN)
-def test_another_framework_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
-    changes, about = OWN[field]
+    changes, about = CHANGES[field]
     write(0, **about)
     write(1, changes, **about)
-    never_pooled(tree)
+    table = configuration_table(runs_table(tree.runs))
+    assert table["n"].tolist() == [1, 1]
+    several = table[["setting", "hardware"]].drop_duplicates()
+    assert len(several) == 2, "each is to have a name of its own"
 
 
 @pytest.mark.parametrize("field", OWN)
@@ -148,12 +138,6 @@ def test_a_framework_divides_only_its_own_runs(tree: Tree, write: Write, field: 
     write(0)
     write(1, OWN[field][0])
     assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
-
-
-def test_as_many_ranks_on_more_nodes_are_not_pooled(tree: Tree, write: Write) -> None:
-    write(0, nodes=1, gpus_per_node=2)
-    write(1, nodes=2, gpus_per_node=1)
-    never_pooled(tree)
 
 
 def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
@@ -209,10 +193,10 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
     assert (row["n"], row["failed"]) == (1, 1)
 
 
-def halves(
-    tree: Tree, write: Write, changes: Changes, about: Changes, fields: Changes
-) -> pd.Series:
-    """Write runs and their halves, each half once more with changes; return the runs' row."""
+def never_a_half(
+    tree: Tree, write: Write, field: str, changes: Changes, about: Changes, fields: Changes
+) -> None:
+    """Write runs and their halves, each half once more with changes of one field."""
     free = {name: value for name, value in about.items() if name != "loader"}
     write(0, **about)
     write(0, **about, work="load")
@@ -220,35 +204,25 @@ def halves(
     write(1, changes, **{**about, "work": "load", **fields})
     write(1, changes, **{**free, "loader": "synthetic", **fields})
     (row,) = loader_bound.points(runs_table(tree.runs)).to_dict("records")
-    return pd.Series(row)
-
-
-def never_a_half(row: pd.Series, field: str) -> None:
     owned = field.split("_")[0] in STRATEGIES
     assert row["loading_n"] == (2 if field in NOT_OF_LOADING or owned else 1)
     assert row["training_n"] == (2 if field in NOT_OF_TRAINING else 1)
 
 
-@pytest.mark.parametrize("field", RECORDS)
+@pytest.mark.parametrize("field", CHANGES)
 def test_another_record_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    never_a_half(halves(tree, write, RECORDS[field], {}, {}), field)
-
-
-@pytest.mark.parametrize("field", OWN)
-def test_another_framework_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    changes, about = OWN[field]
-    never_a_half(halves(tree, write, changes, about, {}), field)
+    never_a_half(tree, write, field, *CHANGES[field], {})
 
 
 @pytest.mark.parametrize(
     "field", [name for name in FIELDS if name not in ("nsys", "profile_steps")]
 )
 def test_another_setting_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    never_a_half(halves(tree, write, {}, owner(field), {field: another(field)}), field)
+    never_a_half(tree, write, field, {}, owner(field), {field: another(field)})
 
 
 def test_as_many_ranks_on_more_nodes_are_no_half(tree: Tree, write: Write) -> None:
-    never_a_half(halves(tree, write, {}, {}, {"nodes": 2, "gpus_per_node": 1}), "nodes")
+    never_a_half(tree, write, "nodes", {}, {}, {"nodes": 2, "gpus_per_node": 1})
 
 
 def test_a_table_keeps_what_divides(tree: Tree, write: Write) -> None:

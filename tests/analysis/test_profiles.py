@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
@@ -27,28 +28,17 @@ SHARES = Shares(
 
 
 def rank(number: int, on_gpu: bool) -> RankProfile:
-    return RankProfile(
-        rank=number,
-        window_s=2,
-        shares=SHARES,
-        overlapped=0.2 if on_gpu else None,
-        exposed_s=[0.2, 0.2],
-        kernels=dict.fromkeys(KINDS, 0.2) if on_gpu else None,
-    )
+    overlapped, kernels = (0.2, dict.fromkeys(KINDS, 0.2)) if on_gpu else (None, None)
+    return RankProfile(rank=number, window_s=2, shares=SHARES, overlapped=overlapped,
+                       exposed_s=[0.2, 0.2], kernels=kernels)  # fmt: skip
 
 
 def profiled(
-    tree: Tree, on_gpu: bool, status: str = "completed", load: float | None = None, repeat: int = 0
+    tree: Tree, on_gpu: bool, status: str = "completed", load: float | None = None
 ) -> Path:
-    spec = RunSpec(
-        strategy="ddp" if on_gpu else "horovod",
-        gpus_per_node=2,
-        epochs=2,
-        profile_steps=2,
-        eval_every=0,
-        loader_workers=1,
-        repeat=repeat,
-    )
+    strategy = "ddp" if on_gpu else "horovod"
+    spec = RunSpec(strategy=strategy, gpus_per_node=2, epochs=2, profile_steps=2, eval_every=0,
+                   loader_workers=1)  # fmt: skip
     record = RunRecord.plan("where", spec).model_copy(update={"status": status})
     record.system = None if load is None else {"cpu": "Example CPU", "load_average_1min": load}
     record.attempts = [Attempt(started_utc=record.created_utc)]
@@ -56,15 +46,10 @@ def profiled(
     write_record(directory, record)
     for epoch in range(spec.epochs):
         append_epoch(directory, epoch_row(epoch))
-    profile = ProfileRecord(
-        run_id=spec.run_id,
-        device="cuda" if on_gpu else "cpu",
-        epoch=1,
-        first_step=3,
-        steps=2,
-        overlapped_missing=None if on_gpu else "no trace",
-        ranks=[rank(0, on_gpu), rank(1, on_gpu)],
-    )
+    device, missing = ("cuda", None) if on_gpu else ("cpu", "no trace")
+    ranks = [rank(0, on_gpu), rank(1, on_gpu)]
+    profile = ProfileRecord(run_id=spec.run_id, device=device, epoch=1, first_step=3, steps=2,
+                            overlapped_missing=missing, ranks=ranks)  # fmt: skip
     write_profile(directory, profile)
     assert read_profile(directory) == profile
     return directory
@@ -99,12 +84,10 @@ def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tmp_path: Path) 
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False, status="failed")
     RunFiles(profiled(tree, on_gpu=True)).profile.unlink()
-    table = profiles_table(tree)
-    assert table.empty
-    assert list(table.columns) == list(PROFILE_COLUMNS)
+    assert profiles_table(tree).empty
 
 
-def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
+def test_shares_of_a_configuration_are_means_over_its_ranks(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     directory = profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
@@ -113,9 +96,9 @@ def test_shares_of_an_arm_are_means_over_its_ranks(tmp_path: Path) -> None:
     profile.ranks[1].shares = other
     write_profile(directory, profile)
     points = profile_points(profiles_table(tree), runs_table(tree.runs))
-    for _, arm in points.groupby("strategy"):
-        assert list(arm["cause"]) == list(Shares.model_fields)
-        assert arm["value"].sum() == pytest.approx(1)
+    for _, own in points.groupby("strategy"):
+        assert list(own["cause"]) == list(Shares.model_fields)
+        assert own["value"].sum() == pytest.approx(1)
     found = points.set_index(["strategy", "cause"])
     assert found.loc[("horovod", "compute")][["value", "low", "high"]].tolist() == [0.4, 0.3, 0.5]
     assert found.loc[("horovod", "waiting")]["value"] == pytest.approx(0.2)
@@ -127,20 +110,18 @@ def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
-    figure = draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
-    told = sorted(text.split() for text in beside(figure)[1:])
-    assert told == [["1", "20", "%"], ["1", "unknown"]]
+    texts = sorted(text.split() for text in beside(drawn(tree))[1:])
+    assert texts == [["1", "20", "%"], ["1", "unknown"]]
 
 
-def caption(tree: Tree) -> str:
-    figure = draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
-    return caption_of(figure)
+def drawn(tree: Tree) -> Figure:
+    return draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
 
 
 def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> None:
     """Two ranks with a compute thread and a loader process each explain a load of four."""
     tree = Tree(tmp_path)
     profiled(tree, on_gpu=False, load=4.0)
-    assert "Other programs" not in caption(tree)
+    assert "Other programs" not in caption_of(drawn(tree))
     profiled(tree, on_gpu=True, load=4.65)
-    assert "Other programs ran: load average 4.7, own at most 4." in caption(tree)
+    assert "Other programs ran: load average 4.7, own at most 4." in caption_of(drawn(tree))

@@ -15,9 +15,9 @@ from ddl_tools.analysis.configurations import (
     KEYS,
     asks_for_accuracy,
     commits,
-    made_runs,
+    ended_runs,
+    run_labels,
     stack,
-    told_apart,
     with_model,
     with_settings,
 )
@@ -80,10 +80,10 @@ def _labels(table: pd.DataFrame) -> list[str]:
     """
     found = pd.Series("", index=table.index, dtype="string")
     for _, runs in table.groupby(["study", "optimizer", "schedule"]):
-        apart = told_apart(runs, (*REPEATS, *SHAPE))
+        apart = run_labels(runs, (*REPEATS, *SHAPE))
         shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
         if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
-            apart = told_apart(runs, REPEATS)
+            apart = run_labels(runs, REPEATS)
         found.loc[runs.index] = apart
     names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
     return [
@@ -263,7 +263,7 @@ def time_points(runs: pd.DataFrame) -> pd.DataFrame:
     low and high the least and the most; epochs is the median of theirs. All are missing where not
     every run came so far (``reached``): the others' median would be that of the lucky ones.
     """
-    made = made_runs(runs)
+    made = ended_runs(runs)
     made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
     made["panel"] = made["loader"].map(style.loader_name) + SEPARATOR + with_model(made)
     sizes = made.groupby([name for name in KEYS if name != "world_size"])["world_size"]

@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.configurations import made_runs, stack
+from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis.configurations import ended_runs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
+from ddl_tools.analysis.interleaving import CPU, Interleaved, Windows
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, ratio_text, row_figure
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.tables import DISTURBED, FIRST, whole
-from ddl_tools.analysis.turns import CPU, Turns, Windows
 
 _WHO = f"question panel {WHO} world_size second_start label"
 _REACHED = "n failed value low high repeats"
@@ -83,10 +83,10 @@ def points(
         second. base is the study's reference; without one, the configuration that changes fewest
         defaults. decision is what the interval of the ratio says, see `estimates.decision`.
     """
-    made = made_runs(runs, second_starts=True)
+    made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
     counted = None if windows is None else windows.merge(kept, on=["study", "run_id"])
-    wall, cpu = Turns(counted), Turns(counted, CPU)
+    wall, cpu = Interleaved(counted), Interleaved(counted, CPU)
     references = set() if windows is None else set(windows["reference"].dropna())
 
     def summary(groups: Groups, firsts: pd.DataFrame) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def points(
         for place, group in enumerate(groups):
             known, own = _known(group), _windows(group, wall)
             row = {
-                **_interval(turns.middle(own, known), "value", ""),
+                **_interval(interleaving.middle(own, known), "value", ""),
                 "repeats": _listed(_each(group, wall)),
                 "windows": _number(own),
                 "pairs": _number(own.keys() & base_wall.keys()),
@@ -126,7 +126,7 @@ def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
 
     value is the mean of the last top-1 accuracies of the n runs, 0 to 1, low and high their range.
     """
-    made = made_runs(runs)
+    made = ended_runs(runs)
     made = made[made["top1"].notna() | made["lost"]]
     made = made.assign(value=made["top1"].mask(made["lost"]))
     several = made["framework"].where(made["value"].notna()).groupby(made["study"])
@@ -144,7 +144,7 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
     run with the least. state is `state_bytes` in GiB, missing for networks of unknown size.
     throughput is the geometric mean, images/s.
     """
-    made = made_runs(runs)
+    made = ended_runs(runs)
     made = made[made["max_memory_bytes"].notna() | made["lost"]]
     memory = (made["max_memory_bytes"].astype("float64") / GIB).mask(made["lost"])
     known = made["strategy"].where(made["max_memory_bytes"].notna())
@@ -217,11 +217,11 @@ def _known(group: pd.DataFrame) -> np.ndarray:
     return group["value"].dropna().to_numpy(dtype=float)
 
 
-def _each(group: pd.DataFrame, taken: Turns) -> list[float]:
+def _each(group: pd.DataFrame, taken: Interleaved) -> list[float]:
     """Return the throughput of each run, over its windows where it was interleaved."""
     known = group[group["value"].notna()]
     return [
-        turns.middle(taken.of(study, [run_id]), [value]).ratio
+        interleaving.middle(taken.of(study, [run_id]), [value]).ratio
         for study, run_id, value in known[["study", "run_id", "value"]].itertuples(index=False)
     ]
 
@@ -230,12 +230,12 @@ def _listed(values: Iterable[float]) -> str:
     return ";".join(f"{one:.6g}" for one in values)
 
 
-def _windows(group: pd.DataFrame, taken: Turns) -> Windows:
+def _windows(group: pd.DataFrame, taken: Interleaved) -> Windows:
     return taken.of(group["study"].iloc[0], group.loc[group["value"].notna(), "run_id"])
 
 
 def _number(windows: Iterable[tuple[Any, int]]) -> int:
-    return sum(number != turns.WHOLE for _, number in windows)
+    return sum(number != interleaving.WHOLE for _, number in windows)
 
 
 def _interval(found: Estimate, value: str, stem: str) -> dict[str, Any]:

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_tools.analysis import estimates, turns
-from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, made_runs
+from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, ended_runs
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
+from ddl_tools.analysis.interleaving import Interleaved
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
 from ddl_tools.analysis.plot.rows import count_text, draw_values, named, ratio_text, row_figure
 from ddl_tools.analysis.plot.style import three_digits
-from ddl_tools.analysis.turns import Turns
 
 BOUNDS = typed(
     "panel", WHO, "local_batch_size loader_workers world_size", VALUE,
@@ -40,7 +40,7 @@ _LOOKS: style.Looks = {
     "training": {"marker": "s", "markersize": 5, "markerfacecolor": "white"},
 }
 
-Sample = tuple[np.ndarray, turns.Windows]
+Sample = tuple[np.ndarray, interleaving.Windows]
 """Throughputs of runs, and of their windows that were interleaved."""
 
 
@@ -55,7 +55,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
     interval lies within 5 % of the bound (``either`` if it is not sure which is smaller), and both
     or neither if it lies below. Without both halves, limit says why; the rest is missing.
     """
-    both = pd.concat([made_runs(runs), made_runs(runs, "load")], ignore_index=True)
+    both = pd.concat([ended_runs(runs), ended_runs(runs, "load")], ignore_index=True)
     trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
     found: dict[str, dict[Any, pd.DataFrame]] = {}
     for half, keys, which in (
@@ -64,7 +64,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
     ):
         both[half] = both.groupby(keys, dropna=False, sort=False).ngroup()
         found[half] = dict(iter(both[which].groupby(half)))
-    taken = Turns(windows)
+    taken = Interleaved(windows)
     rows = [
         _row(own, {half: found[half].get(own[half].iloc[0]) for half in _HALVES}, taken)
         for _, own in both[trained & ~free].groupby(KEYS)
@@ -73,7 +73,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 
 
 def _row(
-    made: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Turns
+    made: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Interleaved
 ) -> dict[str, Any]:
     first, own = made.iloc[0], _sample(made, taken)
     samples = {half: _sample(runs, taken) for half, runs in halves.items()}
@@ -83,7 +83,7 @@ def _row(
         "panel": f"{first['setting']}, {style.model_name(first['model'])}",
         "failed": int(made["lost"].sum()),
         "commit": ";".join(sorted(set(counted.loc[~counted["lost"], "commit"]))),
-        "windows": sum(number != turns.WHOLE for _, number in own[1]),
+        "windows": sum(number != interleaving.WHOLE for _, number in own[1]),
         **_summary(own, ""),
         **_summary(samples["loading"], "loading"),
         **_summary(samples["training"], "training"),
@@ -115,7 +115,7 @@ def _row(
     return row | {"limit": _limit(row, apart)}
 
 
-def _sample(runs: pd.DataFrame | None, taken: Turns) -> Sample:
+def _sample(runs: pd.DataFrame | None, taken: Interleaved) -> Sample:
     """Return the throughputs that count."""
     if runs is None:
         return np.empty(0), {}
@@ -124,14 +124,14 @@ def _sample(runs: pd.DataFrame | None, taken: Turns) -> Sample:
     return known["value"].to_numpy(dtype=float), windows
 
 
-def _ratio(one: Sample, other: Sample, taken: Turns) -> Estimate:
+def _ratio(one: Sample, other: Sample, taken: Interleaved) -> Estimate:
     """Return the ratio of two, from paired windows where they were interleaved."""
     return taken.ratio(one[1], other[1]) or estimates.unpaired_ratio(one[0], other[0])
 
 
 def _summary(sample: Sample, half: str) -> dict[str, Any]:
     """Return mean and interval, of the training (``""``) or of one half of it."""
-    mean = turns.middle(sample[1], sample[0])
+    mean = interleaving.middle(sample[1], sample[0])
     stem = f"{half}_" if half else ""
     return {
         f"{stem}n": len(sample[0]),

@@ -14,8 +14,8 @@ from ddl_tools.analysis.configurations import (
     KEYS,
     VALUE,
     commits,
+    run_labels,
     stack,
-    told_apart,
     with_model,
     with_settings,
 )
@@ -163,7 +163,7 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
         commit=commits(emulated),
         undisturbed=undisturbed["setting"],
     )
-    apart = told_apart(emulated, _NOT_NAMED)
+    apart = run_labels(emulated, _NOT_NAMED)
     made["line"] = [
         ", ".join(filter(None, (style.strategy_name(strategy), label))) + differs
         for strategy, label, differs in zip(made["strategy"], apart, made["differs"], strict=True)

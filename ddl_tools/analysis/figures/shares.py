@@ -16,7 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from ddl_core.timing import Spent
-from ddl_tools.analysis.configurations import CONFIGURATION, KEYS, commits, made_runs, with_settings
+from ddl_tools.analysis.configurations import (
+    CONFIGURATION,
+    KEYS,
+    commits,
+    ended_runs,
+    with_settings,
+)
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
@@ -67,7 +73,7 @@ def epoch_points(runs: pd.DataFrame, configurations: pd.DataFrame) -> pd.DataFra
     contains, and where the base does not say where its time went. A configuration that does not
     say it has one row without a cause, if others do.
     """
-    table = made_runs(runs)
+    table = ended_runs(runs)
     recorded = ~table["lost"] & table["spent_compute_s"].notna()
     if not recorded.any():
         return pd.DataFrame(columns=list(BUDGET)).astype(BUDGET)

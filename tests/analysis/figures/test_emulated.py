@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis.claims import judged
-from ddl_tools.analysis.configurations import configuration_table, made_runs, with_settings
+from ddl_tools.analysis.configurations import configuration_table, ended_runs, with_settings
 from ddl_tools.analysis.figures.scaling import draw_emulated as draw
 from ddl_tools.analysis.figures.scaling import emulated_points as points
 from ddl_tools.analysis.paper import read_paper
@@ -124,7 +124,7 @@ def both(make_run: MakeRun) -> None:
 @pytest.mark.slow
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     runs = runs_table(tree.runs)
-    assert not made_runs(runs)["emulated"].any()
+    assert not ended_runs(runs)["emulated"].any()
     measured = configuration_table(runs)
     assert measured["n"].tolist() == [1, 1]
     for name, question in QUESTIONS.items():

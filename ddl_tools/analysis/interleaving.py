@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import Estimate, Values
+from ddl_tools.analysis.estimates import Estimate
 
 WALL, CPU = "throughput_samples_per_s", "throughput_samples_per_cpu_s"
 
@@ -24,7 +25,7 @@ WHOLE = -1
 """In place of a round: a whole run, one of a block that shared the nodes of a job."""
 
 
-class Turns:
+class Interleaved:
     """Throughputs of interleaved windows by run; of runs that shared a job, one value each.
 
     Runs of a job are minutes apart: their windows are no pairs, but the runs are, on the same
@@ -37,10 +38,10 @@ class Turns:
         if windows is None:
             return
         counts = windows["block"].notna() & windows["left_out"].isna()
-        taken = windows[counts & (windows[column] > 0)]
-        taken = taken.assign(round=taken["round"].fillna(WHOLE), log=np.log(taken[column]))
+        known = windows[counts & (windows[column] > 0)]
+        known = known.assign(round=known["round"].fillna(WHOLE), log=np.log(known[column]))
         place = ["study", "run_id", "block", "reference", "round"]
-        means = taken.groupby(place, dropna=False)["log"].mean()
+        means = known.groupby(place, dropna=False)["log"].mean()
         for (study, run_id, name, reference, number), value in means.items():
             if not pd.isna(reference):
                 self._references[study, name] = reference
@@ -66,26 +67,31 @@ class Turns:
         }
 
     def ratio(self, one: Windows, other: Windows) -> Estimate | None:
-        """Return the ratio of two configurations from windows; None where these do not tell.
+        """Return the ratio of two configurations from windows; None where these share nothing.
 
         Windows of one block and round are a pair. Configurations that never were in one block are
         compared by the baseline, which is in all blocks of a study.
         """
-        direct = paired(one, other)
+        direct = over_blocks(relative(one, other))
         if direct.n > 1 or any(number != WHOLE for _, number in one.keys() & other.keys()):
             return direct
-        above, below = (paired(side, self.references(side)) for side in (one, other))
+        above, below = (over_blocks(relative(side, self.references(side))) for side in (one, other))
         if min(above.n, below.n) < 1:
             return None
         return estimates.product(above, estimates.scaled(below, power=-1))
 
 
-def over_blocks(values: Windows) -> Estimate:
-    """Return the geometric mean of the blocks' geometric means; n is the number of blocks."""
+def block_means(values: Windows) -> list[float]:
+    """Return the geometric mean of each block."""
     logs: defaultdict[Block, list[float]] = defaultdict(list)
     for (block, _), value in sorted(values.items()):
         logs[block].append(math.log(value))
-    return estimates.middle([math.exp(np.mean(own)) for own in logs.values()])
+    return [math.exp(np.mean(own)) for own in logs.values()]
+
+
+def over_blocks(values: Windows) -> Estimate:
+    """Return the geometric mean of the blocks' geometric means; n is the number of blocks."""
+    return estimates.middle(block_means(values))
 
 
 def relative(one: Windows, other: Windows) -> Windows:
@@ -93,11 +99,6 @@ def relative(one: Windows, other: Windows) -> Windows:
     return {place: one[place] / other[place] for place in one.keys() & other.keys()}
 
 
-def paired(one: Windows, other: Windows) -> Estimate:
-    """Return the ratio of two configurations from windows that share block and round."""
-    return over_blocks(relative(one, other))
-
-
-def middle(windows: Windows, runs: Values) -> Estimate:
+def middle(windows: Windows, runs: ArrayLike) -> Estimate:
     """Return a throughput over blocks where it was interleaved, else over runs."""
     return over_blocks(windows) if windows else estimates.middle(runs)
