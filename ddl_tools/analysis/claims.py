@@ -40,6 +40,7 @@ from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, covers, rea
 from ddl_tools.analysis.plot import style
 from ddl_tools.labels import REPEATS, called
 from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 DECIDED = (SUPPORTED, CONTRADICTED)
@@ -49,8 +50,7 @@ COLUMNS = ["paper", "statement", "kind", "claim", "place", "verdict", "why", "he
 SEEN = "related"
 
 # The conditions of the paper: data/paper/settings.csv. Accumulation may stand for GPUs in accuracy.
-LOCAL_BATCH, EPOCHS = 64, 90
-_TASK = {"dataset": "imagenet", "classes": 1000, "image_size": 224, "local_batch_size": LOCAL_BATCH}
+_TASK = {"dataset": "imagenet", "classes": 1000, "image_size": 224, "local_batch_size": BATCH_SIZE}
 SPEED = _TASK | {"accumulation": 1, "gpus_per_node": BASE_WORLD_SIZE, "on_cpu": False}
 LEARNING = _TASK | {"model": "resnet50", "epochs": EPOCHS, "base_lr": 0.025, "optimizer": "sgd"}
 
@@ -312,7 +312,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
         shape=runs.groupby(accuracy.SHAPE).ngroup(),
         smallest=batches.transform("min"),
         largest=batches.transform("max"),
-        gpus=runs["global_batch_size"] // LOCAL_BATCH,
+        gpus=runs["global_batch_size"] // BATCH_SIZE,
         **np.exp(table.where(good, axis=0)),
     )
     keys = ["alike", "schedule", "global_batch_size", "shape"]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_tools.records.paths import PAPER, PUBLISHED, SEEDS
-from ddl_tools.scaling.paper import read_rows
+from ddl_tools.scaling.paper import BASE, read_rows
 
-BASE_WORLD_SIZE = 4  # one node of JUWELS Booster, Aach et al. 2023, eq. 4
+BASE_WORLD_SIZE = BASE  # Aach et al. 2023, eq. 4
 SYSTEM = "the paper (JUWELS Booster)"
 AACH = "aach2023"  # its name in claims.csv
 RELATED = {"malik2018": "Malik et al. 2018", "mahon2020": "Mahon et al. 2020"}

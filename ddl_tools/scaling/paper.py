@@ -13,9 +13,9 @@ from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
 from ddl_tools.scaling.configuration import Configuration, Span
 
-BASE = 4  # GPUs, one node
+BASE = 4  # GPUs, one node of JUWELS Booster
 EPOCHS = 90  # of a stated time
-BATCH_SIZE = 64
+BATCH_SIZE = 64  # of a GPU
 ROUNDING_S = 1800.0  # of a stated time on 4 GPUs, "about 13 h"
 _DALI = "dali"  # DALI, whether on the CPU or the GPU the paper does not say
 

@@ -360,7 +360,7 @@ def test_the_terms_are_those_of_the_papers_settings() -> None:
     settings = pd.read_csv(PAPER / "settings.csv").set_index("name")["value"]
     assert (settings["native_format"], settings["dali_format"]) == ("jpeg folders", "tfrecord")
     assert {k: v for k, v in FORMATS.items() if v != "tfrecord"} == {"native": "folder"}
-    assert int(settings["local_batch_size"]) == claims.LOCAL_BATCH
+    assert int(settings["local_batch_size"]) == claims.BATCH_SIZE
     assert int(settings["epochs"]) == claims.EPOCHS
 
 
