@@ -313,7 +313,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
         smallest=batches.transform("min"),
         largest=batches.transform("max"),
         gpus=runs["global_batch_size"] // BATCH_SIZE,
-        **np.exp(table.where(good, axis=0)),
+        **{name: np.exp(table[name].where(good)) for name in _ACCURACIES},
     )
     keys = ["alike", "schedule", "global_batch_size", "shape"]
     return {name: Evidence(_pooled(runs, name, keys, "repeat"), keys) for name in _ACCURACIES}

@@ -297,7 +297,7 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
 
     value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
     over blocks of ``windows`` if its study was interleaved (their number), else over its n runs.
-    efficiency is relative to the smallest world size at hand of the same configuration,
+    efficiency is relative to the smallest measured world size of the same configuration,
     base_world_size, where it is 1 by definition and has no interval. against_single is the same
     relative to one rank of strategy ``single`` with the same loader, model and setting: it shows
     a slow base. Both are of paired windows where these are known. A row whose runs were all lost
@@ -358,10 +358,9 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
 
 
 def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Say of each run whether its study varies how is learnt: schedule or optimiser.
+    """Say of each run whether its study varies the schedule or the optimiser.
 
-    What such a study shows is its accuracy. Its throughputs pool what nobody compares, and stand in
-    no figure of throughput.
+    Such a study shows accuracies; its throughputs stand in no figure.
     """
     ways = runs["optimizer"] + " " + runs["schedule"]
     return ways.groupby(runs["study"]).transform("nunique") > 1

@@ -357,8 +357,8 @@ def _emulated(runs: pd.DataFrame) -> str:
 def _machines(runs: pd.DataFrame) -> str:
     known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
     cores = known["machine"] + " (" + known["cpu_cores"].astype("string") + " cores)"
-    names = known["accelerator"].fillna(cores).dropna().sort_values().unique()
-    return ", ".join(names) or "an unknown machine"
+    names = known["accelerator"].fillna(cores).dropna()
+    return ", ".join(sorted(set(names))) or "an unknown machine"
 
 
 def _shown(folder: Path) -> Iterator[str]:

@@ -27,7 +27,7 @@ _SERIALS, _NOISES, _NORMALS = 121, 15, 15  # points of the grid
 
 
 class Observation(NamedTuple):
-    """A value on so many ranks, or a bound of it; and the statement that it is from, if any."""
+    """A value on a number of ranks, or a bound of it; and the statement that it is from, if any."""
 
     ranks: int
     value: float

@@ -49,7 +49,7 @@ class Network:
         at_least(0, latency_s=self.latency_s, inside_latency_s=self.inside_latency_s)
 
     def nodes(self, ranks: ArrayLike) -> Values:
-        """Return the number of nodes of so many ranks."""
+        """Return the number of nodes that ranks fill."""
         return np.ceil(np.asarray(ranks, float) / self.gpus_per_node)
 
 

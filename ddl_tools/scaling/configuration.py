@@ -46,7 +46,7 @@ class Configuration:
     in_jobs: bool = False
 
     def covers(self, ranks: int) -> bool:
-        """Return whether the throughput on so many ranks is known, or not too far from known."""
+        """Return whether the throughput on `ranks` is known, or not too far from known."""
         if len(self.sizes) == 1:
             return ranks == self.sizes[0]
         return self.sizes[0] <= ranks <= MAX_EXTRAPOLATION * self.sizes[-1]
@@ -56,7 +56,7 @@ class Configuration:
         return max(ranks / self.sizes[-1], 1.0)
 
     def hours(self, ranks: int, images: int) -> Span:
-        """Return the hours in which so many images are trained on."""
+        """Return the hours in which `images` are trained on."""
         rate = self.throughput(ranks)
         return Span(*(images / part / 3600 for part in (rate.value, rate.high, rate.low)))
 

@@ -87,7 +87,7 @@ def stated(model: str, strategy: str, loader: str) -> list[Observation]:
 
 
 def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, float] | None:
-    """Return the range of E on so many GPUs; None where no statement bounds it from below.
+    """Return the range of E on `ranks` GPUs; None where no statement bounds it from below.
 
     The upper end is 1. The lower end is the largest stated lower bound of this size or a larger
     one: E is taken not to rise with the number of GPUs. Beyond the largest size, E falls from there

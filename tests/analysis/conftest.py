@@ -146,7 +146,7 @@ def turned(
 ) -> Path:
     """Write one run whose warm windows were interleaved with those of `reference`.
 
-    The reference has as many, or so many `windows`. Before them is the first one of the start,
+    The reference has as many, or `windows`. Before them is the first one of the start,
     which does not count: five times as long, more so the later its place.
     """
     epochs = {"epochs": 2 + (windows or len(wall_s)), "eval_every": 0}

@@ -152,7 +152,7 @@ def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
 
 
 def test_one_rank_begins_the_series_of_many(tree: Tree, write: Write) -> None:
-    """It shares its cores with nobody, which is no other setting."""
+    """It shares its cores with no other rank, which is the same setting."""
     alone = {"system": {"affinity": {"cores_least": 2, "cores_most": 2, "shared": None}}}
     write(0, alone, gpus_per_node=1)
     write(0)

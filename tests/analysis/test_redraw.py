@@ -79,7 +79,7 @@ def shown(done: Redrawn) -> dict[str, set[str]]:
 
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw so many figures alone, one of them the paper's: all of a study take 10 s."""
+    """Draw three figures alone, one of them the paper's: all of a study take 10 s."""
     names = ("comparison", "learning_curves", "efficiency")
     monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
 

@@ -166,7 +166,7 @@ def left_out(tree: Tree) -> list[list[str | None]]:
     return [own["left_out"].to_list() for _, own in table.groupby("run_id")]
 
 
-def test_the_first_round_of_a_start_counts_for_nobody(tree: Tree, make_run: MakeRun) -> None:
+def test_the_first_round_of_a_start_does_not_count(tree: Tree, make_run: MakeRun) -> None:
     turned(make_run, DDP, [10.0, 10.0])
     turned(make_run, HOROVOD, [10.0, 10.0], place=1)
     turned(make_run, HOROVOD | {"repeat": 1}, [10.0], windows=2, place=2)
@@ -174,7 +174,7 @@ def test_the_first_round_of_a_start_counts_for_nobody(tree: Tree, make_run: Make
                               [tables.FIRST, None]]  # fmt: skip
 
 
-def test_a_disturbed_round_counts_for_nobody(tree: Tree, make_run: MakeRun) -> None:
+def test_a_disturbed_round_does_not_count(tree: Tree, make_run: MakeRun) -> None:
     """A run that had half of the processor for one window; the other one was slow, and had it."""
     turned(make_run, DDP, [10.0, 20.0, 10.0, 10.0], cpu_s=[20.0, 20.0, 20.0, 18.0])
     turned(make_run, HOROVOD, [10.0, 10.0, 40.0, 10.0], place=1)

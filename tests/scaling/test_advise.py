@@ -35,7 +35,7 @@ def met(found: Advice) -> list[Option]:
 
 
 def measure(make: MakeRun, ranks: int, seconds: float, **fields: Any) -> None:
-    """Write a DDP run of 320 images in so many seconds an epoch."""
+    """Write a DDP run of 320 images whose epochs take `seconds`."""
     make(seconds, **{"strategy": "ddp", "nodes": ranks} | fields)
 
 
