@@ -8,7 +8,6 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.models import drawn
 from ddl_tools.frameworks.initial import main
 from ddl_tools.frameworks.weights import load
 from ddl_tools.rank.weights import state_sha256, values
@@ -17,6 +16,7 @@ from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import RunRecord, write_record
 
 SETTINGS = {"model": "resnet8", "classes": 10, "device": "cpu", "seed": 3, "repeat": 1}
+SETTINGS |= {"loader": "synthetic", "local_batch_size": 2}
 
 
 def planned(directory: Path, **fields) -> Path:
@@ -37,7 +37,7 @@ def written(directory: Path, **fields) -> str:
 @pytest.mark.parametrize("model", ["resnet8", "googlenet"])
 def test_weights_are_those_that_torch_begins_with(model, tmp_path):
     run = Run(planned(tmp_path / "torch", model=model, channels_last=True))
-    network = run.trainer._make_state(drawn(run.spec)).network
+    network = run.trainer.state.network
     assert state_sha256(values(network.state_dict())) == written(tmp_path / "other", model=model)
 
 
