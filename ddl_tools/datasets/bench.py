@@ -1,7 +1,6 @@
-"""What a loader could deliver: alone, by stage, from disk and from memory.
+"""Rates of a loader alone (`ddl bench loader`): by stage, from disk and from memory.
 
-For a quick look on this machine (`ddl bench loader`). The numbers that figures use are records of
-runs with ``work: load``, in which all ranks load at the same time.
+Figures use records of runs with ``work: load``, in which all ranks load at the same time.
 """
 
 import os
@@ -24,29 +23,15 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast something went.
-
-    Attributes
-    ----------
-    images_per_s : float
-        By the wall clock, all threads or processes of the loader together.
-    images_per_core_s : float
-        Per second of CPU time: without the time in which other programs had the core.
-    """
+    """Rate of all threads or processes of a loader together."""
 
     what: str
-    images_per_s: float
-    images_per_core_s: float
+    images_per_s: float  # by the wall clock
+    images_per_core_s: float  # per second of CPU time
 
 
 def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> FileLoader:
-    """Return the training loader of the only rank.
-
-    Raises
-    ------
-    DataError, SpecError, NotInstalledError
-        If it cannot load what `spec` says.
-    """
+    """Return the training loader of the only rank."""
     loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, device)
     return loader
 
@@ -79,12 +64,7 @@ def exhaust(items: Iterable[object]) -> None:
 def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Rate]:
     """Return the rate of each stage by itself: read, decode, transform, copy; one thread.
 
-    DALI does its work in one pipeline and gives no account of its stages: the list is then empty.
-
-    Raises
-    ------
-    DataError, SpecError, NotInstalledError
-        If `spec` cannot be loaded.
+    The list is empty for DALI, whose pipeline does not tell its stages apart.
     """
     if not issubclass(resolve("loader", spec.loader), ProcessLoader):
         return []
@@ -113,21 +93,15 @@ def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Ra
 
 
 def forget_files(data_dir: Path, data_format: str) -> int:
-    """Have the system drop the data's pages from memory, so that the next epoch reads the disk.
+    """Have the system drop the data's pages from memory; return the number of files.
 
-    Returns
-    -------
-    int
-        Files asked for. The system may keep pages that others use; network file systems have
-        caches of their own that this does not reach.
+    The system may keep pages that others use. Caches of network file systems keep theirs.
     """
     folder = shards_folder(data_dir) if data_format == "tfrecord" else data_dir / "train"
-    count = 0
-    for path in folder.rglob("*"):
-        if path.is_file():
-            forget(path)
-            count += 1
-    return count
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        forget(path)
+    return len(files)
 
 
 def forget(file: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import math
 import os
 import warnings
@@ -29,7 +28,13 @@ from ddl_core.data.tfrecord import (
 )
 from ddl_core.errors import DataError
 from ddl_core.files import replacing, require_file
-from ddl_tools.datasets.output import filling, is_made, parallel
+from ddl_tools.datasets.output import (
+    filling,
+    is_made,
+    parallel,
+    read_settings,
+    write_settings,
+)
 from ddl_tools.datasets.records import (
     FILENAME,
     SYNSET,
@@ -96,14 +101,10 @@ class Conversion:
         missing = sum(len(task.images) for task in tasks)
         with filling(self.folder, sum(self.bytes.values()) * missing / records):
             self.folder.mkdir(exist_ok=True)
-            with replacing(self.folder / DESCRIPTION) as file:
-                file.write(json.dumps(self.description, indent=1).encode() + b"\n")
+            write_settings(self.folder / DESCRIPTION, self.description)
             for part in self.folder.glob(".*.part"):  # of a process that was killed
                 part.unlink()
-            for _ in parallel(
-                _make_shard, tasks, "convert", processes=processes, progress=progress
-            ):
-                pass
+            list(parallel(_make_shard, tasks, "convert", processes=processes, progress=progress))
         return len(tasks)
 
     def _tasks(self) -> list[ShardTask]:
@@ -144,9 +145,6 @@ def plan_conversion(
     folder = Path(out).absolute() if out else root / TFRECORD
     train = list_images(root / "train")
     images = {"train": train, "val": list_images(root / "val", train.classes)}
-    for name in train.classes:
-        if not name.isprintable():
-            raise DataError(f"class folder {name!r}: rename it, so that its name is plain text")
     there = read_description(folder)
     sizes = {split: _estimated_bytes(images[split]) for split in images}
     shards = {}
@@ -170,18 +168,8 @@ def plan_conversion(
 
 def read_description(folder: Path) -> dict[str, Any] | None:
     """Return the description of a TFRecord set; None of a published one, which has none."""
-    path = folder / DESCRIPTION
-    try:
-        found = json.loads(path.read_bytes())
-        return {name: found[name] for name in ("seed", "source", "images", "shards", "classes")}
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise DataError(
-            f"{path} is damaged; delete {folder} and make it again: ddl data convert"
-        ) from None
+    fields = ("seed", "source", "images", "shards", "classes")
+    return read_settings(folder / DESCRIPTION, "ddl data convert", *fields)
 
 
 def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
@@ -256,8 +244,7 @@ def make_indices(
     if not shards:
         raise DataError(f"{root} has no files train-*-of-* or validation-*-of-*")
     todo = [shard for shard in shards if not index_fits(shard)]
-    for _ in parallel(_make_index, todo, "index", processes=processes, progress=progress):
-        pass
+    list(parallel(_make_index, todo, "index", processes=processes, progress=progress))
     return len(todo), len(shards) - len(todo)
 
 

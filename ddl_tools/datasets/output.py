@@ -1,6 +1,7 @@
 """Fill a folder with a data set: whole or not at all, in many processes, with clear errors."""
 
 import errno
+import json
 import multiprocessing
 import shutil
 import signal
@@ -16,6 +17,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddl_core.errors import DataError
+from ddl_core.files import replacing
 from ddl_core.system import die_with_parent
 from ddl_tools.records.provenance import available_cores
 
@@ -25,9 +27,9 @@ R = TypeVar("R")
 
 @contextmanager
 def filling(folder: Path, size: float) -> Iterator[None]:
-    """Check that `size` bytes are free and lock `folder`; raise a `DataError` where writing fails.
+    """Check that `size` bytes are free; lock `folder` by a file beside it while the block writes.
 
-    The lock is a file beside `folder`.
+    Any `OSError` becomes a `DataError` with advice.
     """
     need = f"the set needs {size / 1e6:,.0f} MB"
     try:
@@ -52,14 +54,7 @@ def filling(folder: Path, size: float) -> Iterator[None]:
 def new_folder(folder: Path, size: float, *, keep: bool = False) -> Iterator[Path]:
     """Yield a hidden folder beside `folder`; it becomes `folder` when the block ends well.
 
-    Parameters
-    ----------
-    folder
-        Absent or empty.
-    size
-        Bytes that are written.
-    keep
-        Leave the hidden folder after an error, and use what an earlier call has left.
+    With `keep` it stays after an error, and the next call gets it again.
     """
     part = unfinished(folder)
     with filling(folder, size):
@@ -96,13 +91,41 @@ def is_made(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, 
                 f"{folder} is not empty and was not made by this command; choose another folder"
             )
         return False
-    if other := [name for name, value in wanted.items() if found.get(name) != value]:
+    other = [
+        f"{name} = {found.get(name)}, not {value}"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    ]
+    if other:
         raise DataError(
-            f"{folder} was made with "
-            + ", ".join(f"{name} = {found.get(name)}, not {wanted[name]}" for name in other)
-            + "; ask for the same settings, choose another folder, or delete this one"
+            f"{folder} was made with {', '.join(other)}; ask for the same settings, choose another "
+            "folder, or delete this one"
         )
     return True
+
+
+def read_settings(path: Path, command: str, *fields: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file that describes a set; None if the file is missing.
+
+    The object has to have `fields`; `command` makes the file.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict) and found.keys() >= {*fields}:
+            return found
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        pass
+    raise DataError(f"{path} is damaged; delete {path.parent} and make it again: {command}")
+
+
+def write_settings(path: Path, content: Mapping[str, Any]) -> None:
+    """Write such a file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def parallel(

@@ -6,6 +6,7 @@ is in integers or rounded, so that the sample set has the same bytes on every ma
 
 import io
 import math
+from bisect import bisect_left
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,8 +36,7 @@ PHOTOS = {
 }
 CLASSES = tuple(sorted(PHOTOS))  # of the set that is made unless another number is asked for
 
-# Longest side, pixels. Larger photographs are reduced once, so that a crop is about one photograph
-# pixel per image pixel, and the bicubic sampling of `crops` needs no filter against aliasing.
+# Pixels. Larger photographs are reduced once: then a crop needs no filter against aliasing.
 LONGEST_SIDE = 800
 
 # Width, height (pixels) and share. ImageNet's commonest shape is 500 x 375, and most others keep a
@@ -64,14 +64,14 @@ GRAIN = (5, 14)  # half width of the grain's triangular distribution, of 255
 
 
 def class_photo(number: int) -> str:
-    """Return the photograph of a class: beyond `CLASSES` they take turns."""
+    """Return the photograph of a class; classes beyond `CLASSES` begin with the first again."""
     return CLASSES[number % len(CLASSES)]
 
 
 def class_name(number: int) -> str:
-    """Return the name of a class: its photograph's, and from the second turn on a number."""
-    turn = number // len(CLASSES)
-    return f"{class_photo(number)}_{turn:03d}" if turn else class_photo(number)
+    """Return the name of a class: its photograph's, and a number beyond `CLASSES`."""
+    again = number // len(CLASSES)
+    return f"{class_photo(number)}_{again:03d}" if again else class_photo(number)
 
 
 def photo_path(class_name: str) -> Path:
@@ -168,15 +168,13 @@ def _grain(rng: np.random.Generator, image: Image.Image) -> Image.Image:
 
 def _encode(image: Image.Image, wanted: int) -> bytes:
     """Return the JPEG whose size is nearest to `wanted` bytes (bisection over the quality)."""
-    tried: dict[int, bytes] = {}
-    low, high = 0, len(QUALITIES) - 1
-    while low <= high:
-        middle = (low + high) // 2
+    tried: list[bytes] = []
+
+    def is_large(quality: int) -> bool:
         buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=QUALITIES[middle])
-        tried[middle] = buffer.getvalue()
-        if len(tried[middle]) < wanted:
-            low = middle + 1
-        else:
-            high = middle - 1
-    return min(tried.values(), key=lambda jpeg: abs(len(jpeg) - wanted))
+        image.save(buffer, "JPEG", quality=quality)
+        tried.append(buffer.getvalue())
+        return len(tried[-1]) >= wanted
+
+    bisect_left(QUALITIES, True, key=is_large)
+    return min(tried, key=lambda jpeg: abs(len(jpeg) - wanted))

@@ -1,16 +1,16 @@
 """Import small public sets from the few files in which their makers publish them.
 
-`torchvision.datasets` reads them too, but takes torch to be there and CIFAR-10 in pickled form.
+`torchvision.datasets` needs torch, reads Fashion-MNIST's files only unpacked, and CIFAR-10 as
+pickled Python objects.
 """
 
 import gzip
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ddl_core.data.folder import class_folders
 from ddl_core.errors import DataError
@@ -29,15 +29,15 @@ DIGITS_TRAIN = 1437  # four fifths; the later fifth was written by other people
 class Packed(NamedTuple):
     """Images and labels of both splits, and the names of the classes."""
 
-    classes: tuple[str, ...]
-    train: Sequence[tuple[NDArray[np.uint8], np.uint8]]
-    val: Sequence[tuple[NDArray[np.uint8], np.uint8]]
+    classes: Sequence[str]
+    train: Sequence[tuple[Any, Any]]
+    val: Sequence[tuple[Any, Any]]
 
 
 def read_fashion_mnist(folder: Path) -> Packed:
     """Read the four ``*-ubyte.gz`` files (IDX format)."""
 
-    def split(prefix: str) -> Sequence[tuple[NDArray[np.uint8], np.uint8]]:
+    def split(prefix: str) -> list[tuple[Any, Any]]:
         images = _read_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
         labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1)
         return list(zip(images, labels, strict=True))
@@ -45,11 +45,9 @@ def read_fashion_mnist(folder: Path) -> Packed:
     return Packed(FASHION_MNIST_CLASSES, split("train"), split("t10k"))
 
 
-def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+def _read_idx(path: Path, dimensions: int) -> "np.ndarray[Any, Any]":
     """Return the array of an IDX file: magic number, sizes as big-endian 32-bit, then bytes."""
-    require_file(path)
-    with gzip.open(path) as file:
-        content = file.read()
+    content = gzip.decompress(_read(path))
     head = np.frombuffer(content, ">u4", 1 + dimensions)
     if head[0] != 0x0800 + dimensions:
         raise ValueError(f"{path.name} is not an IDX file of {dimensions} dimensions")
@@ -59,15 +57,15 @@ def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 def read_cifar10(folder: Path) -> Packed:
     """Read CIFAR-10's binary version: rows of a label and the three planes of an image."""
 
-    def split(*files: str) -> Sequence[tuple[NDArray[np.uint8], np.uint8]]:
+    def split(*files: str) -> list[tuple[Any, Any]]:
         content = b"".join(_read(folder / file) for file in files)
         rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
         images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return list(zip(images, rows[:, 0], strict=True))
 
     names = _read(folder / "batches.meta.txt").decode().split()
-    classes = tuple(f"{number}_{name}" for number, name in enumerate(names))
     train = [f"data_batch_{part}.bin" for part in range(1, 6)]
+    classes = [f"{number}_{name}" for number, name in enumerate(names)]
     return Packed(classes, split(*train), split("test_batch.bin"))
 
 
@@ -82,9 +80,8 @@ def read_digits(_folder: Path) -> Packed:
 
     digits = load_digits()
     images = np.round(digits.images * (255 / 16)).astype(np.uint8)
-    all_digits = list(zip(images, digits.target, strict=True))
-    classes = tuple(str(name) for name in digits.target_names)
-    return Packed(classes, all_digits[:DIGITS_TRAIN], all_digits[DIGITS_TRAIN:])
+    pairs = list(zip(images, digits.target, strict=True))
+    return Packed([*map(str, digits.target_names)], pairs[:DIGITS_TRAIN], pairs[DIGITS_TRAIN:])
 
 
 class PublicSet(NamedTuple):
@@ -115,8 +112,8 @@ SETS = {
 def import_set(name: str, out_dir: Path, source: Path | None = None, progress: bool = True) -> int:
     """Write a set of `SETS` to `out_dir`, whole or not at all; return its number of images.
 
-    An image folder that is there already is left as it is; the number is then 0. `source` is the
-    folder of the packed files, by default where their Debian package puts them.
+    An image folder that is there stays as it is; the number is then 0. `source` is the folder of
+    the packed files, by default that of their Debian package.
     """
     chosen = SETS[name]
     place = source or chosen.place
@@ -130,5 +127,4 @@ def import_set(name: str, out_dir: Path, source: Path | None = None, progress: b
         packed = chosen.read(place)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {name} from {place}: {error}; {chosen.remedy}") from error
-    splits = {"train": packed.train, "val": packed.val}
-    return write_folder(out_dir, splits, packed.classes, progress)
+    return write_folder(out_dir, packed._asdict(), packed.classes, progress)

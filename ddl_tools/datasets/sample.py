@@ -1,11 +1,10 @@
 """Make an ImageNet-shaped sample set out of photographs that installed packages ship.
 
-The shape is ImageNet's (folders, file names, pixels, bytes), so that it costs what ImageNet costs
-to read and to train on. The task is easy, since training and validation images are crops of the
-same photographs: accuracy on it shows that training works, and nothing about a model.
+Folders, file names, pixels and bytes are shaped as ImageNet's, so reading and training cost the
+same. Training and validation images are crops of the same photographs: accuracy shows that
+training works, and nothing about a model.
 """
 
-import json
 import shutil
 from functools import cache
 from hashlib import sha256
@@ -18,7 +17,14 @@ from PIL import Image
 from ddl_core.data.folder import SPLITS
 from ddl_core.errors import DataError
 from ddl_core.files import replacing
-from ddl_tools.datasets.output import is_made, new_folder, parallel, unfinished
+from ddl_tools.datasets.output import (
+    is_made,
+    new_folder,
+    parallel,
+    read_settings,
+    unfinished,
+    write_settings,
+)
 from ddl_tools.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
@@ -87,7 +93,7 @@ def make_sample(
     with new_folder(folder, (images - there) * BYTES_PER_IMAGE, keep=True) as part:
         for split in SPLITS if not begun else ():
             shutil.rmtree(part / split, ignore_errors=True)
-        _write_manifest(part, settings)
+        write_settings(part / MANIFEST, settings)
         tasks = [
             Task(part, seed, split, class_number, number)
             for split, count in zip(SPLITS, (train_per_class, val_per_class), strict=True)
@@ -102,31 +108,16 @@ def make_sample(
             _make_image, tasks, "sample images", processes=processes, progress=progress, chunk=8
         )
         entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
-        _write_manifest(part, {**settings, "files": entries})
+        write_settings(part / MANIFEST, {**settings, "files": entries})
     return images
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the settings of a sample set and, if it is whole, its files; None if it is none."""
-    path = folder / MANIFEST
-    try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise DataError(
-            f"{path} is damaged; delete the folder and make it again: ddl data sample"
-        ) from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    found = read_settings(folder / MANIFEST, "ddl data sample")
+    if not found or found.get("format") != FORMAT:
         return None
     return {"classes": len(CLASSES), **found}  # sets of 16 classes did not always say so
-
-
-def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    with replacing(folder / MANIFEST) as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _make_image(task: Task) -> tuple[str, str]:

@@ -3,9 +3,11 @@
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,8 +62,10 @@ MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_r
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 
+Parallel = Callable[..., Iterable["Findings"]]  # `parallel` of a number of processes
+
 # With these problems, the labels of some records are unknown.
-HIDE_LABELS = ("missing", "broken_shard", "checksum", "bad_record", "label")
+HIDE_LABELS = {"missing", "broken_shard", "checksum", "bad_record", "label"}
 MAX_NAMED = 20  # problems in the text
 
 
@@ -86,26 +90,27 @@ class Findings:
         """Add a problem."""
         self.problems.append(Problem(kind, path, str(detail)))
 
-    def merge(self, other: "Findings") -> None:
-        """Add the findings in another file."""
-        self.images += other.images
-        self.bytes += other.bytes
-        self.classes |= other.classes
-        self.problems += other.problems
+    def merge(self, others: "Iterable[Findings]") -> None:
+        """Add the findings in other files."""
+        for other in others:
+            self.images += other.images
+            self.bytes += other.bytes
+            self.classes |= other.classes
+            self.problems += other.problems
 
 
 @dataclass
 class Report:
     """The findings in both splits of a set."""
 
-    folder: str
+    folder: Path
     splits: dict[str, Findings]
 
     @property
     def problems(self) -> list[Problem]:
         """The problems of both splits, errors first."""
         order = [*ERRORS, *WARNINGS]
-        found = [problem for split in self.splits.values() for problem in split.problems]
+        found = chain.from_iterable(split.problems for split in self.splits.values())
         return sorted(found, key=lambda problem: order.index(problem.kind))
 
     @property
@@ -140,14 +145,14 @@ class Report:
 def verify(folder: str | Path, *, progress: bool = True, processes: int | None = None) -> Report:
     """Decode all images of an image folder or TFRecord set.
 
-    Those of a sample set and of TFRecord are compared with their checksums. Only these find damage
-    inside the compressed data that keeps a file's length; no JPEG decoder does.
+    The images of a sample set and of TFRecord are compared with their checksums. A JPEG decoder
+    does not find damage inside the compressed data that keeps a file's length.
 
     Raises
     ------
     DataError
-        If the folder, a split or its class folders are missing or not readable, or if the manifest
-        is damaged. Problems of single files are in the report instead.
+        If the folder, a split or its class folders cannot be read, or the manifest is damaged.
+        Problems of single files are in the report.
     """
     root = Path(folder).absolute()
     if not root.is_dir():
@@ -155,35 +160,28 @@ def verify(folder: str | Path, *, progress: bool = True, processes: int | None =
     names = [path.name for path in root.iterdir()]
     are_records = DESCRIPTION in names or any(map(SHARD.fullmatch, names))
     check = _check_records if are_records else _check_images
-    splits = check(root, progress, processes)
-    kinds = [kind for split in splits.values() for kind, *_ in split.problems]
-    if not any(kind in HIDE_LABELS for kind in kinds):
-        train, val = splits["train"], splits["val"]
-        for name in sorted(train.classes - val.classes):
-            train.add("train_only", f"train/{name}")
-        for name in sorted(val.classes - train.classes):
-            val.add("val_only", f"val/{name}")
-    return Report(str(root), splits)
+    report = Report(root, check(root, partial(parallel, processes=processes, progress=progress)))
+    if not report.counts.keys() & HIDE_LABELS:
+        train, val = report.splits.values()
+        for name in sorted(train.classes ^ val.classes):
+            split, found = ("train", train) if name in train.classes else ("val", val)
+            found.add(f"{split}_only", f"{split}/{name}")
+    return report
 
 
-def _check_images(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
+def _check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
     manifest = read_manifest(root)
-    files = manifest.get("files", []) if manifest else []
-    known = {one["path"]: one["sha256"] for one in files}
+    known = {one["path"]: one["sha256"] for one in (manifest or {}).get("files", ())}
     splits = {split: Findings(classes={*class_folders(root / split)}) for split in SPLITS}
     for split, findings in splits.items():
         images = scan(root / split, sorted(findings.classes))
-        names = [f"{split}/{images.name(index)}" for index in range(len(images))]
         for name in sorted(findings.classes - {*images.present()}):
             findings.add("empty_class", f"{split}/{name}")
-        for name in names if manifest else ():
-            if name not in known:
-                findings.add("extra", name)
+        names = [f"{split}/{images.name(index)}" for index in range(len(images))]
+        for name in sorted(set(names) - known.keys()) if manifest else ():
+            findings.add("extra", name)
         tasks = [(root, name, known.pop(name, None)) for name in names]
-        for found in parallel(
-            _check_file, tasks, split, processes=processes, progress=progress, chunk=32
-        ):
-            findings.merge(found)
+        findings.merge(checked(_check_file, tasks, split, chunk=32))
     for name in known:
         splits[name.partition("/")[0]].add("missing", name)
     return splits
@@ -199,25 +197,23 @@ def _check_file(task: tuple[Path, str, str | None]) -> Findings:
         found.add("unreadable", name, error.strerror)
         return found
     found.bytes = len(content)
-    for kind, detail in inspect_image(content, is_jpeg=name.lower().endswith(JPEG_EXTENSIONS)):
+    for kind, detail in inspect_image(content, name):
         found.add(kind, name, detail)
     if digest is not None and sha256(content).hexdigest() != digest:
         found.add("changed", name)
     return found
 
 
-def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]:
-    """Decode an encoded image; yield kind and detail of its problems.
-
-    `is_jpeg` tells what its name says of it.
-    """
+def inspect_image(content: bytes, name: str) -> Iterator[tuple[str, str]]:
+    """Decode an encoded image of this file name; yield kind and detail of its problems."""
     if not content:
         yield "zero_byte", ""
         return
     try:
         # Ignored are warnings of damaged metadata.
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
-            if is_jpeg and image.format not in ("JPEG", "MPO"):
+            is_jpeg = image.format in ("JPEG", "MPO")
+            if name.lower().endswith(JPEG_EXTENSIONS) and not is_jpeg:
                 yield "not_jpeg", f"the content is {image.format}"
             if image.width * image.height > MAX_PIXELS:
                 yield "too_large", f"{image.width} x {image.height} pixels, not decoded"
@@ -234,24 +230,22 @@ def inspect_image(content: bytes, *, is_jpeg: bool) -> Iterator[tuple[str, str]]
             yield "unreadable", describe(error)
 
 
-def _check_records(root: Path, progress: bool, processes: int | None) -> dict[str, Findings]:
+def _check_records(root: Path, checked: Parallel) -> dict[str, Findings]:
     description = read_description(root)
     splits = {split: Findings() for split in SPLITS}
     for split, findings in splits.items():
         names = shards_in(root, split)
         if description:
             count = description["shards"][split]
-            wanted = {shard_name(split, number, count) for number in range(count)}
-            missing = sorted(wanted - set(names))
+            wanted = (shard_name(split, number, count) for number in range(count))
+            missing = [name for name in wanted if name not in names]
         else:
             missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
         for name in missing:
             findings.add("missing", name)
-        tasks = [
-            (root / name, len(description["classes"]) if description else None) for name in names
-        ]
-        for found in parallel(_check_shard, tasks, split, processes=processes, progress=progress):
-            findings.merge(found)
+        classes = len(description["classes"]) if description else None
+        tasks = [(root / name, classes) for name in names]
+        findings.merge(checked(_check_shard, tasks, split))
         if description and not missing and findings.images != description["images"][split]:
             wrong = f"{findings.images} records of {description['images'][split]} images"
             findings.add("missing", split, wrong)
@@ -299,6 +293,5 @@ def _check_record(where: str, record: Record, classes: int | None, found: Findin
             raise ValueError(f"label {label + 1} of {classes} classes")
     except ValueError as error:
         found.add("label", where, error)
-    is_jpeg = not name or name.lower().endswith(JPEG_EXTENSIONS)
-    for kind, detail in inspect_image(content, is_jpeg=is_jpeg):
+    for kind, detail in inspect_image(content, name or JPEG_EXTENSIONS[0]):
         found.add(kind, where, detail)

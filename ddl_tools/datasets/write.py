@@ -4,10 +4,9 @@ What is written is RGB or grey with 8 bits, by the rule of `image`.
 """
 
 import io
-import re
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +20,6 @@ from ddl_core.files import shown
 from ddl_tools.datasets.output import is_filled, new_folder
 
 BYTES_PER_IMAGE = 4_096  # one block of the usual file systems; the images of small sets are smaller
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
-_JPEG = b"\xff\xd8\xff"
 
 
 class Images(Protocol):
@@ -44,12 +41,12 @@ def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
     ``train`` and ``val``: `Images` with ``classes``, the names that a label is an index into.
     """
     splits = _called(source)
-    classes = [[str(name) for name in splits[split].classes] for split in SPLITS]
-    if classes[0] != classes[1]:
+    classes, others = ([str(name) for name in splits[split].classes] for split in SPLITS)
+    if classes != others:
         raise DataError(f"{shown(source)}: val has other classes than train")
     # Numbered, so that sorted folders give the labels.
-    digits = len(str(len(classes[0]) - 1))
-    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes[0])]
+    digits = len(str(len(classes) - 1))
+    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes)]
     return write_folder(out_dir, splits, folders, progress)
 
 
@@ -64,7 +61,7 @@ def write_folder(
     folder = out_dir.absolute()
     if is_filled(folder):
         raise DataError(f"{folder} is there already; remove it, or name another folder")
-    images = sum(map(len, splits.values()))
+    images = sum(len(splits[split]) for split in SPLITS)
     bar = tqdm(total=images, unit="image", disable=not progress)
     with new_folder(folder, BYTES_PER_IMAGE * images) as part, bar:
         for split in SPLITS:
@@ -100,11 +97,10 @@ def _write_split(
 
 def _called(source: str) -> Mapping[str, Any]:
     """Call the function `source`; check what it returns."""
-    if not _FUNCTION.fullmatch(source):
+    if ":" not in source:
         raise DataError(f"source {shown(source)} is not package.module:function")
-    module, _, name = source.partition(":")
     try:
-        found = getattr(import_module(module), name)()
+        found = resolve_name(source)()
     except ModuleNotFoundError as error:
         raise NotInstalledError(
             f"{shown(source)} needs {error.name!r}, which cannot be imported; add the folder of "
@@ -130,7 +126,7 @@ def _encoded(image: Any) -> tuple[str, bytes]:
     if content:
         image = Image.open(io.BytesIO(content))
         image.load()
-        if content.startswith(_JPEG) and image.mode in ("L", "RGB"):
+        if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):
             return ".jpg", content
     elif not isinstance(image, Image.Image):
         image = _of_array(np.asarray(image))

@@ -6,12 +6,21 @@ import pytest
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.datasets.sample import make_sample
 
+SMALL = {"train_per_class": 2, "val_per_class": 1}
+SHARDS = {"train_shards": 3, "val_shards": 2}
+QUIET = {"progress": False, "processes": 1}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
 
 @pytest.fixture(scope="session")
 def finished_sample(tmp_path_factory) -> Path:
     """The smallest sample set; not to be changed."""
     folder = tmp_path_factory.mktemp("datasets") / "sample"
-    make_sample(folder, train_per_class=2, val_per_class=1, progress=False, processes=1)
+    make_sample(folder, **SMALL, **QUIET)
     return folder
 
 
@@ -25,9 +34,7 @@ def sample(finished_sample, tmp_path) -> Path:
 def finished_records(finished_sample, tmp_path_factory) -> Path:
     """It as TFRecord files; not to be changed."""
     folder = tmp_path_factory.mktemp("datasets") / "records"
-    plan_conversion(finished_sample, folder, train_shards=3, val_shards=2).run(
-        progress=False, processes=1
-    )
+    plan_conversion(finished_sample, folder, **SHARDS).run(**QUIET)
     return folder
 
 

@@ -40,11 +40,8 @@ def test_order_labels_and_names(split):
         (f"{split}/b/more/0.JPEG", 2),
         (f"{split}/b/more/.hidden/0.jpeg", 2),
     ]
-    assert images.labels.tolist() == [0, 1, 1, 2, 2, 2, 2]
     assert all(Path(images.path(i)).exists() for i in range(len(images)))
     assert images.name(6) == "b/more/.hidden/0.jpeg"
-    with pytest.raises(IndexError):
-        images.path(7)
 
 
 @pytest.mark.slow

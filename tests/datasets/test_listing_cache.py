@@ -62,21 +62,25 @@ def test_four_ranks_of_a_node_list_a_folder_once(split, walks) -> None:
     assert sum(walks.values()) == 6
 
 
-@pytest.mark.parametrize("change", ["add", "remove", "rename", "class", "inner"])
+def add_class(split: Path) -> None:
+    (split / "d").mkdir()
+    (split / "d" / "d0.jpg").touch()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda split: (split / "b" / "new.jpg").touch(),
+        lambda split: (split / "b" / "b1.jpg").rename(split / "b" / "b9.jpg"),
+        lambda split: (split / "b" / "inner" / "x.jpg").touch(),  # "b" itself does not change
+        add_class,
+    ],
+    ids=["add", "rename", "inner", "class"],
+)
 def test_a_folder_that_changed_is_listed_again(split, change) -> None:
     (split / "b" / "inner").mkdir()
     before = listed(list_images(split))
-    if change == "add":
-        (split / "b" / "new.jpg").touch()
-    elif change == "remove":
-        (split / "b" / "b1.jpg").unlink()
-    elif change == "rename":
-        (split / "b" / "b1.jpg").rename(split / "b" / "b9.jpg")
-    elif change == "inner":
-        (split / "b" / "inner" / "x.jpg").touch()  # the class folder itself does not change
-    else:
-        (split / "d").mkdir()
-        (split / "d" / "d0.jpg").touch()
+    change(split)
     after = listed(list_images(split))
     assert after != before
     assert after == listed(folder.scan(split, folder.class_folders(split)))
