@@ -13,21 +13,13 @@ MIN_FACTOR = 0.1  # of a step's compute: a normal draw has no end
 
 
 class SimulatedCompute:
-    """Work that queues up behind earlier work, until absolute deadlines.
+    """Work of a rank that queues up behind earlier work, until absolute deadlines.
 
-    A late wake-up in one layer is made up for in the next one, as a host that is ahead of a GPU
-    makes up for its own time. What is left of it at the end of a step is kept in `late_s`.
-
-    Parameters
-    ----------
-    spec
-        An emulated run.
-    rank
-        The rank that computes.
+    The next layer makes up for a late wake-up, as a host that is ahead of a GPU makes up for its
+    own time.
 
     Attributes
     ----------
-    rank : int
     gradient_bytes : int
         Of one step; the network sets it.
     factors : list of float

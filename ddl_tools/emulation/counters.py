@@ -15,7 +15,7 @@ from ddl_core.files import cannot_write
 from ddl_tools.emulation.compute import of_this_rank
 from ddl_tools.emulation.nodes import LINK
 from ddl_tools.records.paths import BoxFiles
-from ddl_tools.records.storage import Strict, write_atomically
+from ddl_tools.records.storage import Strict, read_text, write_atomically
 
 
 class EpochCounters(Strict):
@@ -36,15 +36,7 @@ class EpochCounters(Strict):
 
 
 class RankCounters:
-    """Reads counters before and after each epoch of training, outside the clock's window.
-
-    Parameters
-    ----------
-    spec
-        An emulated run.
-    files
-        Files that the counters are written to.
-    """
+    """Reads counters before and after each epoch of training, outside the clock's window."""
 
     def __init__(self, spec: RunSpec, files: BoxFiles) -> None:
         self._files, self._compute = files, of_this_rank(spec)
@@ -108,8 +100,8 @@ def write_counters(files: BoxFiles, rank: int, counters: EpochCounters) -> None:
 def read_links(files: BoxFiles) -> list[float]:
     """Return the measured rates of the links, Mbit/s; none of one node."""
     try:
-        return json.loads(files.links.read_text())
-    except (OSError, ValueError) as error:
+        return json.loads(read_text(files.links))
+    except ValueError as error:
         raise RecordError(f"cannot read {files.links}: {error}") from None
 
 
@@ -117,7 +109,7 @@ def read_counters(files: BoxFiles, rank: int) -> list[EpochCounters]:
     """Return the counters of a rank in the epochs that count."""
     path = files.rank(rank)
     try:
-        rows = [EpochCounters.model_validate_json(line) for line in path.read_text().splitlines()]
-    except (OSError, ValidationError) as error:
+        rows = [EpochCounters.model_validate_json(line) for line in read_text(path).splitlines()]
+    except ValidationError as error:
         raise RecordError(f"cannot read {path}: {error}") from None
     return [row for row in rows if not row.cold]

@@ -1,6 +1,5 @@
 """The layers of residual networks: their tensors and multiply-adds, without torch."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ddl_core.config import RunSpec
@@ -49,37 +48,24 @@ def layers(model: str, image_size: int = 224, classes: int = 1000) -> list[Layer
         raise SpecError(
             f"the scaling model has no gradients of model={model!r}; allowed: {', '.join(_BLOCKS)}"
         )
-    return list(_layers(model, image_size, classes))
-
-
-def _layers(model: str, image_size: int, classes: int) -> Iterator[Layer]:
-    """Yield the layers in the order of forward."""
-    narrow = model == "resnet18"
-    side, inputs = image_size / 2, 64
-    yield _convolution(3, 64, 7, side)
-    side /= 2
+    side, inputs = image_size / 4, 64
+    found = [_convolution(3, 64, 7, image_size / 2)]
     for stage, blocks in enumerate(_BLOCKS[model]):
         width = 64 * 2**stage
-        outputs = width if narrow else 4 * width
+        outputs = width if model == "resnet18" else 4 * width
         for block in range(blocks):
             stride = 2 if stage and not block else 1
-            shortcut = stride > 1 or inputs != outputs
-            yield from _block(inputs, width, side, stride, narrow)
+            if model == "resnet18":
+                found.append(_convolution(inputs, width, 3, side / stride))
+            else:
+                found.append(_convolution(inputs, width, 1, side))
+                found.append(_convolution(width, width, 3, side / stride))
             side /= stride
-            if shortcut:
-                yield _convolution(inputs, outputs, 1, side)
+            found.append(_convolution(width, outputs, 3 if model == "resnet18" else 1, side))
+            if stride > 1 or inputs != outputs:
+                found.append(_convolution(inputs, outputs, 1, side))
             inputs = outputs
-    yield Layer((inputs * classes, classes), float(inputs * classes))
-
-
-def _block(inputs: int, width: int, side: float, stride: int, narrow: bool) -> Iterator[Layer]:
-    if narrow:
-        yield _convolution(inputs, width, 3, side / stride)
-        yield _convolution(width, width, 3, side / stride)
-        return
-    yield _convolution(inputs, width, 1, side)
-    yield _convolution(width, width, 3, side / stride)
-    yield _convolution(width, 4 * width, 1, side / stride)
+    return [*found, Layer((inputs * classes, classes), float(inputs * classes))]
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, side: float) -> Layer:

@@ -2,9 +2,8 @@
 
     python -m ddl_tools.emulation.local_slurm [--nodes N] COMMAND...
 
-executes COMMAND beside such a SLURM, which ends with it. It runs in namespaces of its own: its
-addresses, its ports, its ``/etc/hosts`` and its processes are seen by nobody else, and when the
-caller ends, however it does, the system kills all of them.
+executes COMMAND beside such a SLURM, which ends with it. Its addresses, ports, ``/etc/hosts`` and
+processes are in namespaces of its own. The system kills all of it when the caller ends.
 """
 
 import argparse
@@ -63,13 +62,7 @@ class EmulatedSlurm:
         return {**kept, "PATH": f"{self.programs}{os.pathsep}{kept.get('PATH', os.defpath)}"}
 
     def call(self, program: str, *arguments: str) -> str:
-        """Return what one of SLURM's programs printed.
-
-        Raises
-        ------
-        LaunchError
-            With what it said, if it failed or did not answer within a minute.
-        """
+        """Return the output of one of SLURM's programs; raise a `LaunchError` if it failed."""
         try:
             return subprocess.run(
                 [self.programs / program, *arguments],
@@ -101,10 +94,7 @@ def missing() -> list[str]:
 
 @contextmanager
 def running(nodes: int = 4) -> Iterator[EmulatedSlurm]:
-    """Start a private SLURM, and end it with the ``with`` block.
-
-    Its jobs are cancelled first, so that they can write down that they were stopped. It also ends,
-    at once, when this process is killed.
+    """Start a private SLURM; cancel its jobs and end it with the ``with`` block.
 
     Raises
     ------

@@ -1,9 +1,8 @@
 """Facts of an emulated run from its counters, and the rules that make it invalid.
 
-An emulated step is as long as asked plus what its messages take on links of a known rate, as long
-as nothing else takes time: ranks that wait for a core, bytes that no theory knows of, a link of
-another rate. Each such rule is checked in every run. A run that breaks one says so in its record,
-and is not drawn.
+An emulated step takes the time asked for and that of its messages, unless ranks wait for a core,
+send other bytes than theory says, or a link has another rate. The record of a run names the rules
+that it breaks; figures leave such a run out.
 """
 
 from collections.abc import Iterable
@@ -45,14 +44,12 @@ def read(files: BoxFiles, spec: RunSpec) -> Emulation | None:
 def warnings(records: Iterable[RunRecord]) -> list[str]:
     """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
     emulated = [one for one in records if one.spec.emulated and one.status == "completed"]
-    facts = [(one.run_id, one.emulation) for one in emulated]
-    invalid = [(run_id, found.unfaithful) for run_id, found in facts if found and found.unfaithful]
-    if not invalid:
-        return []
-    run_id, reasons = invalid[0]
+    invalid = [one for one in emulated if one.emulation and one.emulation.unfaithful]
     return [
         f"unfaithful, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
-        f"{run_id}: {'; '.join(reasons)} (docs/explanation/emulation.md)"
+        f"{one.run_id}: {'; '.join(one.emulation.unfaithful)} (docs/explanation/emulation.md)"
+        for one in invalid[:1]
+        if one.emulation
     ]
 
 

@@ -1,6 +1,5 @@
-"""The gate of emulated runs: each rule holds in a faithful run, and each planted fault is named."""
+"""Rules of emulated runs: a faithful run keeps all, and each fault is named."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_tools.emulation import validity
 from ddl_tools.emulation.counters import EpochCounters, write_counters, write_links
-from ddl_tools.emulation.validity import (
-    broken_rules,
-    sent_bytes,
-    warnings,
-)
+from ddl_tools.emulation.validity import broken_rules, sent_bytes, warnings
 from ddl_tools.records.paths import BoxFiles
 from ddl_tools.records.run import EMULATION, Emulation, RunRecord
 from tests.fields import EMULATED
@@ -50,20 +45,18 @@ def test_a_faithful_run_breaks_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("planted", "said"),
+    ("fault", "said"),
     [
         ({"own_cpu_share": 0.31}, "the ranks' own share of the cores is 0.310, more than 0.2"),
         ({"other_cpu_share": 0.5}, "the share of the cores that others took is 0.500"),
         ({"late_share": 0.02}, "the share of a step that its end was late is 0.020"),
         ({"link_mbit_least": 90}, "links carried 90 to 100 Mbit/s, more than 5% off 100"),
-        ({"link_mbit_most": 110}, "links carried 99.5 to 110 Mbit/s"),
         ({"link_mbit_least": None}, "the rate of the links was not measured"),
         ({"sent_bytes_most": 2.6e6}, "links sent 2.424e+06 to 2.6e+06 bytes a step, theory is"),
-        ({"sent_bytes_least": 2.3e6}, "links sent 2.3e+06 to 2.424e+06 bytes"),
     ],
 )
-def test_a_planted_fault_is_the_only_rule_named(planted: dict[str, Any], said: str) -> None:
-    (reason,) = broken_rules(spec(), facts(**planted))
+def test_a_fault_is_the_only_rule_named(fault: dict[str, Any], said: str) -> None:
+    (reason,) = broken_rules(spec(), facts(**fault))
     assert reason.startswith(said)
 
 
@@ -91,9 +84,6 @@ def test_an_uplink_slows_who_crosses_it_or_is_at_fault(least: float, fine: bool)
     found = facts(link_mbit_least=least)
     assert (broken_rules(spec(emu_uplink_mbit=20), found) == []) == fine
     assert broken_rules(spec(), found) != []
-
-
-Note = Callable[..., None]
 
 
 @pytest.fixture
