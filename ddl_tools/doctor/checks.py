@@ -1,4 +1,4 @@
-"""The whole examination: what costs nothing here first, then the ranks, where they may run."""
+"""All checks in order: first those that start no rank, then the probe."""
 
 import sys
 from collections.abc import Callable
@@ -32,7 +32,7 @@ NO_DATA = Finding("data", "warn", "none named, so not read", "--data DIR")
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """Options of ``ddl doctor``."""
 
     site_name: str | None  # machine of slurm/; None for this one
     ranks: int | None  # on each node; None: the site's GPUs; without a site no ranks are started
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass
 class Report:
-    """What came out."""
+    """Result of the checks."""
 
     findings: list[Finding]
     would_start: str = ""
@@ -61,8 +61,6 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     ------
     SpecError
         If there is no such site, or the request does not fit together.
-    KeyboardInterrupt
-        If this process was interrupted; no rank and no job is left.
     """
     site = find_site(request.site_name) if request.site_name else None
     on_state("packages, folders, scheduler")
@@ -75,34 +73,34 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     record = None
     if site or request.ranks:
         record = _plan(request, site, where, readable)  # before time is spent on packages
+    here = [machine.results(tree), data]
     if site and record:
-        report = Report([*machine.examine_packages(()), machine.results(tree), data, scheduler])
-        report.findings += login_node.examine(site, record.spec, tree)
+        found = [*machine.examine_packages(()), *here, scheduler]
+        found += login_node.examine(site, record.spec, tree)
     else:
         runs = Study.load(STUDIES / "laptop.yaml").expand()
-        report = Report(
-            [*machine.examine_packages({run.strategy for run in runs}), *machine.resources(runs)]
-        )
-        report.findings += [machine.emulation(), machine.results(tree), data]
+        found = machine.examine_packages({run.strategy for run in runs})
+        found += [*machine.resources(runs), machine.emulation(), *here]
+    report = Report(found)
     if record is None:
         return report
+    directory = tree.probes / record.name
     if site and where != "job":
-        _probe_in_job(request, site, record, tree, on_state, report)
+        _probe_in_job(request, site, record, directory, on_state, report)
     elif where == "login node":
         report.findings.append(LOGIN_NODE)
+    elif request.dry_run:
+        logs = RunFiles(directory).attempt(0)
+        report.would_start = str(ranks.command(record.spec, directory, logs))
     else:
-        _probe_here(request, record, tree, on_state, report)
+        plan_probe(directory, record)
+        report.findings += judge(run_probe(directory, on_state), directory)
+        report.directory = directory
     return report
 
 
 def show(directory: Path) -> Report:
-    """Return the findings of a probe that was made before.
-
-    Raises
-    ------
-    RecordError
-        If there is none.
-    """
+    """Return the findings of a probe that was made before."""
     return Report(judge(read_probe(directory), directory), directory=directory)
 
 
@@ -137,32 +135,15 @@ def _plan(
     )
 
 
-def _probe_here(
-    request: Request,
-    record: ProbeRecord,
-    tree: Tree,
-    on_state: Callable[[str], None],
-    report: Report,
-) -> None:
-    directory = tree.probes / record.name
-    if request.dry_run:
-        logs = RunFiles(directory).attempt(0)
-        report.would_start = str(ranks.command(record.spec, directory, logs))
-        return
-    plan_probe(tree, record)
-    report.findings += judge(run_probe(directory, on_state), directory)
-    report.directory = directory
-
-
 def _probe_in_job(
     request: Request,
     site: Site,
     record: ProbeRecord,
-    tree: Tree,
+    directory: Path,
     on_state: Callable[[str], None],
     report: Report,
 ) -> None:
-    directory = tree.probes / record.name
+    """Submit the probe's job and judge its result, unless something is bad already."""
     place = JobPaths((directory.resolve(),), PROJECT, sys.executable)
     try:
         script = render([record.spec], site, request.options, place)
@@ -179,7 +160,7 @@ def _probe_in_job(
         text = f"not probed, because of: {', '.join(wrong)}"
         report.findings.append(Finding("ranks", "unknown", text, "put that right first"))
         return
-    plan_probe(tree, record)
+    plan_probe(directory, record)
     try:
         ended = run_in_job(directory, script, request.patience_s, on_state)
     except DDLError as error:

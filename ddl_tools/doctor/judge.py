@@ -1,7 +1,7 @@
-"""What a probe found: where its ranks were, and what passed between them and the data."""
+"""Judge what the ranks of a probe found: their cores, devices and limits, the network, the data."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 
@@ -14,29 +14,32 @@ NCCL = "NCCL_SOCKET_IFNAME"
 BINDING = "cpu_bind = 'cores' in the site's file (srun), with cpus_per_rank cores for each"
 INTERFACES = "gloo_interface, nccl_interface in the site's file"
 
+Verdict = tuple[State, str] | tuple[State, str, str]  # detail, remedy
+
 
 def judge(record: ProbeRecord, directory: Path) -> list[Finding]:
-    """Return what a probe found; of one that failed, what its ranks could still tell."""
-    findings = [_answers(record, directory)]
-    if record.answers:
-        findings += [check(record) for check in CHECKS]
-    return findings
+    """Return the findings of a probe; of one that failed, those that its ranks came to."""
+    checks = CHECKS if record.answers else {}
+    return [
+        Finding("ranks", *_answers(record, directory)),
+        *(Finding(subject, *check(record)) for subject, check in checks.items()),
+    ]
 
 
-def _answers(record: ProbeRecord, directory: Path) -> Finding:
+def _answers(record: ProbeRecord, directory: Path) -> Verdict:
     if record.status == "completed":
         hosts = len({answer.host for answer in record.answers})
-        return Finding("ranks", "ok", f"{record.spec.world_size} on {hosts} host(s), all answered")
+        return "ok", f"{record.spec.world_size} on {hosts} host(s), all answered"
     if record.error is None:
         job = f"job {record.job_id} has not ended" if record.job_id else "has not ended"
-        return Finding("ranks", "unknown", job, f"later: ddl doctor --show {directory}")
+        return "unknown", job, f"later: ddl doctor --show {directory}"
     rank = "" if record.error.rank is None else f"rank {record.error.rank}: "
     text = "\n".join([f"{rank}{record.error.message}", *_steps(record)])
-    return Finding("ranks", "bad", text, f"logs in {directory / 'logs'}")
+    return "bad", text, f"logs in {directory / 'logs'}"
 
 
 def _steps(record: ProbeRecord) -> list[str]:
-    """Say which ranks never began, and at what step the others ended."""
+    """Return a line on the ranks that never began, and on each step at which others ended."""
     last = {answer.rank: answer.step for answer in record.answers}
     ranks = defaultdict(list)
     for rank in range(record.spec.world_size):
@@ -62,23 +65,22 @@ def _hosts(record: ProbeRecord) -> dict[str, list[Answer]]:
     return hosts
 
 
-def _cores(record: ProbeRecord) -> Finding:
+def _cores(record: ProbeRecord) -> Verdict:
     """Look for cores that two ranks share.
 
-    Ranks that may all use the same ones are merely not bound, as on a laptop, as long as there is
-    one for each; otherwise somebody bound them wrongly.
+    Ranks that may all use the same cores, of which there is one for each, are not bound, as on a
+    laptop; all other ranks that share cores are bound wrongly.
     """
-    subject, granted = "cores of ranks", record.cores_per_rank or 0
+    granted = record.cores_per_rank or 0
     for one in record.answers:
         if len(one.cores) < granted:
             detail = f"rank {one.rank} may use {len(one.cores)} core(s) of the {granted} asked for"
             remedy = "cpu_bind in the site's file; or SLURM gives fewer: cpus_per_rank"
-            return Finding(subject, "bad", f"{detail} ({span(one.cores)})", remedy)
+            return "bad", f"{detail} ({span(one.cores)})", remedy
     bound, loose = [], []
     for host, answers in _hosts(record).items():
         cores = answers[0].cores
-        equal = all(one.cores == cores for one in answers)
-        if 1 < len(answers) <= len(cores) and equal:
+        if 1 < len(answers) <= len(cores) and all(one.cores == cores for one in answers):
             ranks = span(one.rank for one in answers)
             loose.append(f"ranks {ranks} share cores {span(cores)} of {host}")
             continue
@@ -87,12 +89,11 @@ def _cores(record: ProbeRecord) -> Finding:
                 ranks = f"{first.rank} and {second.rank}"
                 bound.append(f"ranks {ranks} share cores {span(shared)} of {host}")
     if bound:
-        return Finding(subject, "bad", _some(bound), BINDING)
+        return "bad", _some(bound), BINDING
     if loose:
-        detail = f"{_some(loose)}: not bound, the system moves them"
-        return Finding(subject, "warn", detail, BINDING)
+        return "warn", f"{_some(loose)}: not bound, the system moves them", BINDING
     each = span({len(one.cores) for one in record.answers})
-    return Finding(subject, "ok", f"{each} for each rank, none shared")
+    return "ok", f"{each} for each rank, none shared"
 
 
 def _some(texts: list[str]) -> str:
@@ -100,21 +101,23 @@ def _some(texts: list[str]) -> str:
     return "; ".join(texts[:MAX_TEXTS]) + (f"; {rest} more" if rest > 0 else "")
 
 
-def _loader_processes(record: ProbeRecord) -> Finding:
+def _loader_processes(record: ProbeRecord) -> Verdict:
     """Look for loader processes that inherited fewer cores, from a parent that a library bound."""
     for one in record.answers:
         reached = {core for cores in one.loader_cores for core in cores}
         if one.loader_cores and reached < set(one.cores):
-            detail = f"those of rank {one.rank} may use cores {span(reached)} of its "
+            cores = f"cores {span(reached)} of its {span(one.cores)}"
             remedy = "unset OMP_PROC_BIND, KMP_AFFINITY and GOMP_CPU_AFFINITY in the environment"
-            return Finding("loader processes", "bad", detail + span(one.cores), remedy)
+            return "bad", f"those of rank {one.rank} may use {cores}", remedy
     number = record.spec.loader_workers
-    text = f"{number} for each rank, on its cores" if number else "none: the rank loads by itself"
-    return Finding("loader processes", "ok", text)
+    return (
+        "ok",
+        f"{number} for each rank, on its cores" if number else "none: the rank itself loads",
+    )
 
 
-def _busy_threads(record: ProbeRecord) -> Finding:
-    """Count busy threads against cores: what is above waits, and the training with it."""
+def _busy_threads(record: ProbeRecord) -> Verdict:
+    """Compare busy threads with cores: threads without a core wait, and the training with them."""
     each = record.spec.cpu_threads + record.spec.loader_workers
     for host, answers in _hosts(record).items():
         cores = len({core for one in answers for core in one.cores})
@@ -124,11 +127,11 @@ def _busy_threads(record: ProbeRecord) -> Finding:
                 f"{record.spec.loader_workers} loader processes each"
             )
             remedy = "fewer loader_workers in the study (--loader-workers here), more cpus_per_rank"
-            return Finding("busy threads", "warn", detail, remedy)
-    return Finding("busy threads", "ok", f"{each} for each rank, and a core for each")
+            return "warn", detail, remedy
+    return "ok", f"{each} for each rank, and a core for each"
 
 
-def _devices(record: ProbeRecord) -> Finding:
+def _devices(record: ProbeRecord) -> Verdict:
     for host, answers in _hosts(record).items():
         for one, other in combinations(answers, 2):
             if one.device_id and one.device_id == other.device_id:
@@ -137,14 +140,14 @@ def _devices(record: ProbeRecord) -> Finding:
                     f"({one.visible or 'nothing hides devices'})"
                 )
                 remedy = "visible_devices, gpu_bind in the site's file; fewer ranks than GPUs"
-                return Finding("devices", "bad", detail, remedy)
+                return "bad", detail, remedy
     kinds = {str(one.device.get("accelerator") or "CPU") for one in record.answers}
     each = "; a GPU for each rank" if all(one.device_id for one in record.answers) else ""
-    return Finding("devices", "ok", ", ".join(sorted(kinds)) + each)
+    return "ok", ", ".join(sorted(kinds)) + each
 
 
-def _shared_memory(record: ProbeRecord) -> Finding:
-    """Loader processes hand batches over in /dev/shm; where it is full they die of a bus error."""
+def _shared_memory(record: ProbeRecord) -> Verdict:
+    """Compare /dev/shm with the batches that loader processes may hold in it."""
     spec = record.spec
     batch = spec.local_batch_size * 3 * spec.image_size**2 * 4  # float32
     for host, answers in _hosts(record).items():
@@ -153,51 +156,45 @@ def _shared_memory(record: ProbeRecord) -> Finding:
         if need > free:
             detail = f"{free / 1e9:.1f} GB free on {host}, loaders may hold {need / 1e9:.1f} GB"
             remedy = "a larger /dev/shm (containers: --shm-size), fewer loader_workers or prefetch"
-            return Finding("/dev/shm", "bad", detail, remedy)
-    free = min(one.shared_memory_bytes for one in record.answers)
-    return Finding("/dev/shm", "ok", f"{free / 1e9:.1f} GB free")
+            return "bad", detail, remedy
+    return "ok", f"{min(one.shared_memory_bytes for one in record.answers) / 1e9:.1f} GB free"
 
 
-def _open_files(record: ProbeRecord) -> Finding:
+def _open_files(record: ProbeRecord) -> Verdict:
     """Compare the limit with shards: their reader keeps a quarter of it open, torch needs some."""
     soft, hard = min(one.open_files for one in record.answers)
     if soft < 0:
-        return Finding("open files", "ok", "no limit")
-    limit = hard if hard > 0 else "unlimited"
-    remedy = f"setup = ['ulimit -n {limit}'] in the site's file"
+        return "ok", "no limit"
+    remedy = f"setup = ['ulimit -n {hard if hard > 0 else 'unlimited'}'] in the site's file"
     if soft == hard:  # ranks raise their own to it
         remedy = "ask who runs the machine for a higher hard limit"
     shards = max((one.reading.shards or 0 for one in record.answers if one.reading), default=0)
     if shards > soft // 4:
         detail = f"limit {soft}: {soft // 4} of {shards} shards stay open, others open anew"
-        return Finding("open files", "warn", detail, remedy)
-    state: State = "warn" if soft < FEW_FILES else "ok"
-    return Finding("open files", state, f"limit {soft}", remedy)
+        return "warn", detail, remedy
+    return "warn" if soft < FEW_FILES else "ok", f"limit {soft}", remedy
 
 
-def _caches(record: ProbeRecord) -> Finding:
+def _caches(record: ProbeRecord) -> Verdict:
     folders = [(one.host, folder) for one in record.answers for folder in one.caches]
     for host, folder in folders:
         if folder.error:
             detail = f"{folder.variable} = {folder.path} on {host}: {folder.error}"
-            remedy = f"caches in the site's file, or another {folder.variable}"
-            return Finding("caches of ranks", "bad", detail, remedy)
+            return "bad", detail, f"caches in the site's file, or another {folder.variable}"
     kinds = ", ".join(sorted({folder.file_system for _, folder in folders}))
-    text = f"writable, on {kinds}" if kinds else "none set: in the home folder"
-    return Finding("caches of ranks", "ok", text)
+    return "ok", f"writable, on {kinds}" if kinds else "none set: in the home folder"
 
 
-def _interfaces(record: ProbeRecord) -> Finding:
+def _interfaces(record: ProbeRecord) -> Verdict:
     """Look for interfaces that a variable names and a host does not have."""
     for one in record.answers:
         there = [interface.name for interface in one.interfaces]
         for variable, value in one.wanted_interfaces.items():
             if missing := _missing(variable, value, there):
                 detail = f"{variable} = {value!r}: {one.host} has no {missing!r}"
-                remedy = f"{INTERFACES}; there are: {', '.join(there)}"
-                return Finding("interface", "bad", detail, remedy)
+                return "bad", detail, f"{INTERFACES}; there are: {', '.join(there)}"
     named = sorted({text for one in record.answers for text in one.wanted_interfaces.values()})
-    return Finding("interface", "ok", f"named: {', '.join(named)}" if named else "none named")
+    return "ok", f"named: {', '.join(named)}" if named else "none named"
 
 
 def _missing(variable: str, value: str, there: list[str]) -> str | None:
@@ -211,12 +208,11 @@ def _missing(variable: str, value: str, there: list[str]) -> str | None:
     return None
 
 
-def _connections(record: ProbeRecord) -> Finding:
-    """Say what the ranks' connections really went over, and whether there is a faster way."""
+def _connections(record: ProbeRecord) -> Verdict:
+    """Name the interfaces of the ranks' connections; look for a faster one."""
     used = sorted({name for one in record.answers for name in one.used_interfaces})
     if not used:
-        state: State = "ok" if record.spec.world_size == 1 else "unknown"
-        return Finding("connections", state, "none")
+        return "ok" if record.spec.world_size == 1 else "unknown", "none"
     speeds: dict[str, int] = {}
     for one in record.answers:
         own = {interface.name: _speed(interface) for interface in one.interfaces}
@@ -225,46 +221,45 @@ def _connections(record: ProbeRecord) -> Finding:
         faster = [i.name for i in one.interfaces if best and i.addresses and _speed(i) > best]
         if faster and "lo" not in one.used_interfaces:
             detail = f"{one.host} used {', '.join(used)} ({best} Mbit/s), slower than {faster[0]}"
-            return Finding("connections", "warn", detail, INTERFACES)
+            return "warn", detail, INTERFACES
     shown = (f"{name} ({speeds[name]} Mbit/s)" if speeds.get(name) else name for name in used)
-    return Finding("connections", "ok", f"over {', '.join(shown)}")
+    return "ok", f"over {', '.join(shown)}"
 
 
 def _speed(interface: Interface) -> int:
     return interface.speed_mbit_per_s or 0
 
 
-def _all_reduce(record: ProbeRecord) -> Finding:
+def _all_reduce(record: ProbeRecord) -> Verdict:
     if wrong := [one.rank for one in record.answers if one.sum_is_right is False]:
-        detail = f"the sum over ranks is wrong on ranks {span(wrong)}"
         remedy = "another version of NCCL, or of its network plug-in"
-        return Finding("all-reduce", "bad", detail, remedy)
+        return "bad", f"the sum over ranks is wrong on ranks {span(wrong)}", remedy
     ranks, first = record.spec.world_size, record.answers[0]
     if not first.all_reduce:
         reason = "one rank" if ranks == 1 else "the ranks did not come so far"
-        return Finding("all-reduce", "unknown", reason, "--ranks or --nodes 2")
+        return "unknown", reason, "--ranks or --nodes 2"
     small, large = first.all_reduce[0], first.all_reduce[-1]
     detail = (
         f"{small.seconds * 1e6:.0f} us for {size_text(small.bytes)}, bus bandwidth "
         f"{large.bus_bytes_per_s(ranks) / 1e9:.2f} GB/s at {size_text(large.bytes)}"
     )
     if not first.omitted_bytes:
-        return Finding("all-reduce", "ok", detail)
+        return "ok", detail
     size, limit = size_text(first.omitted_bytes[0]), f"{record.collective_limit_s:.0f} s"
     detail += f"; {size} and more left out: over {limit}"
-    return Finding("all-reduce", "warn", detail, f"a faster interface: {INTERFACES}")
+    return "warn", detail, f"a faster interface: {INTERFACES}"
 
 
-def _reading(record: ProbeRecord) -> Finding:
-    """Compare reading with what loaders could use at most: decoding alone on all their cores."""
+def _reading(record: ProbeRecord) -> Verdict:
+    """Compare reading with the most that loaders could use: decoding alone on all their cores."""
     for one in record.answers:
         if one.reading_error:
             text = f"rank {one.rank} on {one.host}: {one.reading_error.splitlines()[0]}"
-            return Finding("reading", "bad", text, "--data DIR; a folder that all nodes see")
+            return "bad", text, "--data DIR; a folder that all nodes see"
     found = [(one.reading, len(one.cores)) for one in record.answers if one.reading]
     if not found:
         detail = "no data named" if record.data_dir is None else "the ranks did not come so far"
-        return Finding("reading", "unknown", detail, "--data DIR")
+        return "unknown", detail, "--data DIR"
     cold = sum(reading.images / reading.cold_s for reading, _ in found)
     warm = sum(reading.images / reading.warm_s for reading, _ in found)
     amount = sum(reading.bytes / reading.cold_s for reading, _ in found)
@@ -275,8 +270,8 @@ def _reading(record: ProbeRecord) -> Finding:
     )
     if cold < need:
         remedy = "TFRecord (ddl data convert), a faster file system; look closer: ddl bench loader"
-        return Finding("reading", "warn", f"{detail}: reading may be the limit", remedy)
-    return Finding("reading", "ok", detail)
+        return "warn", f"{detail}: reading may be the limit", remedy
+    return "ok", detail
 
 
 def _decodable(reading: Reading, cores: int) -> float:
@@ -285,16 +280,16 @@ def _decodable(reading: Reading, cores: int) -> float:
     return one_core * min(reading.threads, cores)
 
 
-CHECKS = (
-    _cores,
-    _loader_processes,
-    _busy_threads,
-    _devices,
-    _shared_memory,
-    _open_files,
-    _caches,
-    _interfaces,
-    _connections,
-    _all_reduce,
-    _reading,
-)
+CHECKS: dict[str, Callable[[ProbeRecord], Verdict]] = {
+    "cores of ranks": _cores,
+    "loader processes": _loader_processes,
+    "busy threads": _busy_threads,
+    "devices": _devices,
+    "/dev/shm": _shared_memory,
+    "open files": _open_files,
+    "caches of ranks": _caches,
+    "interface": _interfaces,
+    "connections": _connections,
+    "all-reduce": _all_reduce,
+    "reading": _reading,
+}

@@ -1,7 +1,4 @@
-"""What a login node can tell of a site: scheduler, modules, caches, and what jobs must also see.
-
-Whether SLURM has nodes for a job, `sbatch --test-only` says, which also knows accounts and QOS.
-"""
+"""Checks of a site on its login node: scheduler, modules, caches, and what jobs must also see."""
 
 import os
 import subprocess
@@ -32,9 +29,9 @@ Where = Literal["job", "login node", "machine"]
 
 
 def where() -> tuple[Where, Finding]:
-    """Say whether this is a SLURM job, a login node or a machine by itself, and what `sinfo` says.
+    """Return whether this is a SLURM job, a login node or a machine by itself; and `sinfo`.
 
-    It is asked once: where the controller is dead, each question takes its whole time limit.
+    `sinfo` is called once: it takes its whole time limit where the controller is dead.
     """
     try:
         found = Finding("scheduler", "ok", f"sinfo says:\n{slurm_cli.call('sinfo').rstrip()}")
@@ -47,7 +44,7 @@ def where() -> tuple[Where, Finding]:
 
 
 def examine(site: Site, spec: RunSpec, tree: Tree) -> list[Finding]:
-    """Return what can be found out about a site here, without starting anything on its nodes."""
+    """Return the findings about a site that need no job."""
     places = {"environment": Path(sys.prefix), "project": PROJECT, "results": tree.root}
     shared = [_shared(f"{name} shared", place, spec) for name, place in places.items()]
     return [_modules(site), _caches(site), *shared]
@@ -119,9 +116,6 @@ def _shared(subject: str, place: Path, spec: RunSpec) -> Finding:
     detail = f"{place} on {kind}"
     if kind not in LOCAL or spec.nodes == 1:
         return Finding(subject, "ok", detail)
-    return Finding(
-        subject,
-        "warn",
-        f"{detail}, a file system that machines do not share as a rule",
-        "if nodes do not see it, the probe's job fails: put it on a shared file system",
-    )
+    remedy = "if nodes do not see it, the probe's job fails: put it on a shared file system"
+    detail += ", a file system that machines do not share as a rule"
+    return Finding(subject, "warn", detail, remedy)

@@ -17,8 +17,8 @@ import psutil
 
 from ddl_core import registry
 from ddl_core.config import RunSpec
-from ddl_core.data.folder import class_folders
-from ddl_core.data.tfrecord import absent, index_path, shards_folder, shards_in
+from ddl_core.data.folder import SPLITS, class_folders
+from ddl_core.data.tfrecord import list_records, shards_folder
 from ddl_core.errors import DataError, DDLError
 from ddl_tools import gpus
 from ddl_tools.doctor.finding import Finding, State
@@ -30,12 +30,12 @@ from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.provenance import available_cores, file_system
 
 PATIENCE_S = 120.0
-ANSWER = "ddl doctor: "  # begins the one line that counts; packages print much at import
-FLAW = "ddl doctor, remedy: "  # begins the line of one that does not serve this machine
+ANSWER = "ddl doctor: "  # begins the line with the answer; packages print much at import
+FLAW = "ddl doctor, remedy: "  # begins the line of a package that cannot do here what runs need
 REMEDY = "make env"
 
-# What each package has to tell, as an expression over the modules it imports; then, if it cannot do
-# here what a run asks of it, its remedy.
+# Code that imports each package and says its version and build; and its remedy, if the package
+# cannot do here what a run asks of it.
 PROBES = {
     "torch": """
 import torch
@@ -121,7 +121,7 @@ def data(folder: Path, data_format: str) -> Finding:
 
 
 def _classes(folder: Path) -> str:
-    train, val = (set(class_folders(folder / split)) for split in ("train", "val"))
+    train, val = (set(class_folders(folder / split)) for split in SPLITS)
     if unknown := sorted(val - train):
         raise DataError(f"{folder / 'val'} has classes that training does not know: {unknown[0]}")
     rest = f" ({len(train - val)} of them without validation images)" if train - val else ""
@@ -129,15 +129,8 @@ def _classes(folder: Path) -> str:
 
 
 def _shards(folder: Path) -> str:
-    place, counts = shards_folder(folder), []
-    for split in ("train", "val"):
-        names = shards_in(place, split)
-        if gone := absent(split, names):
-            raise DataError(f"{place} lacks {len(gone)} shards: {gone[0]}")
-        if bare := [name for name in names if not index_path(place / name).exists()]:
-            raise DataError(f"{place} lacks the index of {len(bare)} shards: {bare[0]}")
-        counts.append(len(names))
-    return f"{counts[0]} + {counts[1]} shards"
+    train, val = (len(list_records(shards_folder(folder), split).shards) for split in SPLITS)
+    return f"{train} + {val} shards"
 
 
 def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:

@@ -1,7 +1,7 @@
-"""Probes: runs whose ranks look about instead of training, started here or as a job.
+"""Probes: runs with ``work: probe``, whose ranks measure their host; here or as a job.
 
-They have the launcher, the job script and the record of any run, so that they see its cores,
-devices and interfaces. What they are to find out is in ``probe.json``.
+A probe has the launcher, the job script and the record of a run, so it sees the run's cores,
+devices and interfaces. Its request is in ``probe.json``.
 """
 
 import time
@@ -18,7 +18,7 @@ from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import reconciled
 from ddl_tools.launch.slurm.submit import submit_job
 from ddl_tools.records.ledger import Entry, entry, finish_idle_run
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
 from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
 
@@ -32,17 +32,15 @@ def probe_name(spec: RunSpec, site: str | None) -> str:
     return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
-def plan_probe(tree: Tree, record: ProbeRecord) -> Path:
-    """Write the records of a probe that is to be made; return its folder."""
-    preflight.check_room(tree.root)
-    directory = tree.probes / record.name
+def plan_probe(directory: Path, record: ProbeRecord) -> None:
+    """Write the records of a probe that is to be made."""
+    preflight.check_room(directory)
     write_probe(directory, record)
     write_record(directory, RunRecord.plan("probes", record.spec))
-    return directory
 
 
 def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:
-    """Make a planned probe; return its record, which says what failed if something did."""
+    """Make a planned probe; return its record, which holds the error of one that failed."""
     try:
         ranks.run_ranks(directory, lambda now: on_step(now.get("stage") or now["phase"]))
     except DDLError:
@@ -54,10 +52,9 @@ def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:
 def run_in_job(
     directory: Path, script: str, patience_s: float, on_state: Callable[[str], None]
 ) -> ProbeRecord:
-    """Submit the job of a planned probe, and wait for its end as long as the patience lasts.
+    """Submit the job of a planned probe, and wait for its end for `patience_s`.
 
-    The record is still ``planned`` if the job waits in the queue, or is at work. Where this process
-    is interrupted, the job is cancelled.
+    The record is still ``planned`` if the job has not ended. An interrupt cancels the job.
     """
     item = entry(read_record(directory).spec, directory)
     try:

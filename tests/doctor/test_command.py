@@ -43,13 +43,6 @@ def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
     assert result.exit_code == 0
 
 
-def test_missing_data_are_named_with_the_command_that_makes_them(doctor, tmp_path) -> None:
-    result = doctor("--data", tmp_path / "nowhere")
-    assert result.exit_code == 1
-    assert "remedy: ddl data sample" in result.output
-    assert "can run here: no: data" in result.output
-
-
 def test_validation_classes_without_training_images_are_bad(doctor, images: Path) -> None:
     (images / "val" / "cat").mkdir()
     (images / "train" / "dog").mkdir()
@@ -69,7 +62,7 @@ def test_missing_shards_and_indices_are_bad(doctor, tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert "lacks 1 shards: train-00001-of-00002" in look()["detail"]
     (tmp_path / "train-00001-of-00002").touch()
-    assert "lacks the index of 2 shards" in look()["detail"]
+    assert "train-00000-of-00002.idx: No such file" in look()["detail"]
     (tmp_path / "index").mkdir()
     for shard in tmp_path.glob("*-of-*"):
         (tmp_path / "index" / f"{shard.name}.idx").touch()
@@ -77,15 +70,17 @@ def test_missing_shards_and_indices_are_bad(doctor, tmp_path: Path) -> None:
     assert "2 + 1 shards" in look()["detail"]
 
 
-def test_too_few_cores_and_a_folder_that_cannot_be_written(
-    doctor, monkeypatch, tmp_path, images
-) -> None:
+def test_what_is_missing_is_named_with_its_remedy(doctor, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: 1)
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    found = findings(doctor("--json", "--data", images, "--results", blocked / "results"))
-    assert [found[one]["state"] for one in ("cores", "results", "data")] == ["bad", "bad", "ok"]
+    (tmp_path / "file").touch()
+    words = ("--data", tmp_path / "nowhere", "--results", tmp_path / "file" / "results")
+    found = findings(doctor("--json", *words))
+    assert [found[one]["state"] for one in ("cores", "results", "data")] == ["bad"] * 3
     assert "--results" in found["results"]["remedy"]
+    result = doctor(*words)
+    assert result.exit_code == 1
+    assert "remedy: ddl data sample" in result.output
+    assert "can run here: no: cores, results, data" in result.output
 
 
 def test_a_login_node_starts_no_ranks(doctor, images, login_node: StandIns) -> None:
@@ -119,6 +114,9 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
     for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_tools.launch.slurm.job"):
         assert words in result.output
     assert "Ready for localtest: yes" in result.output
+    lines = [line.strip() for line in result.output.splitlines()]
+    assert set(NODES.splitlines()) <= set(lines)  # as SLURM prints them
+    assert len(login_node.calls("sinfo")) == 1
     assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
     assert not results().probes.exists()
     shown = doctor("--ranks", 2, "--dry-run", "--data", images)
@@ -128,15 +126,6 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
     assert "2 x " in shown.output
     assert "-m ddl_tools.doctor.probe" in shown.output
     assert not results().probes.exists()
-
-
-def test_the_table_of_nodes_is_shown_as_slurm_prints_it_and_asked_for_once(
-    doctor, login_node: StandIns, images
-) -> None:
-    shown = doctor("--site", "localtest", "--dry-run", "--data", images)
-    lines = [line.strip() for line in shown.output.splitlines()]
-    assert [line for line in NODES.splitlines() if line not in lines] == []
-    assert len(login_node.calls("sinfo")) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,15 +176,19 @@ def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
     assert findings(shown)["cores of ranks"]["state"] == "bad"
 
 
+def when_submitted(login_node: StandIns, line: str) -> None:
+    """Have `sbatch` execute a line of shell when it submits a job."""
+    first, rest = (login_node.folder / "sbatch").read_text().split("\n", 1)
+    login_node.script("sbatch", f'{first}\ncase "$1" in --parsable) {line};; esac\n{rest}')
+
+
 def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
     doctor, login_node: StandIns, monkeypatch
 ) -> None:
     monkeypatch.setattr(probes, "GRACE_S", 0.1)
     monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
     login_node.add("squeue", "")
-    sbatch = (login_node.folder / "sbatch").read_text()
-    log = 'case "$1" in --parsable) echo Lmod: unknown module >"${2%/*}/logs/slurm-17.log";; esac'
-    login_node.script("sbatch", sbatch.replace("#!/bin/sh\n", f"#!/bin/sh\n{log}\n"))
+    when_submitted(login_node, 'echo Lmod: unknown module >"${2%/*}/logs/slurm-17.log"')
     result = doctor("--json", "--site", "localtest")
     assert result.exit_code == 1
     detail = findings(result)["ranks"]["detail"]
@@ -203,16 +196,23 @@ def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
     assert "Lmod: unknown module" in detail
 
 
-def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch) -> None:
+def interrupt_wait(login_node: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
+    # Not of the module `time`, whose sleep subprocess uses as well.
     clock = SimpleNamespace(sleep=interrupt, monotonic=time.monotonic)
-    monkeypatch.setattr(
-        probes, "time", clock
-    )  # not the module, whose sleep subprocess uses as well
-    result = doctor("--site", "localtest")
-    assert result.exit_code == 130
+    monkeypatch.setattr(probes, "time", clock)
+
+
+def interrupt_submission(login_node: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    when_submitted(login_node, f"kill -INT {os.getpid()}")
+
+
+@pytest.mark.parametrize("interrupt", [interrupt_wait, interrupt_submission])
+def test_ctrl_c_cancels_the_job(doctor, login_node: StandIns, monkeypatch, interrupt) -> None:
+    interrupt(login_node, monkeypatch)
+    assert doctor("--site", "localtest").exit_code == 130
     assert login_node.calls("scancel") == ["17"]
 
 
@@ -224,14 +224,3 @@ def test_a_failed_probe_is_shown_with_its_reason(doctor) -> None:
     assert result.exit_code == 1
     assert "rank 1: rank 1 was killed" in result.output
     assert doctor("--show", folder / "nothing").exit_code == 1
-
-
-def test_ctrl_c_while_a_probe_is_submitted_leaves_no_job(
-    doctor: Doctor, images: Path, login_node: StandIns
-) -> None:
-    sbatch = (login_node.folder / "sbatch").read_text()
-    interrupt = f"""case "$*" in *--parsable*) kill -INT {os.getpid()};; esac"""
-    login_node.script("sbatch", sbatch.replace("#!/bin/sh\n", f"#!/bin/sh\n{interrupt}\n"))
-    result = doctor("--site", "localtest", "--data", images)
-    assert result.exit_code != 0
-    assert login_node.calls("scancel") == ["17"]

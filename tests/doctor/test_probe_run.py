@@ -14,14 +14,12 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
 from ddl_tools.doctor.finding import Finding
 from ddl_tools.doctor.judge import judge
-from ddl_tools.doctor.probe import host
 from ddl_tools.doctor.probe.__main__ import SIZES
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_probe
 from ddl_tools.launch import local_ranks, measuring, ranks
 from ddl_tools.records.ledger import plan_one
 from ddl_tools.records.paths import ProbeFiles, Tree
-from ddl_tools.records.probe import ProbeRecord, read_probe, write_probe
-from tests.doctor.made import answer, record
+from ddl_tools.records.probe import ProbeRecord, read_probe
 
 IMAGES = 6  # of each class and split
 TWO_RANKS = {
@@ -61,7 +59,8 @@ def probed(
         data_dir=str(data_dir),
         collective_limit_s=1.0,
     )
-    directory = plan_probe(Tree(root), record)
+    directory = Tree(root).probes / record.name
+    plan_probe(directory, record)
     found = run_probe(directory, on_step)
     assert read_probe(directory) == found
     return found, {one.subject: one for one in judge(found, directory)}
@@ -131,6 +130,7 @@ def test_a_shared_core_a_blocked_cache_and_missing_data_are_found_together(
     assert "TORCH_HOME" in found["caches of ranks"].detail
     assert found["reading"].state == "bad"
     assert "nowhere" in found["reading"].detail
+    assert probe.answers[0].loader_cores == [[one_core]]
     assert probe.answers[0].all_reduce
 
 
@@ -163,25 +163,9 @@ def test_a_rank_that_does_not_answer_is_named(
     assert not left_over(tmp_path)
 
 
-def test_the_cores_of_each_loader_process_are_its_own(
-    one_core: int,
-) -> None:
-    torch = pytest.importorskip("torch")
-    spec = RunSpec.parse(TWO_RANKS)
-    assert host.loader_cores(spec, torch.device("cpu")) == [[one_core]]
-    none = RunSpec.parse(TWO_RANKS | {"loader_workers": 0})
-    assert host.loader_cores(none, torch.device("cpu")) == []
-
-
 def test_a_probe_is_no_run_of_a_study(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="only `ddl doctor`"):
         plan_one(RunSpec.parse(TWO_RANKS), "small", Tree(tmp_path))
-
-
-def test_a_record_from_before_probes_were_runs_is_read_as_it_is(tmp_path: Path) -> None:
-    old = record(answer(0), answer(1), name="x")
-    write_probe(tmp_path / "x", old)
-    assert read_probe(tmp_path / "x") == old
 
 
 @pytest.mark.parametrize(
@@ -194,7 +178,8 @@ def test_a_record_from_before_probes_were_runs_is_read_as_it_is(tmp_path: Path) 
 )
 def test_a_record_is_read_strictly(tmp_path: Path, change, words) -> None:
     spec = RunSpec.parse(TWO_RANKS)
-    directory = plan_probe(Tree(tmp_path), ProbeRecord(name="x", site=None, spec=spec))
+    directory = tmp_path / "x"
+    plan_probe(directory, ProbeRecord(name="x", site=None, spec=spec))
     file = ProbeFiles(directory).record
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | change) if change else "{")

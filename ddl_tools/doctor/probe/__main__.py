@@ -1,6 +1,6 @@
-"""One rank of a probe: ``python -m ddl_tools.doctor.probe PROBE_DIR``, started as a run's are.
+"""One rank of a probe: ``python -m ddl_tools.doctor.probe PROBE_DIR``.
 
-Each step is written down before it begins, so that a rank that does not answer is known.
+The rank writes down each step before it begins: the record then names a rank that hangs.
 """
 
 import faulthandler

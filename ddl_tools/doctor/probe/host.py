@@ -1,4 +1,4 @@
-"""What a rank finds on its host: cores, interfaces, limits, caches; how fast it reads images."""
+"""Host of a rank: cores, interfaces, limits, caches, and the rate of reading images."""
 
 import os
 import random
@@ -45,7 +45,7 @@ DECODE_S = 5.0
 
 
 def describe(rank: RankInfo) -> Answer:
-    """Return what a rank can tell alone and at once."""
+    """Return the part of a rank's answer that needs no other rank."""
     return Answer(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -99,10 +99,9 @@ def _cache(variable: str, folder: Path) -> Folder:
 
 
 def used_interfaces(known: list[Interface]) -> list[str]:
-    """Return the interfaces of this process's TCP connections, but those to the meeting place.
+    """Return the interfaces of this process's TCP connections to other ranks.
 
-    With Gloo they carry the data. With NCCL they only arrange what may then go by other ways:
-    NVLink, shared memory, InfiniBand.
+    Gloo sends the data over them. NCCL may send it over NVLink, shared memory or InfiniBand.
     """
     meeting = int(os.environ.get("MASTER_PORT", 0))
     owner = {address.split("%")[0]: one.name for one in known for address in one.addresses}
@@ -117,7 +116,7 @@ def used_interfaces(known: list[Interface]) -> list[str]:
 
 
 class _Cores(Dataset[list[int]]):
-    """Each item: the cores that the loader process may use which is asked for it."""
+    """Items: the cores of the loader process that returns the item."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -144,13 +143,7 @@ def loader_cores(spec: RunSpec, device: torch.device) -> list[list[int]]:
 
 
 def read_sample(record: ProbeRecord, data_dir: str, rank: int) -> Reading:
-    """Read a rank's sample twice, with as many threads as the run has loader processes.
-
-    Raises
-    ------
-    DataError
-        If the data are not there or not as they should be.
-    """
+    """Read a rank's sample twice, with as many threads as the run has loader processes."""
     images, numbers, files, shards = _sample(record, locate(data_dir), rank)
     for file in files:
         try:
@@ -179,7 +172,7 @@ def _sample(
 ) -> tuple[EncodedDataset, list[int], set[Path], int | None]:
     """Return a data set, numbers drawn from it, their files, and the number of shards.
 
-    No two ranks read the same images, and each probe reads others.
+    No two ranks draw the same number, and each probe draws others.
     """
     chance = random.Random(record.name)
 
