@@ -144,6 +144,7 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.slow
 def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="gone")
