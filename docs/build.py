@@ -19,9 +19,9 @@ import nbformat
 from tqdm import tqdm
 
 from ddl_tools.launch.notebook import execute
+from ddl_tools.launch.report import SHOWING
+from ddl_tools.records.paths import NOTEBOOKS, PROJECT
 
-PROJECT = Path(__file__).resolve().parent.parent
-SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 CONTENTS = {
     "Start": "docs/index",
     "Tutorials": "docs/tutorials/*",
@@ -94,5 +94,5 @@ def hide_code(notebook: Path) -> None:
 
 if __name__ == "__main__":
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else PROJECT / "build" / "site"
-    first = build(chosen, sorted((PROJECT / "notebooks").glob(SHOWING)))
+    first = build(chosen, sorted(NOTEBOOKS.glob(SHOWING)))
     sys.stdout.write(f"the site begins at {first}\n")

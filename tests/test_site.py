@@ -9,8 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parent.parent
-SHOWN = PROJECT / "notebooks" / "15_schedules.ipynb"
+from ddl_tools.records.paths import NOTEBOOKS, PROJECT
+
+SHOWN = NOTEBOOKS / "15_schedules.ipynb"
 LINK = re.compile(r'(?:href|src)="(?!\w+:)([^"#?]+)(?:#([^"]*))?')
 
 pytestmark = [
