@@ -9,7 +9,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -299,6 +299,13 @@ def _load(device: torch.device, gpu: str) -> tuple[float, float]:
     return sum(watts) / len(watts), time.monotonic() - started
 
 
+@contextmanager
+def planned(spec: RunSpec) -> Iterator[Path]:
+    """Plan a run in a folder that is gone afterwards; yield the run's own folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield plan_run(spec, "gpu_checks", Tree(Path(folder)))
+
+
 def stopped_run_goes_on(device: str) -> str:
     """Interrupt a run of a rank process after its first epoch, and complete it by a second start.
 
@@ -311,8 +318,7 @@ def stopped_run_goes_on(device: str) -> str:
         if progress["epoch"] > 0:
             raise KeyboardInterrupt
 
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = plan_run(spec, "gpu_checks", Tree(Path(folder)))
+    with planned(spec) as run_dir:
         with suppress(KeyboardInterrupt):
             run_ranks(run_dir, on_progress=stop)
             raise Wrong("the run ended before it could be interrupted")
@@ -323,8 +329,8 @@ def stopped_run_goes_on(device: str) -> str:
     if epochs != list(range(spec.epochs)) or len(record.attempts) != 2:
         raise Wrong(text)
     if device == "cpu":
-        with tempfile.TemporaryDirectory() as folder:
-            whole = run_ranks(plan_run(spec, "gpu_checks", Tree(Path(folder))))
+        with planned(spec) as run_dir:
+            whole = run_ranks(run_dir)
         if record.weights_sha256 != whole.weights_sha256:
             raise Wrong(f"{text}; other weights than those of an undisturbed run")
     return text
@@ -354,8 +360,7 @@ def two_ranks_are_two_virtual_workers(device: str) -> str:
 
 def _loss(spec: RunSpec) -> float:
     """Return the loss of the last epoch of a run in processes of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = plan_run(spec, "gpu_checks", Tree(Path(folder)))
+    with planned(spec) as run_dir:
         run_ranks(run_dir)
         rows = [row for row in read_epochs(run_dir) if row.phase == "train"]
     loss = rows[-1].loss
