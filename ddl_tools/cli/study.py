@@ -378,19 +378,6 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
         click.echo("none of these runs has a job in SLURM's queue")
 
 
-@study.command("migrate")
-@click.argument("name", metavar="NAME", callback=checked_name)
-@results_option
-def migrate_command(name: str, tree: Tree) -> None:
-    """Rename the fields in records of schema 5 and older; no value changes.
-
-    Runs get other names, also those of their folders. One that is not complete begins again.
-    """
-    from ddl_tools.records.migrate import migrate
-
-    click.echo(f"{len(migrate(name, tree))} runs have the names of schema 6")
-
-
 @study.command("publish")
 @click.argument("name", metavar="NAME", callback=checked_name)
 @results_option

@@ -38,8 +38,6 @@ METHOD_VERSION = 2
 _SAME = 1e-6  # relative: a quotient computed twice
 EMULATION = "emulation"  # key in the `system` of a record
 
-MIGRATE = "rename its fields with `ddl study migrate`"
-
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
 
@@ -313,8 +311,7 @@ def read_record(directory: Path) -> RunRecord:
     path = RunFiles(directory).record
     content = read_json(path)
     _check_names(path, content)
-    remedy = MIGRATE if content.get("schema_version") in range(1, SCHEMA_VERSION) else ""
-    return validated(path, content, RunRecord, "schema", SCHEMA_VERSION, remedy)
+    return validated(path, content, RunRecord, "schema", SCHEMA_VERSION)
 
 
 def _check_names(path: Path, content: dict[str, Any]) -> None:

@@ -59,18 +59,13 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def validated(
-    path: Path,
-    content: dict[str, Any],
-    model: type[Record],
-    kind: str,
-    version: int,
-    remedy: str = "",
+    path: Path, content: dict[str, Any], model: type[Record], kind: str, version: int
 ) -> Record:
     """Return the record in the `content` of a file; its ``<kind>_version`` must be `version`."""
     found = content.get(f"{kind}_version")
     if found != version:
         text = f"{path} has {kind} version {found!r}; this code reads {version}"
-        raise RecordError(text, remedy=remedy)
+        raise RecordError(text, remedy="measure again, or read it with the version that wrote it")
     try:
         return model.model_validate(content)
     except ValidationError as error:
