@@ -248,27 +248,13 @@ def kernel() -> None:
     """Make this environment a kernel of JupyterLab, also of a JupyterHub portal."""
 
 
-def _kernel_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--prefix", type=FOLDER, metavar="DIR",
-                     help="Install below DIR/share/jupyter, e.g. for a group."),
-        click.option("--user", is_flag=True,
-                     help="Install in this user's Jupyter folder. [default without --prefix]"),
-        click.option("--name", default="ddl",
-                     help="Name of the kernel: small letters, digits and . _ - only."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def _one_place(user: bool, prefix: Path | None) -> Path | None:
-    if user and prefix:
-        raise click.UsageError("--user and --prefix exclude each other; choose one")
-    return prefix
-
-
 @kernel.command()
-@_kernel_options
+@click.option("--name", default="ddl",
+              help="Name of the kernel: small letters, digits and . _ - only.")
+@click.option("--user", is_flag=True,
+              help="Install in this user's Jupyter folder. [default without --prefix]")
+@click.option("--prefix", type=FOLDER, metavar="DIR",
+              help="Install below DIR/share/jupyter, e.g. for a group.")
 @site_option("Load the modules of this machine: a name from slurm/, or a file.")
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 def install(
@@ -277,22 +263,15 @@ def install(
     """Install the kernel; replaces an older one of this command."""
     from ddl_tools.launch.kernelspec import Kernel
 
-    new = Kernel(name, site_name, _one_place(user, prefix))
+    if user and prefix:
+        raise click.UsageError("--user and --prefix exclude each other; choose one")
+    new = Kernel(name, site_name, prefix)
     if dry_run:
         description = json.dumps(new.description(), indent=1)
         click.echo(f"# {new.folder}/kernel.json\n{description}\n\n# {new.folder}/kernel.sh")
         click.echo(new.script(), nl=False)
         return
     click.echo(f"installed {new.display_name!r} in {new.install()}")
-
-
-@kernel.command()
-@_kernel_options
-def uninstall(name: str, user: bool, prefix: Path | None) -> None:
-    """Remove a kernel that `ddl kernel install` has made."""
-    from ddl_tools.launch.kernelspec import Kernel
-
-    click.echo(f"removed {Kernel(name, prefix=_one_place(user, prefix)).uninstall()}")
 
 
 @click.group()

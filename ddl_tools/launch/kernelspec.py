@@ -7,7 +7,6 @@ enters this environment and becomes the kernel. Imports jupyter: import it when 
 import json
 import re
 import shlex
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,17 +97,6 @@ class Kernel:
             script.chmod(0o755)
         except OSError as error:
             raise LaunchError(f"cannot write the kernel to {self.folder}: {error}") from None
-        return self.folder
-
-    def uninstall(self) -> Path:
-        """Remove the kernel; return the folder it was in."""
-        if not self.folder.exists():
-            raise LaunchError(f"there is no kernel {self.name!r} at {self.folder}")
-        self._refuse_foreign()
-        try:
-            shutil.rmtree(self.folder)
-        except OSError as error:
-            raise LaunchError(f"cannot remove {self.folder}: {error}") from None
         return self.folder
 
     def _refuse_foreign(self) -> None:
