@@ -10,8 +10,8 @@ Target: at least 0.95 of its throughput.
 from pathlib import Path
 from typing import Any
 
+from benchmarks.interleaved import ratio, say, seconds, stored
 from benchmarks.loop_overhead import BARE, LOOP, windows
-from benchmarks.turns import ratio, say, seconds, stored
 from ddl_tools.study import Study
 
 STUDY = Path(__file__).parent.parent / "studies" / "accuracy_laptop.yaml"

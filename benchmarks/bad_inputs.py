@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from tests.cli.bad_inputs import (
     CLEAR,
     OUTCOMES,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.signal import lfilter
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import Estimate
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.turns import CLOCKS, Took, interval, shown, stored
+from benchmarks.interleaved import CLOCKS, Took, interval, shown, stored
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.records.paths import PROJECT, RunFiles, Tree

@@ -17,8 +17,8 @@ from typing import Any
 
 import nbformat
 
+from benchmarks.interleaved import shown, stored
 from benchmarks.report import TRAINING, besides_training
-from benchmarks.turns import shown, stored
 from ddl_core.config import RunSpec
 from ddl_tools.launch import local_ranks
 from ddl_tools.launch.notebook import submit
@@ -40,7 +40,7 @@ PARTS = (
 
 
 def measure() -> dict[str, Any]:
-    """Measure one and two ranks in turns, and print."""
+    """Measure one and two ranks interleaved, and print."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     started = time.perf_counter()
     import papermill  # noqa: F401

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_core.data.folder import ImageList
 
 IMAGES, CLASSES, WORKERS = 1_281_167, 1000, 8

@@ -3,8 +3,8 @@
     python -m benchmarks.loaders [DIR]
 
 DIR is an image folder, such as that of `ddl data sample`. One thread each, files in memory, 224
-pixels, views of training. All candidates take turns, each on the same images in new views. About
-ten minutes.
+pixels, views of training. All candidates are interleaved, each on the same images in new views.
+About ten minutes.
 """
 
 import shutil
@@ -25,7 +25,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.utils.data import DataLoader
 
-from benchmarks.turns import Took, Windows, in_turns, ratio, say, seconds, stored
+from benchmarks.interleaved import Took, Windows, interleave, ratio, say, seconds, stored
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import list_images
 from ddl_core.data.image import MEAN, STD, CropSampler
@@ -220,7 +220,7 @@ def until_quiet(work: Callable[[], object]) -> Took:
     return Took(ended - wall, used - cpu)
 
 
-def turns(data: Path) -> Windows:
+def measured(data: Path) -> Windows:
     """Return what every candidate took, round by round."""
     works = {
         f"{loader}, {form}": ours(loader, form, data)
@@ -234,7 +234,7 @@ def turns(data: Path) -> Windows:
     works["torchvision's own"] = reference(data)
     works["libjpeg-turbo decoding"] = decoding(data)
     works["decoding of crops only"] = decoding_crops(data)
-    return in_turns(works, MINUTES, until_quiet)
+    return interleave(works, MINUTES, until_quiet)
 
 
 def measure() -> dict[str, Any]:
@@ -242,7 +242,7 @@ def measure() -> dict[str, Any]:
     torch.set_num_threads(1)
     data = Path(sys.argv[1]) if len(sys.argv) > 1 else results().dataset("sample")
     with tempfile.TemporaryDirectory() as folder:
-        took = turns(chosen(data, Path(folder)))
+        took = measured(chosen(data, Path(folder)))
     rows = [ratio(took, *three) for three in RATIOS]
     for row in rows:
         print(say(row))

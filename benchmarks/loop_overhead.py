@@ -3,8 +3,8 @@
     python -m benchmarks.loop_overhead
 
 All train the same network (one object: a copy elsewhere in memory may run some percent faster or
-slower) on the same synthetic batches, in one process, one torch thread, in short windows that take
-turns. Lightning and Accelerate are no part of the project's environment; without them the loop is
+slower) on the same synthetic batches, in one process, one torch thread, in short interleaved
+windows. Lightning and Accelerate are no part of the project's environment; without them the loop is
 measured alone. To have them beside it:
 
     python -m pip install --no-deps --target build/benchmarks -r requirements/benchmarks.txt
@@ -16,7 +16,7 @@ Takes about a quarter of an hour. Target: at least 0.98 of the bare loop.
 from typing import Any
 
 from benchmarks import frameworks
-from benchmarks.turns import Windows, in_turns, ratio, say, seconds, stored
+from benchmarks.interleaved import Windows, interleave, ratio, say, seconds, stored
 from ddl_core import device
 from ddl_core.config import RunSpec
 from ddl_core.loaders.synthetic import Synthetic
@@ -60,7 +60,7 @@ def windows(spec: RunSpec, minutes: float, others: bool = False) -> Windows:
     if others:
         works |= frameworks.beside(network, trainee.optimizer, loader)
     device.configure(spec)  # last: threads that others set stay without effect
-    return in_turns(works, minutes)
+    return interleave(works, minutes)
 
 
 def measure() -> dict[str, Any]:

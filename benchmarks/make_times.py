@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_tools.records.paths import PROJECT
 
 TARGETS = ("env", "reproduce", "test")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from benchmarks.interleaved import interleave, ratio, say, seconds, stored
 from benchmarks.loop_overhead import SHORT_STEPS
-from benchmarks.turns import in_turns, ratio, say, seconds, stored
 from ddl_core import device, step
 from ddl_core import loop as epoch_loop
 from ddl_core.device import make_clock
@@ -56,7 +56,7 @@ def compare() -> dict[str, Any]:
 
         return work
 
-    took = in_turns({WITHOUT: epoch(marks=False), WITH: epoch(marks=True)}, MINUTES)
+    took = interleave({WITHOUT: epoch(marks=False), WITH: epoch(marks=True)}, MINUTES)
     step_s = statistics.median(window.wall for window in took[WITH]) / len(loader)
     return {
         "ratios": [ratio(took, WITH, WITHOUT, TARGET)],

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.turns import CLOCKS, RESULTS, interval, judged, shown
+from benchmarks.interleaved import CLOCKS, RESULTS, interval, judged, shown
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_tools.scaling.communication import Exchange, Network, exposed_s, resnet
 
 FRAMEWORKS = ("ddp", "horovod", "deepspeed")

@@ -23,7 +23,7 @@ from typing import Any
 import click
 import yaml
 
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_core.errors import LaunchError
 from ddl_tools.cli import main as ddl
 from ddl_tools.emulation.local_slurm import EmulatedSlurm, running

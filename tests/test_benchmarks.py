@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from benchmarks import report, turns
+from benchmarks import interleaved, report
 
-RESULTS = sorted(turns.RESULTS.glob("*.json"))
+RESULTS = sorted(interleaved.RESULTS.glob("*.json"))
 
 
-def windows(wall: list[float], cpu: list[float]) -> list[turns.Took]:
-    return [turns.Took(*pair) for pair in zip(wall, cpu, strict=True)]
+def windows(wall: list[float], cpu: list[float]) -> list[interleaved.Took]:
+    return [interleaved.Took(*pair) for pair in zip(wall, cpu, strict=True)]
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -32,16 +32,16 @@ def test_stored_ratios_follow_from_the_stored_windows(path) -> None:
     for row in content.get("ratios", []):
         of_case = content["windows_s"][row["case"]] if "case" in row else content["windows_s"]
         took = {name: windows(**of_case[name]) for name in (row["of"], row["to"])}
-        again = turns.ratio(took, row["of"], row["to"])
+        again = interleaved.ratio(took, row["of"], row["to"])
         assert again["n"] == row["n"]
-        for clock in turns.CLOCKS:
+        for clock in interleaved.CLOCKS:
             assert again[clock] == pytest.approx(row[clock], rel=1e-3)
 
 
-def test_works_take_turns_forth_and_back() -> None:
+def test_works_are_interleaved_forth_and_back() -> None:
     order: list[str] = []
     works = {name: lambda name=name: order.append(name) for name in "ABC"}
-    took = turns.in_turns(works, minutes=0)
+    took = interleaved.interleave(works, minutes=0)
     assert "".join(order) == "ABCCBABCA"  # the first round does not count
     assert {name: len(rounds) for name, rounds in took.items()} == {"A": 2, "B": 2, "C": 2}
 
@@ -52,20 +52,20 @@ def test_ratio_is_of_throughputs_and_pairs_cancel_a_drift() -> None:
         "half as fast": windows([2 * one for one in drift], [4.0, 4.1, 3.9, 4.0]),
         "base": windows(drift, [1.0, 1.0, 1.0, 1.0]),
     }
-    row = turns.ratio(took, "half as fast", "base")
+    row = interleaved.ratio(took, "half as fast", "base")
     assert row["wall"] == pytest.approx({"ratio": 0.5, "low": 0.5, "high": 0.5})
     assert row["cpu"]["low"] < 0.25 < row["cpu"]["high"]
     assert row["cpu"]["high"] - row["cpu"]["low"] < 0.02
 
 
 def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
-    monkeypatch.setattr(turns, "RESULTS", tmp_path)
-    monkeypatch.setattr(turns, "provenance", lambda: {"git_dirty": True})
-    assert turns.stored("any", lambda: {"value": 1})["value"] == 1
+    monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
+    monkeypatch.setattr(interleaved, "provenance", lambda: {"git_dirty": True})
+    assert interleaved.stored("any", lambda: {"value": 1})["value"] == 1
     assert not list(tmp_path.iterdir())
     assert "not stored" in capsys.readouterr().out
-    monkeypatch.setattr(turns, "provenance", lambda: {"git_dirty": False})
-    turns.stored("any", lambda: {"value": 1})
+    monkeypatch.setattr(interleaved, "provenance", lambda: {"git_dirty": False})
+    interleaved.stored("any", lambda: {"value": 1})
     assert json.loads((tmp_path / "any.json").read_text())["value"] == 1
 
 

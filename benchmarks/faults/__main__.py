@@ -39,7 +39,7 @@ from benchmarks.faults.kinds import (
     Fault,
 )
 from benchmarks.faults.world import Done, Missed, World
-from benchmarks.turns import stored
+from benchmarks.interleaved import stored
 from ddl_tools.processes import stoppable
 
 # Of so many parts, how many are of each kind.

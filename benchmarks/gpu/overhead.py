@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmarks.turns import Took, in_turns, ratio, say, timed
+from benchmarks.interleaved import Took, interleave, ratio, say, timed
 from ddl_core.config import RunSpec
 from ddl_core.device import check_compiled, compile_network, configure
 from ddl_core.loaders.synthetic import Synthetic
@@ -45,7 +45,7 @@ def measure(device: str, minutes: float) -> str:
         "bare loop": _bare(trainee, loader),
         "train_one_epoch": lambda: EpochLoop(trainee).train(loader, 0),
     }
-    took = in_turns(works, minutes, _until_idle)
+    took = interleave(works, minutes, _until_idle)
     if spec.compile:
         check_compiled()
     row = ratio(took, "train_one_epoch", "bare loop", TARGET)

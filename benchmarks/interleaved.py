@@ -1,9 +1,9 @@
-"""Works that take turns, the ratio of their times, and where a result is kept.
+"""Interleaved measurements: the ratio of times of works, and where a result is kept.
 
 What the speed of a shared machine does within a minute is larger than most of what is asked here,
-so works are compared in short windows that take turns, forth and back. The windows of one round
-are a pair, and a ratio is the geometric mean over rounds with the interval of Student's t on
-its logarithm (`ddl_tools.analysis.estimates`), by both clocks: wall and CPU seconds.
+so works are compared in short interleaved windows, forth and back. The windows of one round are a
+pair, and a ratio is the geometric mean over rounds with the interval of Student's t on its
+logarithm (`ddl_tools.analysis.estimates`), by both clocks: wall and CPU seconds.
 """
 
 import json
@@ -41,7 +41,7 @@ def timed(work: Callable[[], object]) -> Took:
     return Took(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def in_turns(
+def interleave(
     works: Works, minutes: float, measure: Callable[[Callable[[], object]], Took] = timed
 ) -> Windows:
     """Return what each work took, round by round, after a first round that does not count.
