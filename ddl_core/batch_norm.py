@@ -1,7 +1,11 @@
 """Running statistics of normalisation: the mean over virtual workers, and that over ranks.
 
 The update with momentum is linear, so both equal averaging over all workers after every step.
+`precise_statistics` estimates them anew for an evaluation.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +41,37 @@ class VirtualWorkers:
         torch._foreach_copy_(self._running, self._before)
 
 
+@contextmanager
+def precise_statistics(network: nn.Module) -> Iterator[None]:
+    """Begin new running statistics: means over the batches that pass in the block (PreciseBN).
+
+    They belong to the weights as they are; those of training lag behind by some updates (Wu and
+    Johnson 2021, arXiv:2105.07576). At the end the layers have their own again. No other layer
+    trains, so nothing is drawn at random.
+    """
+    layers = _layers(network)
+    kept = [(layer.momentum, [one.clone() for one in layer.buffers()]) for layer in layers]
+    network.eval()
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain mean, in torch
+        layer.train()
+    try:
+        yield
+    finally:
+        network.eval()
+        for layer, (momentum, buffers) in zip(layers, kept, strict=True):
+            layer.momentum = momentum
+            for buffer, own in zip(layer.buffers(), buffers, strict=True):
+                buffer.copy_(own)
+
+
+def _layers(network: nn.Module) -> list[_BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, _BatchNorm)]
+
+
 def _running(network: nn.Module) -> list[Tensor]:
-    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    found = [one for layer in layers for one in (layer.running_mean, layer.running_var)]
+    found = [one for layer in _layers(network) for one in (layer.running_mean, layer.running_var)]
     return [one for one in found if one is not None]
 
 

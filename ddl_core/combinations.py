@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Settings that other frameworks do not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
-    *("profile_steps", "nsys"),
+    *("precise_bn", "profile_steps", "nsys"),
 )
 # What an emulated run needs: its compute sleeps, and nothing is learnt.
 EMULATED: dict[str, Any] = {
@@ -74,6 +74,9 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
         "an epoch may take the images several times, and accuracy is given by pass",
         "set one of them to 0",
     ),
+    ({"precise_bn": YES, "eval_every": [0]}, "nothing is evaluated", "set eval_every to 1 or more"),
+    ({"precise_bn": YES, "work": ["load"]}, "nothing is evaluated", "leave it out"),
+    ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
     ({"nesterov": YES, "optimizer": ["lamb"]}, "it has no momentum", "use 'sgd' or 'lars'"),
     ({"nesterov": YES, "momentum": [0]}, "it needs momentum", "use momentum > 0"),
     ({"emulated": YES, "deepspeed_zero_stage": [2, 3]}, _UNCHECKED, "use stage 0 or 1"),

@@ -109,14 +109,20 @@ class RunSpec(BaseModel):
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
         "step", description="learning-rate schedule"
     )
-    base_lr: float = Field(
-        0.025, gt=0, le=1e30, description="learning rate per worker, scaled linearly"
+    base_lr: float = Field(0.025, gt=0, le=1e30, description="learning rate of one worker")
+    lr_scaling: Literal["linear", "sqrt"] = Field(
+        "linear", description="factor of `base_lr`: the number of (virtual) workers, or its root"
     )
     warmup_epochs: float = Field(
         5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="label-smoothing factor (0 to 1)")
     eval_every: Count = Field(1, description="epochs between evaluations (0: never)")
+    precise_bn: bool = Field(
+        False,
+        description="second evaluation after the last epoch, with statistics of batch "
+        "normalisation estimated anew over all training images",
+    )
     checkpoint_every: Count = Field(1, description="epochs between checkpoints (0: never)")
     discard_steps: Large = Field(20, description="first optimiser steps without a throughput")
     min_steps_per_epoch: int = Field(

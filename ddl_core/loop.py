@@ -38,7 +38,8 @@ class EpochResult:
     """One epoch of training or one evaluation, over all ranks.
 
     `loss` is the mean over samples; `top1` and `top5` are shares of the images, from 0 to 1; `lr`
-    is that of the last update. `ids_sha256` is a hash of the set of images used, None for synthetic
+    is that of the last update. `precise_bn_loss` and `precise_bn_top1` are of a second evaluation,
+    see `RunSpec.precise_bn`. `ids_sha256` is a hash of the set of images used, None for synthetic
     ones. `device_waits` counts the strategy's own device synchronisations on this rank, None for a
     compiled network.
     """
@@ -51,6 +52,8 @@ class EpochResult:
     loss: float | None = None
     top1: float | None = None
     top5: float | None = None
+    precise_bn_loss: float | None = None
+    precise_bn_top1: float | None = None
     lr: float | None = None
     ids_sha256: str | None = None
     device_waits: int | None = None

@@ -15,11 +15,13 @@ PAPER_EPOCHS = 90
 
 
 def peak_learning_rate(spec: RunSpec) -> float:
-    """Return the base rate times the number of (virtual) workers: linear scaling.
+    """Return the base rate times the number of (virtual) workers, or its square root.
 
-    Goyal et al. 2017, section 2.1; Aach et al. 2023 use 0.025 per worker of 64 images.
+    Linear: Goyal et al. 2017, section 2.1; Aach et al. 2023 use 0.025 per worker of 64 images.
+    Square root: Krizhevsky 2014, arXiv:1404.5997.
     """
-    return spec.base_lr * spec.virtual_workers
+    workers = spec.virtual_workers
+    return spec.base_lr * (workers if spec.lr_scaling == "linear" else math.sqrt(workers))
 
 
 def learning_rate(spec: RunSpec, images_seen: int, images_per_epoch: int) -> float:

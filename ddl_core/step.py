@@ -59,10 +59,15 @@ class TrainState:
 
     def evaluate(self, images: Tensor, labels: Tensor) -> None:
         """Add one batch to the scores."""
-        with self.autocast():
-            logits = self.network(self.ready(images))
+        logits = self.predict(images)
         loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
         self._totals += torch.stack([loss.double(), *_correct(logits, labels)])
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch, at the run's precision."""
+        with self.autocast():
+            logits: Tensor = self.network(self.ready(images))
+        return logits
 
     def begin_epoch(self, epoch: int) -> None:
         """Prepare to train; dropout depends on the epoch, not on earlier ones."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ddl_core import checkpoint, combinations, device
+from ddl_core.batch_norm import average_batch_statistics, precise_statistics
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
@@ -60,6 +61,20 @@ class Trainer:
         """Evaluate on every image of the validation set once."""
         loop = EpochLoop(self.state, self.meter)
         return loop.evaluate(self.loader("eval"), on_step)
+
+    def evaluate_precisely(self, on_step: OnStep = ignore) -> EpochResult:
+        """Evaluate with statistics of batch normalisation from one more epoch of training images.
+
+        Weights, statistics and random numbers of the training stay as they are.
+        """
+        state, loader = self.state, self.loader("train")
+        loader.set_epoch(self.spec.epochs)
+        with torch.no_grad(), precise_statistics(state.network):
+            for step, (images, _) in enumerate(loader, start=1):
+                state.predict(images)
+                on_step(step, len(loader))
+            average_batch_statistics(self.strategy, state.network)
+            return EpochLoop(state).evaluate(self.loader("eval"), on_step)
 
     def load_epoch(self, epoch: int, on_step: OnStep = ignore) -> EpochResult:
         """Fetch every image of the training set once, and train nothing."""

@@ -44,6 +44,7 @@ TINY: dict[str, Any] = {
     "schedule": "cosine",
     "base_lr": 0.01,  # at which it learns: what rounding does stays as small as it is
     "weight_decay": 0.01,
+    "precise_bn": True,
     "device": "cpu",
 }
 # 10 steps an epoch with two workers, 5 with four, 2 with eight.
@@ -193,7 +194,7 @@ def numbers(of: Result) -> dict[str, torch.Tensor]:
 
 
 def losses(of: Result) -> list[float]:
-    return [row.loss for row in of.train + of.evaluation]
+    return [row.loss for row in of.train + of.evaluation] + [of.evaluation[-1].precise_bn_loss]
 
 
 def rates(of: Result) -> tuple:

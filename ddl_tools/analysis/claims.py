@@ -52,7 +52,8 @@ SEEN = "related"
 # The conditions of the paper: data/paper/settings.csv. Accumulation may stand for GPUs in accuracy.
 _TASK = {"dataset": "imagenet", "classes": 1000, "image_size": 224, "local_batch_size": BATCH_SIZE}
 SPEED = _TASK | {"accumulation": 1, "gpus_per_node": BASE_WORLD_SIZE, "on_cpu": False}
-LEARNING = _TASK | {"model": "resnet50", "epochs": EPOCHS, "base_lr": 0.025, "optimizer": "sgd"}
+LEARNING = _TASK | {"model": "resnet50", "epochs": EPOCHS, "optimizer": "sgd"}
+LEARNING |= {"base_lr": 0.025, "lr_scaling": "linear"}
 
 POINT = 0.01  # accuracies are alike within one percentage point
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop of accuracy (A01, A02)

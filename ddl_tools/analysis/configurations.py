@@ -63,8 +63,9 @@ _TEXTS = [*_OF_LIBRARY, "cores_shared"]
 _OF_STRATEGY = {name for name in _WORK if owner(name)}
 # Neither half depends on how well is learnt, nor on what is done beside the steps that count.
 _NOT_OF_SPEED = {
-    *["device", "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "warmup_epochs"],
-    *["label_smoothing", "eval_every", "checkpoint_every", "discard_steps"],
+    *["device", "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "lr_scaling"],
+    *["warmup_epochs", "label_smoothing", "eval_every", "precise_bn", "checkpoint_every"],
+    "discard_steps",
 }
 _NOT_OF_LOADING = {
     *(_NOT_OF_SPEED | _OF_STRATEGY),

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,9 @@ class Run:
             if evaluation and spec.due(spec.eval_every, epoch):
                 self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
                 result = trainer.evaluate(self.progress.step)
+                if spec.precise_bn and epoch + 1 == spec.epochs:
+                    again = trainer.evaluate_precisely(self.progress.step)
+                    result = replace(result, precise_bn_loss=again.loss, precise_bn_top1=again.top1)
                 self.recorder.store(result, epoch, "eval", epoch < warm_from, trainer.peak_memory())
             if spec.due(spec.checkpoint_every, epoch):
                 trainer.save(self.files.directory, epoch + 1)

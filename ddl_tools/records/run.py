@@ -249,6 +249,12 @@ class EpochRecord(Strict):
     )
     top1: float | None = Field(ge=0, le=1, description="share of images, 0 to 1; null in training")
     top5: float | None = Field(ge=0, le=1, description="the same for the five best classes")
+    precise_bn_loss: Annotated[float, AllowInfNan(True)] | None = Field(
+        None, description="`loss` of the second evaluation (`precise_bn`); null without"
+    )
+    precise_bn_top1: float | None = Field(
+        None, ge=0, le=1, description="`top1` of the second evaluation; null without"
+    )
     lr: float | None = Field(description="learning rate of the last update; null in evaluation")
     max_memory_bytes: int | None = Field(
         description="peak memory of a rank: torch's tensors on a GPU, main memory on the CPU; null "

@@ -11,9 +11,10 @@ from ddl_tools.scaling.configuration import Configuration, Span
 # Fields that do not change the throughput. Two runs that differ in any other one are never pooled.
 _WITHOUT_EFFECT = {
     *("nodes", "gpus_per_node", "seed", "repeat", "second_start"),
-    *("epochs", "train_images", "eval_images", "eval_every", "checkpoint_every"),
+    *("epochs", "train_images", "eval_images", "eval_every", "precise_bn", "checkpoint_every"),
     *("discard_steps", "min_steps_per_epoch", "profile_steps"),
-    *("schedule", "base_lr", "warmup_epochs", "label_smoothing", "momentum", "weight_decay"),
+    *("schedule", "base_lr", "lr_scaling", "warmup_epochs", "label_smoothing"),
+    *("momentum", "weight_decay"),
 }
 _APART = _WITHOUT_EFFECT | {"strategy", "loader"}
 

@@ -28,6 +28,8 @@ def test_the_peak_grows_with_real_and_virtual_workers():
     paper = RunSpec(strategy="ddp", nodes=256, gpus_per_node=4)
     assert peak_learning_rate(paper) == pytest.approx(25.6)
     assert peak_learning_rate(RunSpec(accumulation=1024)) == pytest.approx(25.6)
+    root = RunSpec(accumulation=1024, lr_scaling="sqrt")
+    assert peak_learning_rate(root) == pytest.approx(0.8)
 
 
 def test_warm_up_is_linear_and_reaches_the_peak_with_its_last_update():

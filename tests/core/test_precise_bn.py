@@ -1,0 +1,80 @@
+"""An evaluation with statistics of batch normalisation that are estimated anew."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ddl_core import RunSpec, Trainer
+from ddl_core.errors import SpecError
+from tests.closeness import assert_far, assert_near
+
+TINY: dict[str, Any] = {
+    "loader": "synthetic",
+    "model": "resnet8",
+    "image_size": 8,
+    "classes": 4,
+    "train_images": 64,
+    "eval_images": 32,
+    "local_batch_size": 16,
+    "warmup_epochs": 0,
+    "epochs": 2,
+    "device": "cpu",
+}
+Make = Callable[..., Trainer]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Return a function that makes a trainer."""
+    made = []
+
+    def of(**fields: Any) -> Trainer:
+        made.append(Trainer(RunSpec.parse(TINY | fields)))
+        return made[-1]
+
+    yield of
+    for trainer in made:
+        trainer.close()
+
+
+def test_it_changes_nothing_of_the_training(make: Make) -> None:
+    digests = []
+    for precisely in (False, True):
+        trainer = make(accumulation=2)
+        for epoch in range(2):
+            trainer.train_epoch(epoch)
+            before, drawn = trainer.weights_sha256(), torch.get_rng_state()
+            if precisely:
+                trainer.evaluate_precisely()
+            assert trainer.weights_sha256() == before
+            assert torch.equal(torch.get_rng_state(), drawn)
+        digests.append(trainer.weights_sha256())
+    assert digests[0] == digests[1]
+
+
+def test_it_tells_what_running_statistics_hide_that_lag_behind(make: Make) -> None:
+    """After 4 updates they are far from those of the weights; after 160 with small steps, near."""
+    few, many = (make(base_lr=1e-6, train_images=images) for images in (64, 2560))
+    results = {}
+    for name, trainer in (("few", few), ("many", many)):
+        trainer.train_epoch(0)
+        results[name] = [trainer.evaluate().loss, trainer.evaluate_precisely().loss]
+    assert_near([results["many"][0]], [results["many"][1]], 0.005)
+    assert_far([results["few"][0]], [results["few"][1]], 0.005)
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"eval_every": 0}, "set eval_every"),
+        ({"work": "load", "loader": "native"}, "leave it out"),
+        ({"compile": True}, "compile = false"),
+        ({"framework": "keras", "loader": "native"}, "leave it out"),
+    ],
+)
+def test_runs_that_cannot_have_it_are_refused(fields: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(SpecError, match=r"precise_bn = [Tt]rue") as caught:
+        RunSpec.parse({"precise_bn": True, **fields})
+    assert remedy in str(caught.value)
