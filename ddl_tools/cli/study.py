@@ -129,8 +129,14 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     click.echo(resolves(definition, tree))
 
 
+parallel_option = click.option(
+    "--parallel", type=click.IntRange(1, 1000), default=1, metavar="N",
+    help="Runs at the same time, more than 1 for a study of accuracy alone.")  # fmt: skip
+
+
 @study.command("run")
 @click.argument("name", metavar="STUDY")
+@parallel_option
 @data_option
 @results_option
 @dry_run_option
@@ -141,6 +147,7 @@ def run_command(**options: Any) -> None:
 
 @study.command("resume")
 @click.argument("name", metavar="STUDY")
+@parallel_option
 @data_option
 @results_option
 @dry_run_option
@@ -393,11 +400,22 @@ def publish_command(name: str, tree: Tree) -> None:
     click.echo(f"{len(done.new)} published, {len(done.unchanged)} published before")
 
 
-def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool) -> None:
+def _start(
+    name: str,
+    parallel: int,
+    data_dir: Path | None,
+    tree: Tree,
+    dry_run: bool,
+    retry_failed: bool,
+) -> None:
     from ddl_tools.launch.study import find_study, pending, run_study, summary, without_throughput
 
     definition = find_study(name)
-    options = {"--data": data_dir, "--results": None if tree.root == results().root else tree.root}
+    options = {
+        "--parallel": parallel if parallel > 1 else None,
+        "--data": data_dir,
+        "--results": None if tree.root == results().root else tree.root,
+    }
     given = [str(part) for pair in options.items() if pair[1] for part in pair]
     same = shlex.join([name, *given])
     interleaved = definition.interleave is not None
@@ -407,13 +425,18 @@ def _start(name: str, data_dir: Path | None, tree: Tree, dry_run: bool, retry_fa
         todo = pending(entries, retry_failed)
         click.echo(show_entries(entries))
         click.echo(counts(entries))
-        how = "interleaved" if interleaved else "one after the other"
+        how = f"{parallel} at the same time" if parallel > 1 else "one after the other"
+        how = "interleaved" if interleaved else how
         click.echo(f"would run {len(todo)}, {how}:")
         for item in todo:
             click.echo(f"  {command_of(item.spec, item.directory)}")
         return
     try:
-        entries = checked(run_study(definition, tree, retry_failed=retry_failed, data_dir=data_dir))
+        entries = checked(
+            run_study(
+                definition, tree, retry_failed=retry_failed, data_dir=data_dir, parallel=parallel
+            )
+        )
     except KeyboardInterrupt:
         click.echo(summary(checked(ledger(definition, tree))), err=True)
         again = "resume" if retry_failed else "run"

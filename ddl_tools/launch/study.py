@@ -1,8 +1,10 @@
-"""Plan a study and run what is left of it here: one run after the other, or interleaved."""
+"""Plan a study and run what is left of it here: in order, or interleaved."""
 
 import itertools
 import time
-from contextlib import suppress
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,6 +208,7 @@ def run_study(
     retry_failed: bool = False,
     data_dir: Path | None = None,
     progress: bool = True,
+    parallel: int = 1,
     submit: Submit = submit,
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
@@ -220,6 +223,8 @@ def run_study(
         Folder of the dataset, for the runs that are started now; by default the tree's own.
     progress
         Show a progress bar.
+    parallel
+        Runs at the same time, more than one for a study of accuracy alone.
     submit
         Starts a run.
 
@@ -230,6 +235,8 @@ def run_study(
 
     Raises
     ------
+    SpecError
+        If runs of a study that measures throughput would slow each other.
     LaunchError
         If another process runs this study, or if SLURM, which has some of its runs, is silent.
     DataError, RecordError
@@ -237,6 +244,12 @@ def run_study(
     KeyboardInterrupt
         If this process was interrupted or told to end; the run at work was ended cleanly.
     """
+    if parallel > 1 and not study.asks_for_accuracy:
+        raise SpecError(
+            f"study {study.name!r} measures throughput, and {parallel} runs at the same time would "
+            "slow each other; leave out --parallel, which is for studies that vary schedule or "
+            "optimizer"
+        )
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
@@ -245,7 +258,7 @@ def run_study(
         write_plans(study, todo, tree, data_dir)
         if todo:
             with measuring.alone(f"study {study.name!r}"), local_ranks.shared():
-                _run_all(study, todo, tree, data_dir, submit, progress)
+                _run_all(study, todo, tree, data_dir, submit, progress, parallel)
         return ledger(study, tree)
 
 
@@ -256,6 +269,7 @@ def _run_all(
     data_dir: Path | None,
     submit: Submit,
     progress: bool,
+    parallel: int,
 ) -> None:
     # Not in a SLURM job, whose ranks may be on other nodes.
     interleaved = study.interleave is not None and Allocation.current() is None
@@ -266,7 +280,7 @@ def _run_all(
         if interleaved:
             run_interleaved(study, todo, tree, data_dir, submit, shown)
         else:
-            _one_by_one(_drawn(study, todo), submit, shown, named(study.expand()))
+            _run_in_order(_drawn(study, todo), submit, shown, named(study.expand()), parallel)
     finally:
         shown.close()
 
@@ -322,16 +336,31 @@ def _drawn(study: Study, todo: list[Entry]) -> list[Entry]:
     return sorted(todo, key=rank)
 
 
-def _one_by_one(todo: list[Entry], submit: Submit, shown: Screen, names: Names) -> None:
-    for done, item in enumerate(todo):
-        name = names[item.spec.run_id]
-        try:
-            job = submit(item.directory)
-            _show_until_ended(job, shown, done)
-            job.wait()
-            shown.say(f"completed  {name}")
-        except DDLError as error:
-            shown.say(f"failed     {name}: {error}")
+def _run_in_order(
+    todo: list[Entry], submit: Submit, shown: Screen, names: Names, parallel: int
+) -> None:
+    """Start the runs in their order, each once fewer than `parallel` are at work."""
+    waiting, jobs = deque(todo), dict[str, LocalJob]()
+    with _ending(jobs):
+        while waiting or jobs:
+            while waiting and len(jobs) < parallel:
+                item = waiting.popleft()
+                with _said(shown, name := names[item.spec.run_id]):
+                    jobs[name] = submit(item.directory)
+            _show_until_one_ended(jobs.values(), shown, len(todo) - len(waiting) - len(jobs))
+            for name in [name for name, job in jobs.items() if job.ended]:
+                with _said(shown, name):
+                    jobs.pop(name).wait()
+                    shown.say(f"completed  {name}")
+
+
+@contextmanager
+def _said(shown: Screen, name: str) -> Iterator[None]:
+    """Show how a run failed in the block; it stops no other."""
+    try:
+        yield
+    except DDLError as error:
+        shown.say(f"failed     {name}: {error}")
 
 
 def run_one(run_dir: Path) -> RunRecord:
@@ -339,21 +368,30 @@ def run_one(run_dir: Path) -> RunRecord:
     shown = screen(1)
     try:
         with stoppable(), measuring.alone(f"run {run_dir.name}"), local_ranks.shared():
-            job = submit(run_dir)
-            _show_until_ended(job, shown, 0)
-            return job.wait()
+            jobs = {run_dir.name: submit(run_dir)}
+            with _ending(jobs):
+                _show_until_one_ended(jobs.values(), shown, 0)
+                return jobs[run_dir.name].wait()
     finally:
         shown.close()
 
 
-def _show_until_ended(job: LocalJob, shown: Screen, done: int) -> None:
-    """Show a job's progress until it ends; end it when this process is interrupted."""
+def _show_until_one_ended(jobs: Collection[LocalJob], shown: Screen, done: int) -> None:
+    """Show the progress of jobs until one ends."""
+    while jobs and not any(job.ended for job in jobs):
+        known = [(job.run_dir.name, read_progress(job.run_dir)) for job in jobs]
+        # A run that evaluates or ends is still one at work.
+        parts = sum(min(fraction(progress), ALMOST) for _, progress in known)
+        shown.show(done + parts, *known[0])
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _ending(jobs: dict[str, LocalJob]) -> Iterator[None]:
+    """End the jobs that are at work when this process is interrupted in the block."""
     try:
-        while not job.ended:
-            progress = read_progress(job.run_dir)
-            # A run that evaluates or ends is still the one at work.
-            shown.show(done + min(fraction(progress), ALMOST), job.run_dir.name, progress)
-            time.sleep(POLL_S)
+        yield
     except KeyboardInterrupt:
-        job.cancel()
+        for job in jobs.values():
+            job.cancel()
         raise

@@ -96,6 +96,43 @@ def test_each_repetition_is_run_in_an_order_of_its_own(launcher: FakeLauncher) -
     assert launcher.started == failed, "what is left keeps its order"
 
 
+def test_a_study_of_accuracy_may_have_several_runs_at_work(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = grid(schedule=["step", "cosine"], classes=[5, 7, 9])
+    alive: list[FakeJob] = []
+    most = []
+
+    class SlowJob(FakeJob):
+        """Ends when it was looked at some times."""
+
+        looks = 0
+
+        @property
+        def ended(self) -> bool:
+            self.looks += 1
+            return self.looks > 3
+
+        def wait(self, timeout: float | None = None) -> RunRecord:
+            alive.remove(self)
+            return super().wait(timeout)
+
+    def submit(run_dir: Path) -> Any:
+        alive.append(SlowJob(run_dir))
+        most.append(len(alive))
+        return alive[-1]
+
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    entries = run_study(study, results(), progress=False, parallel=2, submit=submit)
+    assert sorted(item.state for item in entries) == ["completed"] * 4 + ["failed"] * 2
+    assert (len(most), max(most)) == (6, 2)
+
+
+def test_runs_that_would_slow_each_other_are_not_at_work_together(launcher: FakeLauncher) -> None:
+    with pytest.raises(SpecError, match="leave out --parallel"):
+        launcher.run(grid(classes=[5, 9]), parallel=2)
+
+
 def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:
     study = grid(classes=[5])
     (item,) = plan(study, results())
