@@ -97,7 +97,7 @@ class Study(BaseModel):
             if twice := sorted(self.base.keys() & grid.keys()):
                 raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
             for field, values in grid.items():
-                if field in ("repeat", "seed"):
+                if field == "seed" or (field == "repeat" and self.interleave):
                     raise ValueError(f"axes: {field} is set by `repeats`; remove it")
                 if not values:
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
@@ -125,13 +125,17 @@ class Study(BaseModel):
         return study
 
     def expand(self) -> list[RunSpec]:
-        """Return all runs, repeat by repeat, so that a drifting machine affects all alike."""
+        """Return all runs, repeat by repeat, so that a drifting machine affects all alike.
+
+        A grid that names `repeat` has these repeats alone.
+        """
+        grids = [{"repeat": [*range(self.repeats)], **grid} for grid in self.axes]
         runs = [
-            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True)), "repeat": repeat})
-            for repeat in range(self.repeats)
-            for grid in self.axes
+            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True))})
+            for grid in grids
             for point in itertools.product(*grid.values())
         ]
+        runs.sort(key=lambda run: run.repeat)
         counts = Counter(run.run_id for run in runs)
         if twice := [name for name, times in counts.items() if times > 1]:
             raise SpecError(

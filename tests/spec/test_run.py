@@ -73,6 +73,13 @@ def test_a_study_is_the_union_of_its_grids_repeat_by_repeat():
     assert len({run.run_id for run in study.expand()}) == len(runs)
 
 
+def test_a_grid_may_add_repeats_to_some_configurations():
+    axes = [{"epochs": [1, 2]}, {"epochs": [2], "repeat": [2, 3]}]
+    study = Study(name="s", question="?", axes=axes, repeats=2)
+    runs = [(run.repeat, run.epochs) for run in study.expand()]
+    assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (3, 2)]
+
+
 def test_one_grid_needs_no_list():
     study = Study(name="s", question="?", axes={"epochs": [1, 2]}, repeats=1)
     assert [run.epochs for run in study.expand()] == [1, 2]
@@ -85,7 +92,8 @@ def test_one_grid_needs_no_list():
         ("axes: {loader: []}", ["axes.loader", "empty"]),
         ("axes: {loader: [x]}", ["loader", "'x'", "native"]),
         ("foo: 1", ["foo", "unknown field", "axes"]),
-        ("axes: {repeat: [1]}", ["repeat", "repeats"]),
+        ("axes: {seed: [1]}", ["seed", "repeats"]),
+        ("axes: {repeat: [1]}\ninterleave: {reference: {}}", ["repeat is set by `repeats`"]),
         ("base: {epochs: 1}\naxes: {epochs: [2]}", ["epochs", "both"]),
         ("axes: [{epochs: [1]}, {epochs: [1, 2]}]", ["two grids", "single-native-resnet50-1x1-r0"]),
         ("axes: []", ["axes"]),
