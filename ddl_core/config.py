@@ -155,6 +155,13 @@ class RunSpec(BaseModel):
     ddp_bucket_mb: float = Field(
         25, gt=0, le=10**6, description="DDP: size of a gradient bucket (MiB)"
     )
+    ddp_first_bucket_mb: float | None = Field(
+        None,
+        gt=0,
+        le=10**6,
+        description="DDP: size of the bucket that is ready first (MiB); null: torch's own, "
+        "1 with buckets of 25, else that of the others",
+    )
     ddp_bucket_view: bool = Field(False, description="DDP: gradients as views of the buckets")
     ddp_static_graph: bool = Field(False, description="DDP: promise that the graph never changes")
     ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(

@@ -47,8 +47,7 @@ class DDP(ProcessGroup):
         self.model = DistributedDataParallel(
             model,
             device_ids=devices,
-            # With its own default given, DDP would leave out its small first bucket.
-            bucket_cap_mb=None if spec.ddp_bucket_mb == DEFAULT_BUCKET_MB else spec.ddp_bucket_mb,
+            **self._buckets(),
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
             forward_sync_buffers=False,
@@ -64,6 +63,14 @@ class DDP(ProcessGroup):
             self.model.register_comm_hook(None, COMPRESSION[spec.ddp_compression])
         return self.model, optimizer
 
+    def _buckets(self) -> dict[str, Any]:
+        spec = self.spec
+        if spec.ddp_first_bucket_mb:
+            return {"bucket_cap_mb_list": [spec.ddp_first_bucket_mb, spec.ddp_bucket_mb]}
+        # With its own default given, DDP would leave out its small first bucket.
+        own = spec.ddp_bucket_mb == DEFAULT_BUCKET_MB
+        return {"bucket_cap_mb": None if own else spec.ddp_bucket_mb}
+
     def no_sync(self) -> AbstractContextManager[None]:
         """Return DDP's own context."""
         return self.model.no_sync()
@@ -72,6 +79,8 @@ class DDP(ProcessGroup):
         """Add the buckets of gradients, and whether their reduction overlaps with backward."""
         size = self.model.bucket_bytes_cap
         first = FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
+        if given := self.spec.ddp_first_bucket_mb:
+            size, first = int(self.spec.ddp_bucket_mb * 2**20), int(given * 2**20)
         overlap = not self.waits_in_backward
         buckets = {"bucket_bytes": size, "first_bucket_bytes": first, "overlap": overlap}
         return {**super().describe(), **buckets}

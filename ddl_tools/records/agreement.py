@@ -18,6 +18,7 @@ from ddl_tools.records.run import RunRecord
 _FREE = {
     "strategy",
     "ddp_bucket_mb",
+    "ddp_first_bucket_mb",
     "ddp_bucket_view",
     "ddp_static_graph",
     "horovod_fusion_mb",

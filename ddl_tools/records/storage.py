@@ -65,7 +65,7 @@ def validated(
     found = content.get(f"{kind}_version")
     if found != version:
         text = f"{path} has {kind} version {found!r}; this code reads {version}"
-        raise RecordError(text, remedy="measure again, or read it with the version that wrote it")
+        raise RecordError(text)
     try:
         return model.model_validate(content)
     except ValidationError as error:

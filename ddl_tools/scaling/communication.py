@@ -123,6 +123,7 @@ class Exchange:
     gradients: Gradients
     strategy: str = "ddp"
     bucket_mb: float = DDP_BUCKET_MB
+    first_bucket_mb: float | None = None
     fusion_mb: float = 128.0
     cycle_ms: float = 1.0
     zero_stage: int = 0
@@ -151,6 +152,7 @@ class Exchange:
             else resnet(spec.model, spec.image_size, spec.classes),
             spec.strategy,
             spec.ddp_bucket_mb,
+            spec.ddp_first_bucket_mb,
             spec.horovod_fusion_mb,
             spec.horovod_cycle_ms,
             spec.deepspeed_zero_stage,
@@ -173,12 +175,13 @@ def messages(exchange: Exchange) -> list[Message]:
         factor = SHARDED if exchange.zero_stage else 1.0
         return [Message(factor * gradients.total, 1.0)]
     tensors = list(map(Message, gradients.nbytes.tolist(), gradients.ready.tolist()))
-    return tensors if exchange.strategy == "horovod" else _buckets(tensors, exchange.bucket_mb)
+    return tensors if exchange.strategy == "horovod" else _buckets(tensors, exchange)
 
 
-def _buckets(tensors: Sequence[Message], bucket_mb: float) -> list[Message]:
-    """Return DDP's buckets: each closes when it reaches its size, the first one at 1 MiB."""
-    first = 1.0 if bucket_mb == DDP_BUCKET_MB else bucket_mb
+def _buckets(tensors: Sequence[Message], exchange: Exchange) -> list[Message]:
+    """Return DDP's buckets: each closes when it reaches its size, torch's own first at 1 MiB."""
+    bucket_mb = exchange.bucket_mb
+    first = exchange.first_bucket_mb or (1.0 if bucket_mb == DDP_BUCKET_MB else bucket_mb)
     limit, found, size = first * MIB, [], 0.0
     for nbytes, ready in tensors:
         size += nbytes

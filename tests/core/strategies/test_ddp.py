@@ -60,6 +60,7 @@ def buckets(wrapped: nn.Module) -> list[int]:
     [
         ({}, (25 * MIB, MIB), [1, 7]),
         ({"ddp_bucket_mb": 3}, (3 * MIB, 3 * MIB), [3, 3, 2]),
+        ({"ddp_bucket_mb": 3, "ddp_first_bucket_mb": 2}, (3 * MIB, 2 * MIB), [2, 3, 3]),
     ],
 )
 def test_buckets(group, fields, told, cut) -> None:
