@@ -215,8 +215,8 @@ def durations() -> str:
     found = result("make_times")
     if found is None:
         return "How long they take was not measured yet."
-    told = " and ".join(f"`make {name}` {s / 60:.1f} min" for name, s in found["seconds"].items())
-    return f"On {found['system']['cpu_cores']} cores without a GPU, one after the other: {told}."
+    took = ", ".join(f"`make {name}` {s / 60:.0f} min" for name, s in found["seconds"].items())
+    return f"On {found['system']['cpu_cores']} cores without a GPU, one after the other: {took}."
 
 
 def where() -> str:
