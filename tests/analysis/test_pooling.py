@@ -79,8 +79,8 @@ CHANGES = {field: (changes, {}) for field, changes in RECORDS.items()} | OWN
 # depends on. That no field is pooled at all: test_never_one.
 FREE = {"framework", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
-        "warmup_epochs", "label_smoothing", "eval_every", "checkpoint_every", "discard_steps",
-        "seed", "repeat", "optimizer"}  # fmt: skip
+        "lr_scaling", "precise_bn", "warmup_epochs", "label_smoothing", "eval_every",
+        "checkpoint_every", "discard_steps", "seed", "repeat", "optimizer"}  # fmt: skip
 FIELDS = [name for name in ALONE if name not in FREE and not is_of_the_box(name)]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
