@@ -1,4 +1,4 @@
-"""The private SLURM: what it needs, that it touches nothing, and that nothing of it is left."""
+"""The private SLURM and its demonstration: what they need, touch and leave behind."""
 
 import os
 import pwd
@@ -15,8 +15,12 @@ from ddl_core.errors import NotInstalledError
 from ddl_tools.emulation import local_slurm, namespaces
 from ddl_tools.emulation.local_slurm import EmulatedSlurm
 from ddl_tools.processes import import_path
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import SITES, RunFiles, results
+from ddl_tools.records.run import read_record
+from ddl_tools.study import Study
 from tests.launch.fixtures import Start
-from tests.launch.running import wait_for
+from tests.launch.running import study_file, wait_for
 
 MODULE = ("-m", "ddl_tools.emulation.local_slurm")
 on_slurm = pytest.mark.slurm
@@ -95,6 +99,35 @@ def processes_at(folder: Path) -> list[psutil.Process]:
     """Return the processes that name a folder in their command line."""
     found = psutil.process_iter(["cmdline"])
     return [one for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@on_slurm
+@pytest.mark.timeout(600)
+@pytest.mark.extended
+def test_a_stopped_demo_goes_on(
+    cluster: EmulatedSlurm, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    path = study_file(tmp_path, train_images=160, epochs=4, checkpoint_every=1)
+    (item,) = ledger(Study.load(path), results())
+    first = start(*MODULE, str(SITES / "local" / "demo.sh"), str(path))
+    wait_for(RunFiles(item.directory).checkpoint.exists, "the first checkpoint", seconds=240)
+    first.terminate()
+    said, error = first.communicate(timeout=120)
+    assert first.returncode == 130, error
+    assert "stopped, with the SLURM; the same command goes on" in error
+    assert f"running     {item.spec.run_id}" in said
+    assert read_record(item.directory).status == "failed"  # its job was given time to say so
+
+    second = start(*MODULE, str(SITES / "local" / "demo.sh"), str(path))
+    said, error = second.communicate(timeout=300)
+    assert second.returncode == 0, error
+    assert f"completed   {item.spec.run_id}" in said
+    assert "1 runs: 1 completed\n" in said
+    assert len(read_record(item.directory).attempts) == 2
+    assert (results().figures / "small" / "comparison.svg").exists()
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
