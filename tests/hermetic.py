@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -21,11 +20,7 @@ import pytest
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGPIPE")
 SIGNALS = [signal.Signals[name] for name in NAMES]
-MORE_FILES = 10  # open ones: a library may keep some when it is imported
 GRACE_S = 5.0  # what has been told to end needs a moment
-SHARED_MEMORY = Path("/dev/shm")
-# How the project, torch, multiprocessing and OpenMP call what they put there.
-SHARED_NAMES = ("ddl", "torch_", "psm_", "pym-", "sem.mp-", "__KMP")
 # Set by libraries when they are imported, and by strategies in what is else the process of a rank,
 # whichever test is the first; taken back all the same.
 OF_LIBRARIES = frozenset(
@@ -65,41 +60,17 @@ def _threads() -> set[threading.Thread]:
     return {one for one in threading.enumerate() if not one.name.startswith(KEPT_THREADS)}
 
 
-def _names_in(folder: Path) -> set[str]:
-    with suppress(OSError):
-        return {entry.name for entry in os.scandir(folder)}
-    return set()
-
-
-def _shared_memory() -> set[str]:
-    return {name for name in _names_in(SHARED_MEMORY) if name.startswith(SHARED_NAMES)}
-
-
 def _temporary() -> set[Path]:
     """Return what lies in the temporary directory, which is this process's own; see `directory`."""
     place = Path(tempfile.gettempdir())
     # Caches of the user, of jobs and of torch; folders of torchrun and of multiprocessing.
     kept = (f"ddl-{os.geteuid()}", f"ddl-{pwd.getpwuid(os.geteuid()).pw_name}")
     return {
-        place / name
-        for name in _names_in(place)
-        if name not in kept and not name.startswith(("pymp-", "torchinductor_", "torchelastic_"))
+        path
+        for path in place.iterdir()
+        if path.name not in kept
+        and not path.name.startswith(("pymp-", "torchinductor_", "torchelastic_"))
     }
-
-
-def _open_files() -> list[str]:
-    """Return where descriptors lead to, but for files of packages: matplotlib keeps its fonts."""
-    found = []
-    for name in sorted(_names_in(Path("/proc/self/fd")), key=int):
-        with suppress(OSError):
-            found.append(str(Path(f"/proc/self/fd/{name}").readlink()))
-    return [path for path in found if not path.startswith(f"{sys.prefix}/")]
-
-
-def _umask() -> int:
-    now = os.umask(0o022)
-    os.umask(now)
-    return now
 
 
 def _environment() -> dict[str, str]:
@@ -117,11 +88,10 @@ class Before:
     """How things were; `left` says what is different now, and takes back what can be."""
 
     def __init__(self) -> None:
-        self.cwd, self.umask, self.environment = _cwd(), _umask(), _environment()
+        self.cwd, self.environment = _cwd(), _environment()
         self.handlers = {number: signal.getsignal(number) for number in SIGNALS}
         self.children, self.threads = _children(), _threads()
-        self.files = len(_open_files())
-        self.temporary, self.shared = _temporary(), _shared_memory()
+        self.temporary = _temporary()
 
     def left(self) -> list[str]:
         """Return a line for each difference; after it, nothing is different for the next test."""
@@ -131,9 +101,6 @@ class Before:
         if (now := _cwd()) != self.cwd:
             os.chdir(self.cwd)
             yield f"current directory: {now}, not {self.cwd}"
-        if (umask := _umask()) != self.umask:
-            os.umask(self.umask)
-            yield f"umask: {umask:03o}, not {self.umask:03o}"
         for number, handler in self.handlers.items():
             if (new := signal.getsignal(number)) != handler:
                 signal.signal(number, handler)
@@ -158,21 +125,10 @@ class Before:
             gc.collect()  # an executor ends its threads when it goes
         if threads := _after_grace(lambda: _threads() - self.threads):
             yield from (f"thread: {one}" for one in threads)
-        if len(_open_files()) > self.files + MORE_FILES:
-            gc.collect()
-            if (count := len(files := _open_files())) > self.files + MORE_FILES:
-                last = ", ".join(files[-MORE_FILES:])
-                yield f"open files: {count}, not {self.files}; the last ones: {last}"
         if paths := _after_grace(lambda: _temporary() - self.temporary):
             yield from (f"temporary file: {path}" for path in sorted(paths))
             for path in paths:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        if (shared := _shared_memory() - self.shared) and not _other_tests():
-            shared = _after_grace(lambda: _unused(_shared_memory() - self.shared))
-            yield from (
-                f"{SHARED_MEMORY / name}, which no process uses (of this test, or of one beside it)"
-                for name in sorted(shared)
-            )
 
 
 def _after_grace(differences: Callable[[], set[Any]]) -> set[Any]:
@@ -192,48 +148,6 @@ def _told(pid: int) -> str:
         process = psutil.Process(pid)
         return f"{pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
     return str(pid)
-
-
-def _other_tests() -> bool:
-    """Whether this user runs other tests here: who kills those leaves their names behind."""
-    running = {
-        one.pid: one
-        for one in psutil.process_iter(["cmdline", "uids"])
-        if "pytest" in " ".join(one.info["cmdline"] or ())
-        and one.info["uids"].effective == os.geteuid()
-    }
-    try:
-        own = [one for one in psutil.Process().parents() if one.pid in running]
-        top = own[-1] if own else psutil.Process()
-        below = {one.pid for one in top.children(recursive=True)}
-    except psutil.NoSuchProcess:  # one of them has just ended
-        return True
-    return not running.keys() <= {top.pid, *below}
-
-
-def _unused(names: set[str]) -> set[str]:
-    """Leave out what belongs to others: another user's, or mapped or open in a living process."""
-    own = {name for name in names if _owner(SHARED_MEMORY / name) == os.geteuid()}
-    for process in psutil.process_iter():
-        if not own:
-            break
-        used = "".join(_mapped_and_open(Path(f"/proc/{process.pid}")))
-        own = {name for name in own if str(SHARED_MEMORY / name) not in used}
-    return own
-
-
-def _mapped_and_open(process: Path) -> Iterator[str]:
-    with suppress(OSError):
-        yield (process / "maps").read_text()
-    for file in _names_in(process / "fd"):
-        with suppress(OSError):
-            yield f"{(process / 'fd' / file).readlink()}\n"
-
-
-def _owner(path: Path) -> int | None:
-    with suppress(OSError):
-        return path.stat().st_uid
-    return None
 
 
 @contextmanager
