@@ -3,12 +3,9 @@
 import shlex
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
-from ddl_tools.analysis.questions import QUESTIONS
-from ddl_tools.records.paths import PROJECT, Tree
+from ddl_tools.records.paths import PROJECT
 from tests import pages
 from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
 from tests.guides import LIBRARY, PAGES, followed
@@ -46,51 +43,6 @@ def test_the_new_names_stand_in_every_list(project: Path) -> None:
         assert name in jobs
     offered = ddl(project, "run", "--help")
     assert all(name in offered for name in ("manual", "halfway", "lenet"))
-
-
-def teach(patch: pytest.MonkeyPatch) -> None:
-    """Let records with the new names be made in this process; the copy has them by itself."""
-    for table, name in ((STRATEGIES, "manual"), (LOADERS, "halfway"), (MODELS, "lenet")):
-        patch.setitem(table, name, Entry("nowhere:Thing"))
-
-
-@pytest.mark.slow
-def test_all_figures_are_drawn(
-    project: Path,
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    teach(monkeypatch)
-    new = {"strategy": "manual", "loader": "halfway", "model": "lenet"}
-    free, old = {**new, "loader": "synthetic"}, {"strategy": "ddp", "model": "lenet"}
-    for size in (1, 2):
-        for work in ({}, {"work": "load"}):
-            make_run(20 / size, **new, **work, gpus_per_node=size)
-        make_run(18 / size, **free, gpus_per_node=size)
-        make_run(16 / size, **old, gpus_per_node=size)
-    rows = [epoch_row(0), epoch_row(0, "eval", top1=0.5)]
-    for schedule in ("step", "cosine"):
-        for accumulation in (1, 20):
-            make_run(rows=rows, study="seen", schedule=schedule, accumulation=accumulation, **new)
-    ddl(project, "figures", "--results", str(tree.root))
-    for name in ("comparison", "loader_bound", "time_budget", "accuracy_vs_batch_size"):
-        points = pd.concat(map(pd.read_csv, tree.figures.rglob(f"{name}.csv")))
-        for column in new.keys() & set(points):
-            assert new[column] in set(points[column]), name
-    drawn = {path.stem for path in tree.figures.rglob("*.svg")}
-    # Nothing took turns, was profiled or emulated; one library, one batch size, two
-    # numbers of ranks, no data with a target.
-    others = {"throughput_vs_workers", "throughput_vs_batch_size", "time_to_accuracy"}
-    others |= {"time_shares", "accuracy_by_library", "efficiency_emulated"}
-    others |= {"memory_per_rank"}  # which these records do not tell
-    assert set(QUESTIONS) - drawn <= others
-    judge = f"""
-from pathlib import Path
-from ddl_tools.analysis import claims, paper, tables
-print(len(claims.judged(tables.runs_table(Path({str(tree.runs)!r})), paper.read_paper().claims)))
-"""
-    assert int(pages.python(project, project, "-c", judge).splitlines()[-1]) > 50
 
 
 def commands(page: str) -> list[list[str]]:

@@ -182,6 +182,12 @@ def in_blocks(
 @pytest.fixture
 def laptop(make_run: MakeRun) -> MakeRun:
     """Write 18 runs like the laptop study's: three repeats of six configurations."""
+    write_laptop(make_run)
+    return make_run
+
+
+def write_laptop(make_run: MakeRun) -> None:
+    """Write the runs of `laptop`."""
     spread = (1.0, 1.02, 0.97)
     for repeat, factor in enumerate(spread):
         for loader, wall_s in (("native", 30.0), ("synthetic", 26.0)):
@@ -189,4 +195,3 @@ def laptop(make_run: MakeRun) -> MakeRun:
             make_run(wall_s * factor, strategy="single", **common)
             make_run(1.03 * wall_s * factor, strategy="ddp", **common)
             make_run(0.58 * wall_s * factor**2, strategy="ddp", gpus_per_node=2, **common)
-    return make_run

@@ -1,7 +1,18 @@
 """What is read in a figure."""
 
+import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
+from ddl_tools.analysis import redraw
+from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS
+
+OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_NO_RUN]
+
+
+def draw_only(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let `redraw` draw these figures alone: all of a study take 10 s."""
+    patch.setattr(redraw, "QUESTIONS", {name: QUESTIONS[name] for name in names})
 
 
 def words(figure: Figure) -> str:

@@ -8,6 +8,7 @@ from ddl_tools.analysis.run_report import run_energy, run_table
 from ddl_tools.cli import main
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from tests.analysis.drawn import draw_only
 
 METHOD = "NVML counter, GPU boards"
 MEASURED = MACHINE | {"energy_method": METHOD, "energy_missing": "CPU: no RAPL counters"}
@@ -56,10 +57,10 @@ def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> Non
     assert table["energy_method"].isna().tolist() == [True, False, False]
 
 
-@pytest.mark.slow
 def test_the_command_line_takes_the_intensity_of_the_electricity(
-    tree: Tree, make_run: MakeRun
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    draw_only(monkeypatch, "comparison")
     make_run(rows=ROWS, system=MEASURED)
     command = ["figures", "--study", "laptop", "--results", str(tree.root)]
     done = CliRunner().invoke(main, [*command, "--carbon-intensity", "20"])

@@ -12,6 +12,7 @@ from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import empty_table
 from ddl_tools.records.paths import FIGURES, Tree, committed
 from tests.analysis.conftest import MakeRun
+from tests.analysis.drawn import draw_only
 from tests.analysis.emulated import emulate
 
 BEGIN = "<!-- statements: written by `ddl figures` from data/, not by hand -->"
@@ -81,8 +82,10 @@ def test_without_markers_nothing_is_written(tmp_path: Path, text: str | None) ->
     assert text is None or path.read_text() == text
 
 
-@pytest.mark.slow
-def test_a_study_stands_with_its_machine_code_and_figures(tree: Tree, laptop: MakeRun) -> None:
+def test_a_study_stands_with_its_machine_code_and_figures(
+    tree: Tree, laptop: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison")
     for nodes in (1, 2):
         emulate(laptop, nodes=nodes)
     emulate(laptop, nodes=2, repeat=1, unfaithful=["others took the cores"])

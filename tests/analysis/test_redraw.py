@@ -1,12 +1,8 @@
-"""From records to files: all of them, the same bytes, without torch."""
+"""From records to files: which are drawn, which are removed, and what is said of the rest."""
 
-import hashlib
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -20,11 +16,11 @@ from ddl_tools.analysis.questions import QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
-from ddl_tools.records.paths import PROJECT, ProbeFiles, RunFiles, Tree
+from ddl_tools.records.paths import ProbeFiles, RunFiles, Tree
 from ddl_tools.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
+from tests.analysis.drawn import draw_only
 
-OF_A_LAPTOP = {"comparison", "time_budget"}  # two numbers of ranks are no curve
 # These show what is stated; the others nothing but runs.
 OF_THE_PAPER = {
     "efficiency",
@@ -34,39 +30,6 @@ OF_THE_PAPER = {
     "schedules",
     "accuracy_vs_batch_size",
 }
-
-REDRAW = """
-import sys
-from pathlib import Path
-from ddl_tools.analysis.redraw import redraw
-from ddl_tools.records.paths import Tree
-redraw(Tree(Path(sys.argv[1])), figures=Path(sys.argv[2]))
-assert "torch" not in sys.modules
-assert not sys.modules["matplotlib.pyplot"].get_fignums()  # seaborn imports it
-"""
-
-
-def redraw_in_new_process(tree: Tree, figures: Path, seed: str, folder: Path) -> dict[str, str]:
-    subprocess.run(
-        [sys.executable, "-c", REDRAW, str(tree.root), str(figures)],
-        check=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(PROJECT)},
-    )
-    places = {str(path.relative_to(figures)): path for path in figures.glob("*/*")}
-    places |= {str(path.relative_to(tree.root)): path for path in tree.tables.glob("**/*.csv")}
-    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in places.items()}
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_same_bytes(tree: Tree, laptop: MakeRun, tmp_path: Path) -> None:
-    laptop(status="failed", rows=[], repeat=8)
-    first = redraw_in_new_process(tree, tmp_path / "a", "1", tmp_path)
-    second = redraw_in_new_process(tree, tmp_path / "b", "2", PROJECT)
-    assert first == second
-    shown = {name.split(".")[0] for name in first if name.startswith("laptop/")}
-    assert shown == {f"laptop/{name}" for name in OF_A_LAPTOP}
-    assert len(first) == 4 * (len(OF_A_LAPTOP) + len(OF_THE_PAPER)) + 2  # two tables
 
 
 def shown(done: Redrawn) -> dict[str, set[str]]:
@@ -79,9 +42,8 @@ def shown(done: Redrawn) -> dict[str, set[str]]:
 
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw three figures alone, one of them the paper's: all of a study take 10 s."""
-    names = ("comparison", "learning_curves", "efficiency")
-    monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
+    """Draw three figures alone, one of them the paper's."""
+    draw_only(monkeypatch, "comparison", "learning_curves", "efficiency")
 
 
 @pytest.mark.slow
@@ -144,7 +106,6 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
 
 
 @pytest.mark.usefixtures("few_figures")
-@pytest.mark.slow
 def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="gone")
@@ -158,13 +119,9 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
     reasons = "\n".join(done.summary(reasons=True))
     assert "nothing to show in laptop/learning_curves: needs" in reasons
-    before = {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()}
-    make_run(study="second", strategy="ddp", gpus_per_node=4)
-    lines = redraw(tree, figures=tree.figures).summary()
-    assert [line.split(" (")[0] for line in lines] == ["laptop", "second"]
-    assert {path: path.read_bytes() for path in (tree.figures / "laptop").iterdir()} == before
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="other")
@@ -196,7 +153,10 @@ def test_runs_that_were_all_lost_are_no_figure_and_it_is_said(
     assert done.summary()[0] == "laptop (1 runs: 1 failed): IN NO FIGURE"
 
 
-def test_accuracies_that_all_diverged_are_drawn(tree: Tree, make_run: MakeRun) -> None:
+def test_accuracies_that_all_diverged_are_drawn(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "accuracy_vs_batch_size")
     for schedule in ("step", "cosine"):
         rows = [epoch_row(0, loss=math.nan), epoch_row(0, "eval", top1=0.1)]
         make_run(rows=rows, schedule=schedule)
@@ -282,7 +242,7 @@ def test_a_loader_without_a_bound_has_no_figure_of_bounds(
     tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("loader_bound", "comparison")
-    monkeypatch.setattr(redrawing, "QUESTIONS", {name: QUESTIONS[name] for name in names})
+    draw_only(monkeypatch, *names)
     make_run()
     assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {"comparison"}}
     make_run(loader="synthetic")

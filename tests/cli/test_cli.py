@@ -16,6 +16,7 @@ from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.study import Study
+from tests.analysis.drawn import draw_only
 from tests.cli.bad_inputs import commands
 from tests.launch.running import finish, study_file
 from tests.pictures import write_pictures
@@ -245,8 +246,10 @@ def test_converting_there_and_back(tmp_path: Path) -> None:
     assert ddl("data", "verify", folder, "--processes", 1).stdout.endswith("ok\n")
 
 
-@pytest.mark.slow
-def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
+def test_figures_of_own_results_go_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "efficiency")
     (tmp_path / "runs").mkdir()
     result = ddl("figures", "--results", tmp_path)
     assert result.exit_code == 0, result.output
@@ -256,7 +259,10 @@ def test_figures_of_own_results_go_beside_them(tmp_path: Path) -> None:
     assert list((tmp_path / "figures").iterdir()) == [tmp_path / "figures" / "paper"]
 
 
-def test_a_damaged_record_is_named_by_all_and_hides_no_other(tmp_path: Path) -> None:
+def test_a_damaged_record_is_named_by_all_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison")
     path = study_file(tmp_path, classes=[5, 7], epochs=2)
     ddl("study", "plan", path)
     broken, other = ledger(Study.load(path), results())

@@ -13,12 +13,10 @@ from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
-from ddl_tools.labels import REPEATS
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks, turned
 from tests.analysis.drawn import beside, leaves_the_page, rows, title_of
-from tests.fields import ALONE, changed, is_of_the_box
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)
@@ -88,20 +86,6 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     texts = [label for label in right.get_yticklabels() if label.get_text()]
     assert len(texts) == len(pairs) + 1, "and the heads"
     assert all(label.get_window_extent().x0 > ax.bbox.x1 for label in texts)
-
-
-@pytest.mark.parametrize(
-    "field", [name for name in ALONE if name not in REPEATS and not is_of_the_box(name)]
-)
-def test_no_field_is_pooled_and_each_is_told(tree: Tree, make_run: MakeRun, field: str) -> None:
-    for number, spec in enumerate(changed(field)):
-        make_run(20.0 + number, **spec.model_dump())
-    table = points(tree)
-    if field in ("work", "optimizer", "schedule", "profile_steps"):
-        return  # no training, a study of accuracy, or without the profile that it asks for
-    assert table["n"].tolist() == [1, 1]
-    assert table["label"].nunique() == 2
-    assert "" not in set(table["label"])
 
 
 def test_one_configuration_is_a_row_without_a_comparison(tree: Tree, make_run: MakeRun) -> None:

@@ -13,7 +13,7 @@ from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun
-from tests.analysis.drawn import words
+from tests.analysis.drawn import draw_only, words
 from tests.analysis.emulated import emulate
 from tests.fields import ALONE, changed, is_of_the_box
 
@@ -142,8 +142,10 @@ def test_nothing_pools_measured_and_emulated_runs(tree: Tree) -> None:
 
 
 @pytest.mark.usefixtures("both")
-@pytest.mark.slow
-def test_figures_of_measured_runs_name_what_they_leave_out(tree: Tree) -> None:
+def test_figures_of_measured_runs_name_what_they_leave_out(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison", "efficiency_emulated")
     done = redraw(tree, figures=tree.figures, studies=["box"])
     assert "efficiency_emulated" in {path.stem for path in done.files}
     assert "paced" not in (tree.figures / "box" / "comparison.csv").read_text()

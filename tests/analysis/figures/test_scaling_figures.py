@@ -23,7 +23,7 @@ from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row, writer
-from tests.analysis.drawn import leaves_the_page, title_of
+from tests.analysis.drawn import OF_RUNS, leaves_the_page, title_of
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -65,6 +65,9 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
 
 FILLINGS = [both_formats_and_halves, every_model_on_two_machines, nothing, lost_and_cold]
 WITH_TEXT_INSIDE = FILLINGS[:3]
+DRAWN = [
+    (name, fill) for name in QUESTIONS for fill in (FILLINGS if name in OF_RUNS else [nothing])
+]
 
 
 Fill = Callable[[MakeRun], None]
@@ -84,8 +87,9 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Any]
     return read
 
 
-@pytest.mark.parametrize("fill", FILLINGS, ids=lambda fill: fill.__name__)
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    ("name", "fill"), DRAWN, ids=[f"{name}-{fill.__name__}" for name, fill in DRAWN]
+)
 def test_draws_and_leaves_all_as_it_was(
     name: str, fill: Fill, tables_of: Callable[[Fill], Any]
 ) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
+from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import style
@@ -12,7 +13,7 @@ from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import words
+from tests.analysis.drawn import OF_RUNS, words
 
 UNKNOWN = {
     "strategy": {"horovod": "manual"},
@@ -41,7 +42,7 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
     return runs_table(tree.runs).replace(UNKNOWN)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", OF_RUNS)
 def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
     points = QUESTIONS[name].points(runs, configuration_table(runs), read_paper())
     figure = QUESTIONS[name].draw(points)
@@ -51,6 +52,10 @@ def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None
     for column in set(SHOWN) & set(points):
         for unknown in set(UNKNOWN[column].values()) & set(points[column]):
             assert unknown in said
+
+
+def test_unknown_names_are_judged(runs: pd.DataFrame) -> None:
+    assert len(judged(runs, read_paper().claims)) > 50
 
 
 def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:

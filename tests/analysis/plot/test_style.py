@@ -1,14 +1,11 @@
 """One look for everything that has a name."""
 
 import itertools
-from typing import get_args
 
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
 
-from ddl_core.config import RunSpec
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES
 from ddl_tools.analysis.plot import style
 
@@ -30,25 +27,6 @@ def test_formats_are_told_only_where_something_else_than_folders_is_read() -> No
     assert style.loader_name("native", "folder", formats=True) == "native, folders"
     assert style.loader_name("dali_cpu", "tfrecord", formats=True) == "DALI (CPU), TFRecord"
     assert style.loader_name("synthetic", "folder", formats=True) == "synthetic"
-
-
-def test_every_format_has_a_look_of_its_own() -> None:
-    known = set(get_args(RunSpec.model_fields["data_format"].annotation))
-    assert style.FORMAT_SIZES.keys() == known
-    assert len(set(style.FORMAT_SIZES.values())) == len(known)
-
-
-def test_looks_differ() -> None:
-    assert len(set(style.STRATEGY_COLOURS.values())) == len(style.STRATEGY_COLOURS)
-    assert len(set(style.STRATEGY_MARKERS.values())) == len(style.STRATEGY_MARKERS)
-    paper_only = {"dali": style.LOADER_LINES["dali_cpu"]}
-    lines = [line for name, line in style.LOADER_LINES.items() if name not in paper_only]
-    assert len({str(line) for line in lines}) == len(lines)
-    fills = [fill for name, fill in style.LOADER_FILLS.items() if name not in paper_only]
-    assert len(set(fills)) == len(fills)
-    assert style.UNNAMED_LOOK["marker"] not in style.STRATEGY_MARKERS.values()
-    for marker in style.STRATEGY_MARKERS.values():
-        Line2D([], [], marker=marker)
 
 
 def test_colours_differ_in_grey() -> None:

@@ -15,7 +15,7 @@ from ddl_tools.launch import report
 from ddl_tools.launch.report import write_report
 from ddl_tools.records.ledger import find_study
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree
-from tests.analysis.conftest import CODE, MACHINE, MakeRun, laptop, make_run, tree  # noqa: F401
+from tests.analysis.conftest import CODE, MACHINE, MakeRun, write_laptop, writer
 
 pytestmark = pytest.mark.notebook
 
@@ -23,40 +23,36 @@ LINK = re.compile(r'<a [^>]*href="([^"#]+)"')
 LOADED = re.compile(r'<(?:script|link|iframe)\b|(?:src|srcset)="(?!data:)|url\(|@import')
 
 
-@pytest.fixture
-def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an overview and a figure."""
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    for name in ("01_run", "10_measured", "11_throughput"):
-        shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
-    monkeypatch.setattr(report, "NOTEBOOKS", folder)
-    return folder
-
-
-def keep_a_notebook(tree: Tree) -> str:  # noqa: F811
-    """Give the first run an executed notebook; return the run's name."""
-    run_dir = tree.run_folders("laptop")[0]
-    output = nbformat.v4.new_output("stream", text="rank 0 <begins>")
-    cell = nbformat.v4.new_code_cell("print('rank')", outputs=[output])
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A run"), cell])
-    nbformat.write(book, RunFiles(run_dir).notebook)
-    return run_dir.name
-
-
-def test_a_report_is_whole_and_stands_alone(
-    tree: Tree,  # noqa: F811
-    laptop: MakeRun,  # noqa: F811
-    two_notebooks: Path,
-    tmp_path: Path,
-) -> None:
-    run_id = keep_a_notebook(tree)
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Path]:
+    """A tree of records, and its report of an overview, a figure and the notebook of a run."""
+    root = tmp_path_factory.mktemp("report")
+    tree, folder = Tree(root / "results"), root / "notebooks"
+    write_laptop(writer(tree))
+    keep_a_notebook(tree.run_folders("laptop")[0])
     answer = tree.figures / "laptop" / "comparison.png"
     answer.parent.mkdir(parents=True)
     answer.write_bytes(b"a picture")
     tree.tables.mkdir()
     (tree.tables / "laptop.csv").write_text("run_id\n")
-    index = write_report(tree, tmp_path / "sent" / "report", progress=False)
+    folder.mkdir()
+    for name in ("01_run", "10_measured", "11_throughput"):
+        shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "NOTEBOOKS", folder)
+        return tree, write_report(tree, root / "sent" / "report", progress=False)
+
+
+def keep_a_notebook(run_dir: Path) -> None:
+    """Give a run an executed notebook."""
+    output = nbformat.v4.new_output("stream", text="rank 0 <begins>")
+    cell = nbformat.v4.new_code_cell("print('rank')", outputs=[output])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A run"), cell])
+    nbformat.write(book, RunFiles(run_dir).notebook)
+
+
+def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
+    tree, index = sent
     pages = sorted(str(one.relative_to(index.parent)) for one in index.parent.rglob("*.html"))
     text = index.read_text()
     study = find_study("laptop", tree)
@@ -65,7 +61,7 @@ def test_a_report_is_whole_and_stands_alone(
     assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text
     for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):
         assert str(fact) in text
-    book = f"notebooks/laptop/{run_id}.html"
+    book = f"notebooks/laptop/{tree.run_folders('laptop')[0].name}.html"
     assert pages == ["10_measured.html", "11_throughput.html", "index.html", book]
     for page in pages:
         text = (index.parent / page).read_text()
@@ -79,18 +75,29 @@ def test_a_report_is_whole_and_stands_alone(
     assert "import pandas" not in (index.parent / "11_throughput.html").read_text()
 
 
-def test_a_notebook_that_fails_costs_no_older_report(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    two_notebooks: Path,
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def page(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only notebook of a report: a title, and a cell of parameters."""
     make_run()
+    book = nbformat.read(NOTEBOOKS / "10_measured.ipynb", as_version=4)
+    cells = [one for one in book.cells if "parameters" in one.metadata.get("tags", [])]
+    book.cells = [nbformat.v4.new_markdown_cell("# A page"), *cells]
+    path = tmp_path / "notebooks" / "10_measured.ipynb"
+    path.parent.mkdir()
+    nbformat.write(book, path)
+    monkeypatch.setattr(report, "NOTEBOOKS", path.parent)
+    return path
+
+
+def test_a_notebook_that_fails_costs_no_older_report(
+    tree: Tree, page: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "report"
     write_report(tree, target, progress=False)
     before = {one: one.read_bytes() for one in target.rglob("*") if one.is_file()}
-    notebook = two_notebooks / "10_measured.ipynb"
-    notebook.write_text(notebook.read_text().replace("print(counts(runs))", "print(1 / 0)"))
+    book = nbformat.read(page, as_version=4)
+    book.cells.append(nbformat.v4.new_code_cell("print(1 / 0)"))
+    nbformat.write(book, page)
     with pytest.raises(LaunchError, match=r"10_measured\.ipynb failed: ZeroDivisionError"):
         write_report(tree, target, progress=False)
     assert {one: one.read_bytes() for one in target.rglob("*") if one.is_file()} == before
@@ -99,10 +106,7 @@ def test_a_notebook_that_fails_costs_no_older_report(
 
 @pytest.mark.parametrize("names", [["letter.txt"], ["index.html", "data/results.csv"]])
 def test_what_is_no_report_is_not_replaced(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    tmp_path: Path,
-    names: list[str],
+    tree: Tree, make_run: MakeRun, tmp_path: Path, names: list[str]
 ) -> None:
     make_run()
     folder = tmp_path / "own"
@@ -115,18 +119,8 @@ def test_what_is_no_report_is_not_replaced(
 
 
 def test_a_report_replaces_a_report_and_nothing_that_was_put_beside_it(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    two_notebooks: Path,
-    tmp_path: Path,
+    tree: Tree, page: Path, tmp_path: Path
 ) -> None:
-    make_run()
-    two_notebooks.joinpath("11_throughput.ipynb").unlink()
-    title = nbformat.v4.new_markdown_cell("# A page")
-    given = nbformat.v4.new_code_cell('results = ""', metadata={"tags": ["parameters"]})
-    page = two_notebooks / "10_measured.ipynb"
-    kernel = nbformat.read(page, as_version=4).metadata
-    nbformat.write(nbformat.v4.new_notebook(cells=[title, given], metadata=kernel), page)
     target = tmp_path / "report"
     (target / "empty").mkdir(parents=True)
     index = write_report(tree, target, progress=False)
@@ -149,13 +143,9 @@ def test_without_any_run_there_is_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.browser
 def test_on_a_phone_a_page_is_as_wide_as_the_screen_and_its_pictures_are_there(
-    tree: Tree,  # noqa: F811
-    laptop: MakeRun,  # noqa: F811
-    two_notebooks: Path,
-    browser: Any,
-    tmp_path: Path,
+    sent: tuple[Tree, Path], browser: Any
 ) -> None:
-    index = write_report(tree, tmp_path / "report", progress=False)
+    _, index = sent
     screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.get(index.as_uri())
