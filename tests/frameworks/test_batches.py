@@ -15,10 +15,11 @@ from ddl_core.registry import LOADERS
 from ddl_tools.frameworks import trainer
 from ddl_tools.frameworks.batches import POOL, Native, Synthetic
 from tests.core.loaders.paths import EVAL, FORMATS, TRAIN, make_data
-from tests.core.loaders.test_bad_data import CAT, replace_records
+from tests.core.loaders.test_bad_data import replace_records
 from tests.groups import ThreadGroup, ThreadRank
 
 RANKS = 2
+CAT = "cat_00000.JPEG"
 SETTINGS = {
     "strategy": "ddp",
     "gpus_per_node": RANKS,

@@ -1,6 +1,7 @@
 """All data paths show the network the same images: in training, in evaluation, on all ranks."""
 
 import itertools
+from functools import cache
 
 import pytest
 import torch
@@ -12,11 +13,19 @@ from tests.core.loaders.paths import EVAL, FORMATS, LOADERS, TRAIN, images_of, o
 OTHER_SHARES = [("folder", 4), ("tfrecord", 2), ("tfrecord", 4)]
 
 
+@pytest.fixture(scope="module")
+def native(data):
+    """Return a function that reads a split by the native loader, once."""
+    return cache(
+        lambda split, form: images_of(open_loader("native", data, split, data_format=form))
+    )
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("split", ["train", "eval"])
 @pytest.mark.parametrize("name", LOADERS[1:])
-def test_each_image_is_that_of_the_native_loader(name, split, form, data):
-    want = images_of(open_loader("native", data, split, data_format=form))
+def test_each_image_is_that_of_the_native_loader(name, split, form, data, native):
+    want = native(split, form)
     got = images_of(open_loader(name, data, split, data_format=form))
     assert got.keys() == want.keys()
     for number, (image, label) in want.items():
@@ -63,7 +72,7 @@ def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
 @pytest.mark.parametrize("name", LOADERS)
 def test_an_image_does_not_depend_on_rank_history_or_threads(name, data):
     def shown(epoch: int, **fields) -> dict[int, torch.Tensor]:
-        loader = open_loader(name, data, **fields)
+        loader = open_loader(name, data, **{"loader_workers": 1, **fields})
         if fields.get("persistent_workers", True):
             images_of(loader, 0)
         return {number: image for number, (image, _) in images_of(loader, epoch).items()}

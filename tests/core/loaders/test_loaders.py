@@ -128,7 +128,7 @@ def test_each_file_is_read_once_in_a_run(data, monkeypatch):
     monkeypatch.setattr(
         Dataset, "read", lambda self, number: reads.append(number) or plain(self, number)
     )
-    loader = open_loader("memory", data, loader_workers=0, local_batch_size=17)
+    loader = open_loader("memory", data, local_batch_size=17)
     first, second = images_of(loader, 0), images_of(loader, 1)
     assert first.keys() == second.keys() == set(reads)
     assert len(reads) == len(first)
@@ -137,7 +137,7 @@ def test_each_file_is_read_once_in_a_run(data, monkeypatch):
 
 def test_a_set_too_large_to_keep_is_refused(data, monkeypatch):
     monkeypatch.setattr(turbo, "MOST_BYTES", 1_000_000)
-    loader = open_loader("memory", data, loader_workers=0)
+    loader = open_loader("memory", data)
     with pytest.raises(SpecError, match=r"would keep .* GB .*'native' or 'turbo'"):
         images_of(loader, 0)
 
