@@ -3,13 +3,17 @@
 from typing import Any
 
 import pytest
-import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.strategies.deepspeed import configuration
-from tests.closeness import assert_far, assert_near, falls
-from tests.core.strategies.deepspeed_ranks import BASE_LR, SLEPT_S, STEPS
-from tests.core.strategies.two_ranks import held, left, numbers, single, start, tolerances
+from tests.core.strategies.deepspeed_ranks import SLEPT_S, STEPS
+from tests.core.strategies.two_ranks import (
+    check_like_one_process,
+    check_resumed,
+    check_unfair_is_far,
+    left,
+    start,
+)
 
 
 def settings(**fields) -> dict:
@@ -144,16 +148,7 @@ def trained(tmp_path_factory, request) -> dict[int, list[dict]]:
 @pytest.mark.slow
 @every_numeric_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
-    want = single(CASES[case])
-    assert falls(want["losses"])
-    of_losses, of_state = tolerances(CASES[case])
-    for rank in trained[case]:
-        got = rank["undisturbed"]
-        assert_near(got["losses"], want["losses"], of_losses)
-        assert_near(held(got), {name: numbers(want)[name] for name in held(got)}, of_state)
-        rate = got["optimizer"]["param_groups"][0]["lr"]
-        assert rate == want["optimizer"]["param_groups"][0]["lr"]
-    assert held(trained[case][0]["undisturbed"]).keys() == numbers(want).keys()
+    check_like_one_process(trained[case], CASES[case])
 
 
 @pytest.mark.multiprocess
@@ -172,11 +167,7 @@ def test_rank_0_alone_keeps_what_was_gathered(trained, case):
 @pytest.mark.slow
 @every_numeric_case
 def test_a_rate_one_percent_higher_is_seen(trained, case):
-    unfair = single(CASES[case], base_lr=1.01 * BASE_LR)
-    of_losses, of_state = tolerances(CASES[case])
-    got = trained[case][0]["undisturbed"]
-    assert_far(unfair["losses"], got["losses"], of_losses)
-    assert_far(numbers(unfair), numbers(got), of_state)
+    check_unfair_is_far(trained[case], CASES[case])
 
 
 @pytest.mark.multiprocess
@@ -224,8 +215,4 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
 @pytest.mark.slow
 @every_case
 def test_a_resumed_run_ends_with_the_same_bits(trained, case):
-    for rank in trained[case]:
-        want, got = rank["undisturbed"], rank["resumed"]
-        assert got["losses"] == want["losses"]
-        for name, value in want["weights"].items():
-            assert torch.equal(got["weights"][name], value), name
+    check_resumed(trained[case])

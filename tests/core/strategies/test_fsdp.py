@@ -9,9 +9,13 @@ from ddl_core.errors import SpecError
 from ddl_core.models import drawn, resnet18
 from ddl_core.strategies import fsdp
 from ddl_core.strategies.fsdp import units
-from tests.closeness import assert_far, assert_near, falls
-from tests.core.strategies.deepspeed_ranks import BASE_LR
-from tests.core.strategies.two_ranks import held, left, numbers, single, start, tolerances
+from tests.core.strategies.two_ranks import (
+    check_like_one_process,
+    check_resumed,
+    check_unfair_is_far,
+    left,
+    start,
+)
 
 
 def sizes(model: nn.Module) -> list[int]:
@@ -103,23 +107,14 @@ def trained(tmp_path_factory) -> dict[int, list[dict]]:
 @pytest.mark.slow
 @every_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> None:
-    want, of = single(CASES[case]), tolerances(CASES[case])
-    assert falls(want["losses"])
-    for rank in trained[case]:
-        got = rank["undisturbed"]
-        assert_near(got["losses"], want["losses"], of[0])
-        assert_near(held(got), {name: numbers(want)[name] for name in held(got)}, of[1])
-    assert held(trained[case][0]["undisturbed"]).keys() == numbers(want).keys()
+    check_like_one_process(trained[case], CASES[case])
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @every_case
 def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
-    unfair, of = single(CASES[case], base_lr=1.01 * BASE_LR), tolerances(CASES[case])
-    got = trained[case][0]["undisturbed"]
-    assert_far(unfair["losses"], got["losses"], of[0])
-    assert_far(numbers(unfair), numbers(got), of[1])
+    check_unfair_is_far(trained[case], CASES[case])
 
 
 @pytest.mark.multiprocess
@@ -172,8 +167,4 @@ def test_a_network_goes_on_in_the_type_that_one_process_has(trained, case) -> No
 @pytest.mark.slow
 @every_case
 def test_a_resumed_run_ends_with_the_same_bits(trained, case) -> None:
-    for rank in trained[case]:
-        want, got = rank["undisturbed"], rank["resumed"]
-        assert got["losses"] == want["losses"]
-        for name, value in want["weights"].items():
-            assert torch.equal(got["weights"][name], value), name
+    check_resumed(trained[case])

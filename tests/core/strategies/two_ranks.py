@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from ddl_core.strategies.base import Single
-from tests.core.strategies.deepspeed_ranks import Batches, build, network, result, spec, train
+from tests.closeness import assert_far, assert_near, falls
+from tests.core.strategies.deepspeed_ranks import (
+    BASE_LR,
+    Batches,
+    build,
+    network,
+    result,
+    spec,
+    train,
+)
 
 PROJECT = Path(__file__).resolve().parents[3]
 RANKS = 2
@@ -64,6 +73,36 @@ def numbers(of: dict) -> dict[str, torch.Tensor]:
         if state["momentum_buffer"] is not None
     }
     return weights | momenta
+
+
+def check_like_one_process(ranks: list[dict], fields: Fields) -> None:
+    """Check that two ranks trained like one process that accumulates."""
+    want, (of_losses, of_state) = single(fields), tolerances(fields)
+    assert falls(want["losses"])
+    for rank in ranks:
+        got = rank["undisturbed"]
+        assert_near(got["losses"], want["losses"], of_losses)
+        assert_near(held(got), {name: numbers(want)[name] for name in held(got)}, of_state)
+        rates = [one["optimizer"]["param_groups"][0]["lr"] for one in (got, want)]
+        assert rates[0] == rates[1]
+    assert held(ranks[0]["undisturbed"]).keys() == numbers(want).keys()
+
+
+def check_unfair_is_far(ranks: list[dict], fields: Fields) -> None:
+    """Check that a rate one percent higher is seen."""
+    unfair, (of_losses, of_state) = single(fields, base_lr=1.01 * BASE_LR), tolerances(fields)
+    got = ranks[0]["undisturbed"]
+    assert_far(unfair["losses"], got["losses"], of_losses)
+    assert_far(numbers(unfair), numbers(got), of_state)
+
+
+def check_resumed(ranks: list[dict]) -> None:
+    """Check that a run that went on from a checkpoint has the bits of one that was not stopped."""
+    for rank in ranks:
+        want, got = rank["undisturbed"], rank["resumed"]
+        assert got["losses"] == want["losses"]
+        for name, value in want["weights"].items():
+            assert torch.equal(got["weights"][name], value), name
 
 
 def tolerances(fields: Fields) -> tuple[float, float]:
