@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,12 +17,22 @@ pytest_plugins = ["tests.launch.fixtures", "tests.browser"]
 # Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+# nbformat imports in a tenth of the time without it; see `notebook.without_iri_grammar`.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[call-overload]
 # A shell lets what it starts with & ignore interrupts, and children inherit that; tests send some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # After the plain tests those that mostly wait, so that others fill the time and none of them is
 # left at the end, when the other cores have nothing to do any more.
-PLAIN_FIRST = ("browser", "slurm", "notebook", "multiprocess", "slow")
+PLAIN_FIRST = ("slurm", "browser", "notebook", "multiprocess", "slow")
+# Of these, files of more than a minute come first: a file is the work of one process.
+LONG = {
+    "tests/frameworks/test_runs.py",
+    "tests/frameworks/test_training.py",
+    "tests/launch/test_interactive.py",
+    "tests/test_equality.py",
+    "tests/test_faults.py",
+}
 # A test without any of these marks may take SLOW_S. In CI it fails if it takes ENFORCED_S of the
 # processor: by the wall, 20 such tests took over 30 s on a machine that did six other things.
 MARKED = {*PLAIN_FIRST, "alone", "extended"}
@@ -50,7 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    items.sort(key=_turn)
+    long = {config.rootpath / file for file in LONG}
+    items.sort(key=lambda item: (_turn(item), item.path not in long))
 
 
 @pytest.hookimpl(wrapper=True)

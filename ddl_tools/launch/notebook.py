@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -30,6 +30,23 @@ CANCEL_PATIENCE_S = 30.0
 ASK_EVERY_S = 1.0
 
 
+@contextmanager
+def without_iri_grammar() -> Iterator[None]:
+    """Import nbformat within this block: importing it alone takes 3 s more.
+
+    jsonschema compiles a grammar for IRIs where `rfc3987_syntax` is installed. Notebooks have none.
+    """
+    name = "rfc3987_syntax"
+    absent = name not in sys.modules
+    if absent:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if absent:
+            sys.modules.pop(name, None)
+
+
 def execute(
     notebook: Path,
     target: Path,
@@ -41,7 +58,8 @@ def execute(
     `target` is replaced in one step, also when a cell failed: it then shows the error.
     `on_kernel` is called with the manager of the kernel before it starts.
     """
-    import papermill
+    with without_iri_grammar():
+        import papermill
     from jupyter_core.utils import ensure_event_loop
     from papermill.exceptions import PapermillExecutionError
 

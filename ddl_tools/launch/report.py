@@ -11,13 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write
-from ddl_tools.launch.notebook import execute
+from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_tools.records.run import RunRecord, read_record
@@ -159,7 +158,9 @@ def _facts(study: str, tree: Tree) -> list[str]:
 
 def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) -> Page:
     """Write an executed notebook as HTML, by default without its code."""
-    from nbconvert import HTMLExporter
+    with without_iri_grammar():
+        import nbformat
+        from nbconvert import HTMLExporter
 
     content = nbformat.read(notebook, as_version=4)
     exporter = HTMLExporter(
