@@ -121,8 +121,9 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
     placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
-    placed["variant"] = _variants(placed)
-    numbers = placed.groupby([*_KEY, *_SPREAD, "variant"], dropna=False, sort=False).ngroup()
+    alike = placed.groupby([*_KEY, *_SPREAD], dropna=False, sort=False).ngroup()
+    placed["variant"] = _variants(placed, alike)
+    numbers = placed.groupby([alike, "variant"], sort=False).ngroup()
     works: dict[int, str] = {}
     places: dict[int, str] = {}
     for _, study in placed.groupby("study"):
@@ -162,16 +163,18 @@ def _bound(table: pd.DataFrame) -> pd.Series:
     return table["cores_shared"].mask(single.fillna(False), values.transform("first"))
 
 
-def _variants(table: pd.DataFrame) -> pd.Series:
+def _variants(table: pd.DataFrame, alike: pd.Series) -> pd.Series:
     """Return, of each run, what sets it apart from most runs of its strategy, loader and setting.
+
+    `alike` numbers the settings, before what is told here.
 
     Empty for most. How strategies communicate differs between them and divides no setting, but runs
     of one strategy that communicate in two ways must not meet. So it is with loaders.
     """
     found = pd.Series("", index=table.index, dtype="string")
     for part, column in _OWN.items():
-        alike = [*_KEY, *_SPREAD, "framework", part]
-        for _, runs in table.groupby(alike, dropna=False, sort=False):
+        own = table[["framework", part, column]]
+        for _, runs in own.groupby([alike, "framework", part], dropna=False, sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
             if len(counts) > 1:
