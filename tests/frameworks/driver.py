@@ -1,7 +1,7 @@
 """One rank of an equality test, started with the interpreter of its framework; needs no torch.
 
 ``python -m tests.frameworks.driver FOLDER``: FOLDER holds ``case.json``, ``batches.npz`` and the
-state to begin with; each rank leaves ``rank.N.npz`` and ``rank.N.json``, see `equality.py`.
+state to begin with; each rank leaves ``rank.N.json`` and a state for each epoch, see `equality.py`.
 """
 
 import json
@@ -105,9 +105,9 @@ def train(subject: Any, control: ControlGroup, case: dict[str, Any], folder: Pat
         subject.wait()
         own = subject.state()
         average_statistics(subject, control)
+        save(folder / f"epoch.{epoch}.{rank}.npz", "", subject.state())
     logits = subject.predict(in_layout(images[0], subject.layout))
     save(folder / f"own.{rank}.npz", "", own)
-    save(folder / f"rank.{rank}.npz", "", subject.state())
     np.save(folder / f"logits.{rank}.npy", logits)
     facts = {
         "losses": losses,

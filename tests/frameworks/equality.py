@@ -178,7 +178,7 @@ class Training:
         save(folder / "begin.npz", "", begin or self.initial)
         arguments = ["-m", "tests.frameworks.driver", str(folder)]
         start_ranks(interpreter(framework, strategy), self.workers, arguments, folder)
-        return _left(folder, self.workers)
+        return _left(folder, self.workers, case["epochs"][-1])
 
 
 class Batches:
@@ -249,8 +249,13 @@ def _all_end_well(started: list[Popen[bytes]], folder: Path) -> None:
         raise AssertionError(f"ranks ended with {codes} (None: too late)\n{logs}")
 
 
-def _left(folder: Path, ranks: int) -> Result:
-    states = [load(folder / f"rank.{rank}.npz", "")[0] for rank in range(ranks)]
+def state_after(folder: Path, epoch: int, rank: int = 0) -> State:
+    """Return the state that a training in `folder` had after an epoch."""
+    return load(folder / f"epoch.{epoch}.{rank}.npz", "")[0]
+
+
+def _left(folder: Path, ranks: int, epoch: int) -> Result:
+    states = [state_after(folder, epoch, rank) for rank in range(ranks)]
     facts = [json.loads((folder / f"rank.{rank}.json").read_text()) for rank in range(ranks)]
     for other in states[1:]:  # after the mean of the statistics all ranks hold the same
         for name, value in numbers(states[0]).items():
