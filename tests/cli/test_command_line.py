@@ -36,10 +36,7 @@ def test_a_run_from_the_command_line(start: Start) -> None:
     assert RunFiles(run_dir).record.read_bytes() == before
 
 
-def test_a_study_survives_a_failed_run_and_redoes_nothing(
-    tmp_path: Path,
-    start: Start,
-) -> None:
+def test_a_study_survives_a_failed_run_and_redoes_nothing(tmp_path: Path, start: Start) -> None:
     path = study_file(tmp_path, gpus_per_node=[4096, 1], strategy="ddp")
     command = ("-m", "ddl_tools.cli", "study", "run", str(path))
     _, errors = (caller := start(*command)).communicate(timeout=200)
@@ -55,17 +52,12 @@ def test_a_study_survives_a_failed_run_and_redoes_nothing(
     assert [file.stat().st_mtime_ns for file in files] == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(
-    number: signal.Signals,
-    tmp_path: Path,
-    start: Start,
-) -> None:
+def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(tmp_path: Path, start: Start) -> None:
     path = study_file(tmp_path, **{**ENDLESS, "classes": [5, 7]})
     caller = start("-m", "ddl_tools.cli", "study", "run", str(path))
     items = ledger(Study.load(path), results())
     wait_for(lambda: any(is_training(item.directory) for item in items), "the first step")
-    caller.send_signal(number)
+    caller.send_signal(signal.SIGINT)
     _, errors = caller.communicate(timeout=100)
     assert caller.returncode == 130
     assert f"go on with: ddl study run {path}" in errors
@@ -77,10 +69,7 @@ def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(
     assert len(pending(items)) == 2
 
 
-def test_a_killed_study_leaves_nothing_behind(
-    tmp_path: Path,
-    start: Start,
-) -> None:
+def test_a_killed_study_leaves_nothing_behind(tmp_path: Path, start: Start) -> None:
     path = study_file(tmp_path, **ENDLESS)
     caller = start("-m", "ddl_tools.cli", "study", "run", str(path))
     (item,) = ledger(Study.load(path), results())

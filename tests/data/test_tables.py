@@ -17,11 +17,6 @@ PAPER = {path.stem: path for path in FILES if path.parent.name == "paper"}
 STATED = ["efficiency", "runtime", "accuracy"]
 TRAIN_IMAGES = 1281167
 ALLOWED = {
-    "strategy": {"ddp", "horovod", "deepspeed"},
-    "loader": {"native", "dali", "dali_cpu", "dali_gpu"},
-    "model": {"resnet50", "resnet101", "resnet152"},
-    "schedule": {"step", "cosine", "exponential"},
-    "bound": {"value", "lower", "upper"},
     "approx": {"true", "false"},
     "checked": {"true", "false"},
     "evidence": {
@@ -50,11 +45,6 @@ def of_this_paper(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame.paper == "aach2023"] if "paper" in frame else frame
 
 
-def test_the_tables_are_there() -> None:
-    assert len(FILES) == 10
-    assert len(PAPER) == 8
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file_is_plain_csv_that_its_readme_describes(path: Path) -> None:
     raw = path.read_bytes()
@@ -68,15 +58,6 @@ def test_file_is_plain_csv_that_its_readme_describes(path: Path) -> None:
     readme = path.with_name("README.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{path.name}` \|.*\| {len(lines)} \|$", readme, re.MULTILINE)
     assert [column for column in header if f"`{column}`" not in readme] == []
-
-
-@pytest.mark.parametrize("name", [*STATED, "derived", "claims"])
-def test_rows_use_the_allowed_names_and_units(name: str) -> None:
-    rows = of_this_paper(paper(name))
-    for column in ALLOWED.keys() & set(rows) - ({"model"} if name == "derived" else set()):
-        assert set(rows[column]) <= ALLOWED[column] | {""}, column
-    if "unit" in rows:
-        assert (rows.unit == rows.quantity.map(UNITS).fillna(rows.unit)).all()
 
 
 def test_stated_rows_are_complete_and_as_printed() -> None:
@@ -97,7 +78,7 @@ def test_stated_rows_are_complete_and_as_printed() -> None:
         assert row.approx == ("true" if match[1] == "≈" else "false")
 
 
-@pytest.mark.parametrize("model", sorted(ALLOWED["model"]))
+@pytest.mark.parametrize("model", ["resnet50", "resnet101", "resnet152"])
 def test_table_2_is_whole(model: str) -> None:
     rows = paper("profile")
     rows = rows[rows.model == model].astype({"world_size": int, "profiled_epochs": int})
@@ -125,32 +106,6 @@ def test_derived_values_follow_from_their_formulas() -> None:
         assert re.fullmatch(r"[\d.e+*/() -]+", row.formula), "not arithmetic"
         found = pd.eval(row.formula, engine="python")
         assert float(row.value) == pytest.approx(float(found), rel=1e-5)
-
-
-def test_claims_compare_two_values_of_one_factor() -> None:
-    own = of_this_paper(paper("claims"))
-    for _, row in own[own.compared != ""].iterrows():
-        assert row.left != row.right
-        assert row.relation in ("greater", "similar")
-        assert row.strength in ("", "slight", "clear")
-        if row.compared in ("strategy", "loader", "model", "schedule"):
-            assert {row.left, row.right} <= ALLOWED[row.compared]
-            assert not row[row.compared], "the compared factor cannot be fixed as well"
-        else:
-            assert row.compared in ("world_size", "global_batch_size")
-            assert min(int(row.left), int(row.right)) > 0
-
-
-def test_settings_are_unique_and_the_unstated_ones_have_no_value() -> None:
-    rows = paper("settings")
-    assert not rows.duplicated(["name", "model"]).any()
-    is_stated = rows.stated == "true"
-    assert (is_stated == (rows.value != "")).all()
-    assert (is_stated == (rows.place != "")).all()
-    value = rows[rows.model == ""].set_index("name").value
-    assert int(value.nodes) * int(value.gpus_per_node) == int(value.gpus_total)
-    assert (value.train_images, value.epochs) == (str(TRAIN_IMAGES), "90")
-    assert {"precision", "momentum", "weight_decay", "nccl"} <= {*rows.name[~is_stated]}
 
 
 @pytest.mark.parametrize("name", ["performance", "accuracy"])

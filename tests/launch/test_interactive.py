@@ -123,7 +123,7 @@ def test_a_hanging_rank_is_named_and_the_next_run_gets_new_engines(engines: Engi
     run_dir = plan("hang", **LONG)
     stopping = when_training(run_dir, os.kill, before[1], signal.SIGSTOP)
     with pytest.raises(LaunchError, match="the others wait for rank 1"):
-        engines.run(run_dir, stall_timeout=20)
+        engines.run(run_dir, stall_timeout=10)
     stopping.join()
     assert_gone(before)
     assert (error_of(run_dir).kind, error_of(run_dir).rank) == ("Timeout", 1)

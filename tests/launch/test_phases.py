@@ -36,7 +36,6 @@ def writes_checkpoint(run_dir: Path) -> bool:
 
 MOMENTS: dict[str, Callable[[Path], bool]] = {
     "starting": lambda run_dir: bool(processes_of(run_dir)),
-    "first epoch": in_phase("train"),
     "evaluation": in_phase("eval"),
     "checkpoint": writes_checkpoint,
 }

@@ -293,7 +293,7 @@ def test_reductions_work_in_place_for_all_types(faulty, plan, tmp_path):
 
 @pytest.mark.numeric
 @with_horovod
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels_last", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
     pair, faulty, monkeypatch, plan, tmp_path, channels_last
 ):
@@ -331,7 +331,7 @@ def test_the_rank_that_failed_is_named(faulty, plan, tmp_path, fault, kind, word
     run = plan(tmp_path / "run", checkpoint_every=0)
     faulty(fault)
     with pytest.raises(LaunchError, match=words):
-        run_ranks(run, stall_timeout=20)
+        run_ranks(run, stall_timeout=10)
     error = read_record(run).error
     assert error is not None
     assert (error.kind, error.rank) == (kind, 1)

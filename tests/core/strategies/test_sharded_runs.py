@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
 ]
 
-CALL = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1], None, 30)"
+CALL = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1], None, 15)"
 TWO = {"strategy": "deepspeed", "gpus_per_node": 2}
 
 Call = Callable[[Path], "subprocess.Popen[str]"]
@@ -97,7 +97,7 @@ def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[s
             marks=pytest.mark.extended,
         ),
         pytest.param(
-            *("deepspeed", signal.SIGSTOP, "no progress for 30 s", "Timeout"),
+            *("deepspeed", signal.SIGSTOP, "no progress for 15 s", "Timeout"),
             marks=pytest.mark.extended,
         ),
     ],

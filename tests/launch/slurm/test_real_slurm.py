@@ -152,7 +152,6 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
 @pytest.mark.parametrize(
     ("fault", "kind", "rank"),
     [
-        pytest.param("cancelled", "Interrupted", None, marks=pytest.mark.extended),
         pytest.param("killed rank", "Killed", 1, marks=pytest.mark.extended),
         ("killed script", None, None),
     ],
@@ -162,9 +161,7 @@ def test_a_job_that_is_hit_ends_with_a_reason(
 ) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
-    if fault == "cancelled":
-        slurm_cli.call("scancel", job_of(run_dir))
-    elif fault == "killed rank":
+    if fault == "killed rank":
         faults.kill_rank(localtest, run_dir, rank=1)
     else:
         faults.kill_script(localtest, job_of(run_dir))
@@ -245,6 +242,7 @@ def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
     assert first.name in refused.output
     slurm_cli.call("scancel", job_of(first))
     left_queue(first)
+    assert error_of(first).kind == "Interrupted"
     for run_dir in (first, last):
         ended_with_reason(run_dir)
         assert entry(read_record(run_dir).spec, run_dir).state == "interrupted"
