@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -249,12 +248,18 @@ def kernel() -> None:
 
 
 @kernel.command()
-@click.option("--name", default="ddl",
-              help="Name of the kernel: small letters, digits and . _ - only.")
-@click.option("--user", is_flag=True,
-              help="Install in this user's Jupyter folder. [default without --prefix]")
-@click.option("--prefix", type=FOLDER, metavar="DIR",
-              help="Install below DIR/share/jupyter, e.g. for a group.")
+@click.option(
+    "--name", default="ddl", help="Name of the kernel: small letters, digits and . _ - only."
+)
+@click.option(
+    "--user", is_flag=True, help="Install in this user's Jupyter folder. [default without --prefix]"
+)
+@click.option(
+    "--prefix",
+    type=FOLDER,
+    metavar="DIR",
+    help="Install below DIR/share/jupyter, e.g. for a group.",
+)
 @site_option("Load the modules of this machine: a name from slurm/, or a file.")
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 def install(
