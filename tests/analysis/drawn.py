@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ddl_tools.analysis import redraw
+from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS
 
 OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_NO_RUN]
@@ -16,9 +17,10 @@ def draw_only(patch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def words(figure: Figure) -> str:
-    """Return every word of a figure, in one line."""
+    """Return every word of a figure and its caption, in one line."""
     figure.draw_without_rendering()
-    return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    return " ".join(" ".join([*texts, caption_of(figure)]).split())
 
 
 def beside(figure: Figure) -> list[str]:
@@ -34,11 +36,6 @@ def leaves_the_page(figure: Figure) -> bool:
     drawn = figure.get_tightbbox()
     width, height = figure.get_size_inches()
     return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
-
-
-def title_of(figure: Figure) -> str:
-    """Return the title of a figure, in one line."""
-    return figure.legends[0].get_title().get_text().replace("\n", " ")
 
 
 def rows(figure: Figure) -> list[str]:

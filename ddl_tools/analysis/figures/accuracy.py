@@ -368,8 +368,7 @@ def _means(ours: pd.DataFrame) -> list[str]:
     ]
     if done.empty:
         return gone
-    n = captions.counted("n", done["n"])
-    return [f"Mean of {n} runs, bars: their range.", *gone, *captions.origin(done)]
+    return ["Means of the runs; bars: their range.", *gone]
 
 
 @styled
@@ -380,7 +379,7 @@ def draw_curves(points: pd.DataFrame) -> Figure:
         _ended(points),
         points,
         [*handles(looks, markersize=5), *_crosses(points)],
-        ["Thick: mean, thin: each run with its own seed.", *captions.origin(points)]
+        ["Thick: mean; thin: each run with its own seed."]
         if len(points) else ["Nothing measured here yet."],
         2.2,
         columns=2,
@@ -465,12 +464,11 @@ def _time_caption(points: pd.DataFrame) -> list[str]:
     known = points[points["n"] > 0]
     short = int((known["reached"] < known["n"]).sum())
     return [
-        f"Median of {captions.counted('n', known['n'])} runs, bars: the range; without "
-        "evaluations.",
+        "Medians of the runs; bars: their range. Without evaluations.",
         *([f"Configurations not drawn, as not every run arrived: {short}."] if short else []),
         *captions.lost(points),
-        *captions.origin(known),
-    ]  # fmt: skip
+        *captions.discontinued(known),
+    ]
 
 
 def _looks(points: pd.DataFrame) -> style.Looks:

@@ -69,7 +69,8 @@ def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
     looks = dict(zip(names[-MOST_LINES:], _LOOKS, strict=False))
-    numbered = {  # their times are in the caption
+    drawn = table[table["probe"].isin(looks)]
+    numbered = {  # their times are in the CSV
         f"{number}: {name.rpartition('-')[0]}": look
         for number, (name, look) in enumerate(looks.items(), start=1)
     }
@@ -82,9 +83,10 @@ def draw(table: pd.DataFrame) -> Figure:
         [2.6],
         handles(numbered, markersize=4),
         [
-            *_caption(table[table["probe"].isin(looks)]),
+            *_caption(drawn),
             *captions.not_drawn("Older probes", len(names) - len(looks)),
         ],
+        line=captions.line(drawn),
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
         for name, look in looks.items():
@@ -99,12 +101,10 @@ def draw(table: pd.DataFrame) -> Figure:
 
 
 def _caption(drawn: pd.DataFrame) -> list[str]:
-    """Return where the first probe was, the machines and the code of all that are drawn."""
+    """Return what is measured, and where the first probe was."""
     first = drawn.loc[drawn.index.min()]
     return [
         "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, float32.",
         f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
         f"{first['interface'] or 'an unknown interface'}.",
-        f"{'; '.join(sorted(set(drawn['hardware'])))}.",
-        captions.commits(drawn),
     ]

@@ -21,7 +21,14 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.interleaving import CPU, Interleaved, Windows
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
-from ddl_tools.analysis.plot.rows import count_text, draw_values, interval, ratio_text, row_figure
+from ddl_tools.analysis.plot.rows import (
+    count_text,
+    draw_values,
+    interval,
+    percent,
+    ratio_text,
+    row_figure,
+)
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.tables import DISTURBED, FIRST, whole
 
@@ -388,7 +395,7 @@ def draw_memory(points: pd.DataFrame) -> Figure:
     if len(known):
         least, most = (known.loc[getattr(known["value"], f"idx{end}")()] for end in ("min", "max"))
         share = least["value"] / most["value"]
-        title = f"{least['label']} needs {share:.0%} of the memory of {most['label']}"
+        title = f"{least['label']} needs {percent(share)} of the memory of {most['label']}"
     figure, panels = row_figure(
         title,
         points,
@@ -428,8 +435,8 @@ def finding(points: pd.DataFrame) -> str:
     best = others.loc[others["ratio"].idxmax()]
     decided = others["decision"].dropna()
     if decided.empty or len(others) == 1:
-        word = f": {_word(best)}" if len(decided) else ""
-        return f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}{word}"
+        end = f": {word(best)}" if len(decided) else ""
+        return f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}{end}"
     if not decided.isin([estimates.GREATER, estimates.LESS]).any():
         return f"No difference to {base} is conclusive in {len(others)} configurations"
     faster, slower = (int((decided == one).sum()) for one in (estimates.GREATER, estimates.LESS))
@@ -445,11 +452,12 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
     if row["label"] == row["base"]:
         return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
     cpu = "" if np.isnan(row["cpu_ratio"]) else f"{row['cpu_ratio']:.2f}"
-    word = _word(row).partition(" within")[0]
-    return [count_text(row), value, ratio_text(row), *([cpu] if by_cpu else []), word]
+    decision = word(row).partition(" within")[0]
+    return [count_text(row), value, ratio_text(row), *([cpu] if by_cpu else []), decision]
 
 
-def _word(row: Any, stem: str = "") -> str:
+def word(row: Any, stem: str = "") -> str:
+    """Return the decision of a row in words; nothing where it has none."""
     if not pd.isna(row[f"{stem}decision"]):
         return WORDS[row[f"{stem}decision"]]
     return ONE_START if row["pairs"] and not np.isnan(row[f"{stem}ratio"]) else ""
@@ -503,4 +511,4 @@ def sentences(points: pd.DataFrame) -> list[str]:
 def _compared_text(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
         return "" if stem else "no pairs"
-    return ", ".join(filter(None, [ratio_text(row, f"{stem}ratio"), _word(row, stem)]))
+    return ", ".join(filter(None, [ratio_text(row, f"{stem}ratio"), word(row, stem)]))

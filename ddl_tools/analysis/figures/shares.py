@@ -134,9 +134,7 @@ def draw_epochs(points: pd.DataFrame) -> Figure:
 
     Rows without a base to be compared with are left out, unless there are no others.
     """
-    known = points[points["cause"].notna()]
-    grown = known["efficiency"].notna()
-    known = _in_parts(known[grown] if grown.any() else known)
+    known = parts_of_epochs(points)
     silent = len(points.loc[points["cause"].isna(), ["panel", *KEYS[1:]]].drop_duplicates())
     return stacked(
         known,
@@ -155,9 +153,12 @@ def draw_epochs(points: pd.DataFrame) -> Figure:
     )
 
 
-def _in_parts(points: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per part of a bar: value and loss are the sums over its causes."""
-    table = points.assign(cause=points["cause"].replace(_PARTS))
+def parts_of_epochs(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per part of a bar that is drawn, its value and loss the sums over causes."""
+    known = points[points["cause"].notna()]
+    grown = known["efficiency"].notna()
+    known = known[grown] if grown.any() else known
+    table = known.assign(cause=known["cause"].replace(_PARTS))
     keys = [name for name in table if name not in _MEANS]
     sums = table.groupby(keys, dropna=False, sort=False)[["value", "loss"]]
     return sums.sum(min_count=1).reset_index()
@@ -221,7 +222,7 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def draw_profiles(points: pd.DataFrame) -> Figure:
     """Return the shares of the watched steps, and what communication was hidden."""
-    table = points.assign(cause=points["cause"].replace(_PARTS))
+    table = parts_of_profiles(points)
     return stacked(
         table,
         _watched(table),
@@ -236,6 +237,11 @@ def draw_profiles(points: pd.DataFrame) -> Figure:
         _hidden,
         "share of the watched steps, mean over ranks",
     )
+
+
+def parts_of_profiles(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points with the causes of a profile called as the parts of a bar."""
+    return points.assign(cause=points["cause"].replace(_PARTS))
 
 
 def _watched(points: pd.DataFrame) -> str:

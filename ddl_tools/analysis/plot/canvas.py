@@ -1,4 +1,4 @@
-"""The frame of a figure (title, legend, panels, caption), laid out by matplotlib, and its files.
+"""The frame of a figure (title, legend, panels, line below), laid out by matplotlib, and its files.
 
 Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
 """
@@ -26,7 +26,7 @@ from ddl_tools.records.storage import write_atomically
 
 MOST_PANELS = 6
 STATED_ONLY = "No run measured here: only what the paper states."
-LEFT = 0.012  # of the figure, where title and caption begin
+LEFT = 0.012  # of the figure, where title and line begin
 
 # seaborn's theme in the sizes of a page, and what differs from it.
 THEME: Any = {  # matplotlib's own type lists every key
@@ -35,8 +35,8 @@ THEME: Any = {  # matplotlib's own type lists every key
     **style.PAGE,
 }
 # Letters that fit an inch.
-_TITLE_LETTERS, _PANEL_LETTERS, _LEGEND_LETTERS, _CAPTION_LETTERS = 11.5, 14.5, 16.0, 18.0
-_TITLE_LINE, _LEGEND_LINE, _CAPTION_LINE, _PANEL_LINE = 0.17, 0.19, 0.135, 0.15  # inches
+_TITLE_LETTERS, _PANEL_LETTERS, _LEGEND_LETTERS, _LINE_LETTERS = 11.5, 14.5, 16.0, 18.0
+_TITLE_LINE, _LEGEND_LINE, _LAST_LINE, _PANEL_LINE = 0.17, 0.19, 0.135, 0.15  # inches
 _AROUND_AXES = 0.55  # tick labels, axis label and the space between panels, inches
 _HANDLE_LETTERS = 7  # of a legend: its mark and the space between columns
 
@@ -83,7 +83,7 @@ def panel_figure(
     names = drawn_panels(points)
     caption = [*caption, *captions.not_drawn("Panels", points["panel"].nunique() - len(names))]
     heights = [height] * math.ceil(len(names) / columns)
-    figure, axes = frame(title, names, heights, legend, caption, note)
+    figure, axes = frame(title, names, heights, legend, caption, note, captions.line(points))
     parts = [points[points["panel"] == name] for name in names]
     return figure, list(zip(axes, parts, strict=True))
 
@@ -95,8 +95,9 @@ def frame(
     legend: Sequence[Artist],
     caption: Sequence[str],
     note: str = "",
+    line: str = "",
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and one axes per panel.
+    """Return a figure and one axes per panel; `caption_of` has its caption.
 
     Parameters
     ----------
@@ -109,26 +110,28 @@ def frame(
     legend
         Handles, printed below the title.
     caption
-        Sentences, printed small below the panels: data, n, interval, hardware.
+        Sentences for the text beside the figure: data, interval.
     note
         Says that nothing in the figure was measured here. Such a figure is narrower and paler than
-        others, so that nobody takes it for a result.
+        others, so that it is not taken for a result.
+    line
+        Drawn in grey below the panels: hardware, number of starts, commit. Ends the caption.
     """
     width = style.STATED_WIDTH if note else style.WIDTH
     columns = math.ceil(len(panels) / len(heights))
-    head = textwrap.wrap(title[:1].upper() + title[1:], int(width * _TITLE_LETTERS))
-    head += [note] if note else []
+    title = title[:1].upper() + title[1:] + ("." if note else "")
+    head = textwrap.wrap(title, int(width * _TITLE_LETTERS)) + ([note] if note else [])
     longest = max((len(str(one.get_label())) for one in legend), default=1) + _HANDLE_LETTERS
     beside = max(1, min(len(legend), int(width * _LEGEND_LETTERS / longest)))
     names, shared = _panel_names(panels, int(width * _PANEL_LETTERS / columns))
-    lines = textwrap.wrap(" ".join([*shared, *caption]), int(width * _CAPTION_LETTERS))
+    lines = textwrap.wrap(line, int(width * _LINE_LETTERS))
     above = _PANEL_LINE * max(name.count("\n") + 1 for name in names)
     height = (
         len(head) * _TITLE_LINE
         + math.ceil(len(legend) / beside) * _LEGEND_LINE
         + sum(heights)
         + len(heights) * (above + _AROUND_AXES)
-        + len(lines) * _CAPTION_LINE
+        + len(lines) * _LAST_LINE
     )
     figure = Figure(figsize=(width, height + 0.1), layout="constrained")
     grid = figure.add_gridspec(len(heights), columns, height_ratios=list(heights))
@@ -148,7 +151,9 @@ def frame(
         title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
     )
     top.get_title().set_parse_math(False)  # a study may ask for dollars
-    _write_caption(figure, lines)
+    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
+                     linespacing=1.25, color=style.PALE_INK, parse_math=False)  # fmt: skip
+    add_caption(figure, [*shared, *caption, *([f"{line}."] if line else [])])
     return figure, axes
 
 
@@ -176,22 +181,18 @@ def _panel_names(panels: Sequence[str], letters: int) -> tuple[list[str], list[s
 
 
 def caption_of(figure: Figure) -> str:
-    """Return the caption of a figure made by `frame`, in one line."""
-    return figure.get_supxlabel().replace("\n", " ")
+    """Return the caption of a figure made by `frame`: the text to be shown beside it."""
+    return str(figure.get_label())
+
+
+def title_of(figure: Figure) -> str:
+    """Return the finding that is the title of a figure made by `frame`, in one line."""
+    return figure.legends[0].get_title().get_text().replace("\n", " ")
 
 
 def add_caption(figure: Figure, sentences: Sequence[str]) -> None:
     """End the caption of a figure with more sentences."""
-    text = " ".join([caption_of(figure), *sentences])
-    lines = textwrap.wrap(text, int(figure.get_figwidth() * _CAPTION_LETTERS))
-    more = len(lines) - figure.get_supxlabel().count("\n") - 1
-    figure.set_figheight(figure.get_figheight() + more * _CAPTION_LINE)
-    _write_caption(figure, lines)
-
-
-def _write_caption(figure: Figure, lines: Sequence[str]) -> None:
-    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
-                     linespacing=1.25, color="#333333", parse_math=False)  # fmt: skip
+    figure.set_label(" ".join(filter(None, [caption_of(figure), *sentences])))
 
 
 def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:

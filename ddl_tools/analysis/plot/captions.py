@@ -1,4 +1,4 @@
-"""The sentences below a figure: how many runs, which interval, which hardware, which commit."""
+"""The caption of a figure, and the line drawn in it: hardware, number of starts, commit."""
 
 import pandas as pd
 
@@ -10,20 +10,17 @@ METHOD_ONLY = "overhead, not hardware"
 
 
 def provenance(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
-    """Return the sentences about the measured rows: n, interval, lost runs, machine, commit.
+    """Return the sentences about the measured rows: epochs, interval, lost and discontinued.
 
-    `table` has the columns n, failed, study, hardware, on_cpu and commit; low where there are
-    intervals, and windows where configurations were interleaved.
+    `table` has the columns n and failed; low where there are intervals, and windows where
+    configurations were interleaved.
     """
     measured = table[table["n"] > 0]
-    if measured.empty:
-        return lost(table)
     taken = measured["windows"].fillna(0) if "windows" in measured else 0 * measured["n"]
-    starts = f"{counted('n', measured['n'])} start{'s' if measured['n'].max() > 1 else ''}"
-    epochs = f" ({counted('', taken[taken > 0])} interleaved epochs)" if (taken > 0).any() else ""
+    epochs = f"{counted('', taken[taken > 0])} interleaved epochs." if (taken > 0).any() else ""
     known = bool(interval_of) and measured["low"].notna().any()
-    bars = f"; bars: 95 % interval of {interval_of}" if known else ""
-    return [f"{starts}{epochs}{bars}.", *lost(table), *origin(measured)]
+    bars = f"Bars: 95 % interval of {interval_of}." if known else ""
+    return [*filter(None, [epochs, bars]), *lost(table), *discontinued(measured)]
 
 
 def lost(table: pd.DataFrame) -> list[str]:
@@ -46,26 +43,37 @@ def not_drawn(what: str, rest: int) -> list[str]:
     return [f"{what} not drawn (CSV): {rest}."] if rest > 0 else []
 
 
-def origin(table: pd.DataFrame) -> list[str]:
-    """Return the sentences on machines, discontinued frameworks and commits."""
-    known = table[["hardware", "on_cpu"]].drop_duplicates().itertuples(index=False)
-    texts = {name + (f" ({METHOD_ONLY})" if on_cpu else "") for name, on_cpu in known}
-    found = set()
-    if "framework" in table:
-        pairs = set(zip(table["framework"], table["strategy"], strict=True))
-        found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
-    return [
-        f"{'; '.join(_shortened(sorted(texts)))}.",
-        *([f"Discontinued: {'; '.join(sorted(found))}."] if found else []),
-        commits(table),
-    ]
+def discontinued(table: pd.DataFrame) -> list[str]:
+    """Return the sentence on frameworks that are not developed any more, if there are any."""
+    if "framework" not in table:
+        return []
+    pairs = set(zip(table["framework"], table["strategy"], strict=True))
+    found = {called(*pair) for pair in pairs if {pair, (pair[0], "")} & DISCONTINUED}
+    return [f"Discontinued: {'; '.join(sorted(found))}."] if found else []
 
 
-def commits(table: pd.DataFrame) -> str:
-    """Return a sentence on the code that measured."""
-    names = sorted({name for cell in table["commit"].dropna() for name in cell.split(";")} - {""})
+def line(table: pd.DataFrame) -> str:
+    """Return the line in a figure: hardware, number of starts, commit; nothing without a run."""
+    measured = table[(table["n"] > 0).fillna(False)] if "n" in table else table
+    if measured.empty or "commit" not in measured:
+        return ""
+    on_cpu = measured.get("on_cpu", pd.Series(False, measured.index)).fillna(False)
+    machines = {
+        name + (f" ({METHOD_ONLY})" if cpu else "")
+        for name, cpu in zip(measured["hardware"], on_cpu, strict=True)
+    }
+    names = sorted({one for cell in measured["commit"].dropna() for one in cell.split(";")} - {""})
     changed = " (+: changed files)" if any("+" in name for name in names) else ""
-    return f"Commit {', '.join(_shortened(names))}{changed}."
+    parts = [
+        *_shortened(sorted(machines)),
+        *([_starts(measured["n"])] if "n" in measured else []),
+        f"commit {', '.join(_shortened(names))}{changed}",
+    ]
+    return "; ".join(parts)
+
+
+def _starts(numbers: pd.Series) -> str:
+    return f"{counted('n', numbers)} start{'s' if numbers.max() > 1 else ''}"
 
 
 def _shortened(texts: list[str], most: int = 2) -> list[str]:

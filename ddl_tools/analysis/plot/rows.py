@@ -65,7 +65,7 @@ def row_figure(
     texts = [[list(heads), *(cells(one) for _, one in table.groupby("row"))] for table in tables]
     heights = [(max(len(panel), 2) + 1) * _ROW_INCHES for panel in names]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
-    figure, axes = frame(title, panels, heights, legend, caption)
+    figure, axes = frame(title, panels, heights, legend, caption, line=captions.line(points))
     for ax, panel, beside in zip(axes, names, texts, strict=True):
         ax.set_yticks(range(len(panel)), panel)
         ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)

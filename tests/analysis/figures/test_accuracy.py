@@ -132,7 +132,7 @@ def said(name: str, runs: pd.DataFrame) -> str:
 
 def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) -> None:
     batches, curves = (said(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves"))
-    assert "Mean of n = 2 runs, bars: their range. Diverged: 2 runs." in batches
+    assert "Means of the runs; bars: their range. Diverged: 2 runs." in batches
     assert "thin: each run with its own seed" in curves
     assert "loses 41.0 points of accuracy" in batches
     for told in (batches, curves):

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from ddl_tools.analysis.figures import advice
+from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.advise import Request, advise
 from ddl_tools.scaling.options import Limits
-from tests.analysis.drawn import title_of
 
 
 def test_there_is_a_panel_of_accuracy_only_where_accuracy_is_known(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from scipy import stats
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
-from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks, turned
-from tests.analysis.drawn import beside, leaves_the_page, rows, title_of
+from tests.analysis.drawn import beside, leaves_the_page, rows
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)

@@ -14,11 +14,11 @@ from ddl_tools.analysis.figures.shares import (
     draw_epochs,
     epoch_points,
 )
-from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import beside, title_of
+from tests.analysis.drawn import beside
 
 BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
         "end": 0.0}  # fmt: skip

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddl_tools.analysis.plot.canvas import add_caption, caption_of, frame, handles, styled
-from tests.analysis.drawn import leaves_the_page, title_of
+from ddl_tools.analysis.plot.canvas import add_caption, caption_of, frame, handles, styled, title_of
+from tests.analysis.drawn import leaves_the_page
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,12 @@ def test_titles_name_what_differs_between_panels_and_the_caption_what_they_share
     assert caption_of(figure) == shared + "Told."
     add_caption(figure, ["More."])
     assert caption_of(figure) == shared + "Told. More."
+
+
+def test_the_line_is_drawn_and_ends_the_caption() -> None:
+    figure, _ = styled(frame)("Why?", ["one"], [1.0], [], ["Told."], line="AMD EPYC; n = 4 starts")
+    assert figure.get_supxlabel() == "AMD EPYC; n = 4 starts"
+    assert caption_of(figure) == "Told. AMD EPYC; n = 4 starts."
 
 
 def test_a_long_title_is_broken_into_lines_above_all_else() -> None:
