@@ -28,10 +28,11 @@ CONTENTS = {
     "How-to guides": "docs/how-to/*",
     "Reference": "docs/reference/*",
     "Explanation": "docs/explanation/*",
-    "Results": "docs/results/*",
+    "Results": "docs/results/*\nfigures/README",
+    "Figures": "figures/*/README",
     "Notebooks": "notebooks/*",
     "Contributing": "CONTRIBUTING\nCHANGELOG\ndocs/contributing/*",
-    "Folders": "**/README",
+    "Folders": "benchmarks/README\ndata/*/README\nrequirements/README\nslurm/README\ntests/README",
 }
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)\)")
 

@@ -55,7 +55,9 @@ def test_every_file_that_a_page_names_is_there(site: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["index.html", "notebooks/15_schedules.html"])
+@pytest.mark.parametrize(
+    "page", ["index.html", "notebooks/15_schedules.html", "figures/laptop/README.html"]
+)
 def test_a_page_fits_the_screen_and_loads_nothing_from_elsewhere(
     site: Path, screen: Any, page: str
 ) -> None:

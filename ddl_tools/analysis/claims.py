@@ -167,6 +167,19 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return counts.assign(**{SEEN: seen}).rename_axis(columns=None)
 
 
+def answer(table: pd.DataFrame) -> list[str]:
+    """Return how many judged statements have which verdict, in sentences."""
+    counts = summary(table).drop("quoted", errors="ignore").sum()
+    quoted = int((table["kind"] == "quoted").sum())
+    verdicts = ", ".join(f"{counts[word]} {word}" for word in (*DECIDED, UNDECIDED))
+    return [
+        f"{len(table) - quoted} statements of the paper: {verdicts}.",
+        f"{counts[SEEN]} have related measurements at other sizes or on other hardware, which do "
+        "not count as evidence.",
+        f"{quoted} more are quoted from other sources, and not tested.",
+    ]
+
+
 def _judge(table: pd.DataFrame, evidence: dict[str, Evidence]) -> dict[str, str]:
     row = table.iloc[0]
     tested = table["quantity"].isin(_TESTABLE) & (table["relation"] != "")

@@ -1,26 +1,21 @@
-"""Generated pages: blocks of the README and docs/results/, figures/README.md, `ddl study compare`.
+"""Generated blocks of the README and docs/results/, and the text of `ddl study compare`.
 
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ddl_core.errors import DataError, RecordError
-from ddl_core.registry import title
 from ddl_tools.analysis import claims
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures import comparison
-from ddl_tools.analysis.figures.comparison import ONE_START, WORDS
-from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.questions import QUESTIONS
-from ddl_tools.analysis.redraw import PAPER, notes
-from ddl_tools.analysis.tables import counts, is_emulated, read_table, runs_table, windows_table
+from ddl_tools.analysis.plot import captions
+from ddl_tools.analysis.result_page import PAGE, commits, link, machines, markdown
+from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.ledger import find_study
 from ddl_tools.records.paths import README, RESULT_PAGES, Tree
 from ddl_tools.records.run import read_record
 from ddl_tools.records.storage import write_atomically
@@ -32,21 +27,17 @@ PAGES = {
     "results": README,
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
+    "hardware": RESULT_PAGES / "reproducibility.md",
 }
 Row = tuple[str, str, str, str]
-_TWO = {"world_size": 2, "second_start": False}
-_ENOUGH = 3  # runs of a configuration: below, another setting of the emulated network is shown
-FIGURES_PAGE = "README.md"  # beside the figures
-_FIGURES_HEAD = """\
-# Results
-
-<!-- written by `ddl figures` from data/, not by hand -->
-
-Every published study: its question, its hardware and commit, and its figures. Each caption states
-the number of runs, the confidence interval and the commit. CSV data and an SVG version are linked
-below each figure. `make docs` executes the notebooks and builds a site from them.
-Verdicts on the paper: [statements](../docs/results/statements.md).
-"""
+# Of the README's table: question, study, figure, and which sentences of its answer.
+_ROWS = (
+    ("DDP, Horovod or DeepSpeed?", "laptop", "comparison", (0,)),
+    ("DALI or the native loader?", "laptop", "comparison", (1,)),
+    ("What does sharding save?", "sharding", "memory_per_rank", (0, 2)),
+    ("What does a slow network cost?", "cluster_in_a_box", "efficiency_emulated", (0,)),
+    ("What do large batches cost?", "accuracy_laptop", "accuracy_vs_batch_size", (0,)),
+)
 
 
 def texts(tree: Tree) -> dict[str, str]:
@@ -59,6 +50,7 @@ def texts(tree: Tree) -> dict[str, str]:
         "results": results(tree, judged),
         "ratios": "\n".join(["```text", *lines, "```"]),
         "statements": statements(judged),
+        "hardware": hardware(tree),
     }
 
 
@@ -112,8 +104,6 @@ def _split(page: Path, name: str) -> tuple[str, str, str]:
 def statements(table: pd.DataFrame) -> str:
     """Return judged statements of the paper as Markdown: counts, decided ones, then each line."""
     counts = claims.summary(table)
-    of_paper = counts.drop("quoted")
-    quoted = int((table["kind"] == "quoted").sum())
     undecided = table["verdict"] == claims.UNDECIDED
     verdicts = table["why"].where(undecided, table["verdict"] + ": " + table["why"])
     related = table["here"].map(lambda here: len(here.split("; ")) if here else 0)
@@ -122,14 +112,10 @@ def statements(table: pd.DataFrame) -> str:
         for row in table[~undecided].to_dict("records")
     ]
     parts = [
-        f"{len(table) - quoted} statements of the paper: {of_paper[claims.SUPPORTED].sum()} "
-        f"supported, {of_paper[claims.CONTRADICTED].sum()} contradicted, "
-        f"{of_paper[claims.UNDECIDED].sum()} undecided. {of_paper[claims.SEEN].sum()} have related "
-        "measurements at other sizes or on other hardware, which do not count as evidence. "
-        f"{quoted} more are quoted from other sources, and not tested.",
-        _markdown(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
+        " ".join(claims.answer(table)),
+        markdown(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
         "\n".join(decided),
-        _markdown(
+        markdown(
             ["", "statement", "verdict, or why it is undecided", "related comparisons"],
             zip(table["statement"], table["claim"], verdicts, related, strict=True),
         ),
@@ -137,22 +123,39 @@ def statements(table: pd.DataFrame) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    table = [columns, ["---"] * len(columns), *rows]
-    cells = ([str(cell).replace("|", "\\|") for cell in row] for row in table)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+def hardware(tree: Tree) -> str:
+    """Return the machines and commits of each published study as Markdown."""
+    rows = []
+    for name in tree.studies():
+        runs = read_table(tree.tables / f"{name}.csv")
+        page = link(f"`{name}`", tree.figures / name / PAGE, RESULT_PAGES)
+        rows.append((page, len(runs), machines(runs), commits(runs)))
+    return markdown(["Study", "Runs", "Machine", "Code"], rows)
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
     """Return the README's table of results, below a sentence on what is published.
 
-    A row has its numbers from the CSV of a figure, from records, or from the validation of the
+    A row has the answer of a figure's points, or numbers from records or from the validation of the
     communication model. What `tree` has no record of has no row. `judged` is of `claims.judged`.
     """
-    answers = (_frameworks, _loaders, _weights, _sharding, _network, _prediction, _batches)
-    rows = [row for answer in answers if (row := answer(tree))]
+    rows = [_answer(tree, *row) for row in _ROWS]
+    rows += [_weights(tree), _prediction(tree), _paper(judged)]
     columns = ["Question", "Result", "Measured with", "Details"]
-    return f"{_published(tree)}\n\n{_markdown(columns, [*rows, _paper(judged)])}"
+    return f"{_published(tree)}\n\n{markdown(columns, [row for row in rows if row])}"
+
+
+def _answer(
+    tree: Tree, question: str, study: str, figure: str, which: tuple[int, ...]
+) -> Row | None:
+    """Return some sentences of an answer, with hardware, number of runs and commit."""
+    path = tree.figures / study / f"{figure}.csv"
+    if not path.exists():
+        return None
+    points = pd.read_csv(path)
+    sentences = ANSWERS[figure].sentences(points)
+    text = " ".join(sentences[one] for one in which if one < len(sentences))
+    return question, text, captions.line(points), f"[figures](figures/{study}/README.md)"
 
 
 def _published(tree: Tree) -> str:
@@ -162,50 +165,7 @@ def _published(tree: Tree) -> str:
     every = pd.concat(runs)
     return (
         f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
-        f"{int(is_emulated(every).sum())} of them emulated. Machines: {_machines(every)}."
-    )
-
-
-def _points(tree: Tree, study: str, figure: str, /, **where: object) -> list[dict[str, Any]]:
-    """Return the rows of a figure's CSV that hold some values; none where it is not drawn."""
-    path = tree.figures / study / f"{figure}.csv"
-    if not path.exists():
-        return []
-    table = pd.read_csv(path)
-    return table[(table[list(where)] == pd.Series(where)).all(axis=1)].to_dict("records")
-
-
-def _ratios(tree: Tree, study: str, /, **where: object) -> list[dict[str, Any]]:
-    """Return the rows of a comparison that have a ratio of interleaved runs."""
-    rows = _points(tree, study, "comparison", **where)
-    return [row for row in rows if row["pairs"] > 0 and row["label"] != row["base"]]
-
-
-def _frameworks(tree: Tree) -> Row | None:
-    rows = _ratios(tree, "laptop", loader="native", **_TWO)
-    if not rows:
-        return None
-    ratios = "; ".join(f"{title('strategy', row['strategy'])} {_ratio(row)}" for row in rows)
-    return (
-        "DDP, Horovod or DeepSpeed?",
-        f"throughput relative to DDP: {ratios}",
-        f"{_model(rows[0])}, 2 ranks, native loader",
-        "[notebook 11](notebooks/11_throughput.ipynb)",
-    )
-
-
-def _loaders(tree: Tree) -> Row | None:
-    pick = {"loader": "dali_cpu", "data_format": "folder"}
-    ranks = _ratios(tree, "laptop", **pick, strategy="ddp", **_TWO)
-    alone = _ratios(tree, "laptop_loaders", **pick, strategy="single", world_size=1)
-    if not (ranks and alone):
-        return None
-    ratios = f"{_ratio(ranks[0])} with DDP; {_ratio(alone[0])} in a single process"
-    return (
-        "DALI or the native loader?",
-        f"throughput of DALI relative to native: {ratios}",
-        f"{_model(ranks[0])} and {_model(alone[0])}, JPEG folders, decoded on the CPU",
-        "[notebook 13](notebooks/13_loaders.ipynb)",
+        f"{int(is_emulated(every).sum())} of them emulated. Machines: {machines(every)}."
     )
 
 
@@ -226,43 +186,6 @@ def _weights(tree: Tree) -> Row | None:
     )
 
 
-def _sharding(tree: Tree) -> Row | None:
-    ddp, fsdp = (
-        _points(tree, "sharding", "memory_per_rank", strategy=name, world_size=2)
-        for name in ("ddp", "fsdp")
-    )
-    ddp = [row for row in ddp if "default settings" in row["label"]]
-    if not (ddp and fsdp):
-        return None
-    saved, whole = (
-        f"{row['value']:.2f} GiB at {row['throughput']:.1f} images/s" for row in (fsdp[0], ddp[0])
-    )
-    return (
-        "What does sharding save?",
-        f"peak memory of a rank and throughput: FSDP {saved}; DDP {whole}",
-        f"{_model(fsdp[0])}, 2 ranks, {_runs(fsdp[0]['n'])} each",
-        "[notebook 20](notebooks/20_memory.ipynb)",
-    )
-
-
-def _network(tree: Tree) -> Row | None:
-    """Return the row of the slowest emulated network with enough valid runs on 16 nodes."""
-    rows = _points(tree, "cluster_in_a_box", "efficiency_emulated", world_size=16)
-    for rate in sorted({row["emu_link_mbit"] for row in rows}):
-        here = [row for row in rows if row["emu_link_mbit"] == rate and not np.isnan(row["value"])]
-        fewest = min((row["n"] for row in here), default=0)
-        if fewest >= _ENOUGH:
-            here.sort(key=lambda row: -row["value"])
-            values = "; ".join(f"{row['value']:.2f} with {row['line']}" for row in here)
-            return (
-                "What does a slow network cost?",
-                f"parallel efficiency on 16 nodes: {values}",
-                f"**emulated** nodes with links of {rate:g} Mbit/s, {_runs(fewest)} each",
-                "[notebook 19](notebooks/19_scaling.ipynb)",
-            )
-    return None
-
-
 def _prediction(tree: Tree) -> Row | None:
     if emulated.STUDY not in tree.studies():
         return None
@@ -278,25 +201,6 @@ def _prediction(tree: Tree) -> Row | None:
     )
 
 
-def _batches(tree: Tree) -> Row | None:
-    study = "accuracy_laptop"
-    rows = _points(tree, study, "accuracy_vs_batch_size", study=study, optimizer="sgd")
-    if not rows:
-        return None
-    rows.sort(key=lambda row: row["global_batch_size"])
-    ends = []
-    for schedule in sorted({row["schedule"] for row in rows}):
-        own = [100 * row["value"] for row in rows if row["schedule"] == schedule]
-        ends.append(f"{schedule} {own[0]:.1f} % and {own[-1]:.1f} %")
-    sizes = f"{rows[0]['global_batch_size']} and {rows[-1]['global_batch_size']}"
-    return (
-        "What do large batches cost?",
-        f"top-1 accuracy with batches of {sizes}: {'; '.join(ends)}",
-        f"Fashion-MNIST, {_model(rows[0])}, SGD, {_runs(min(row['n'] for row in rows))} each",
-        "[notebook 16](notebooks/16_accuracy_vs_batch_size.ipynb)",
-    )
-
-
 def _paper(judged: pd.DataFrame) -> Row:
     own = judged[judged["kind"] != "quoted"]
     many = own["verdict"].value_counts()
@@ -307,65 +211,6 @@ def _paper(judged: pd.DataFrame) -> Row:
         "runs under the conditions of each statement; most need GPUs",
         "[statements](docs/results/statements.md)",
     )
-
-
-def _ratio(row: dict[str, Any]) -> str:
-    low, high = row["ratio_low"], row["ratio_high"]
-    if np.isnan(low):
-        return f"{row['ratio']:.2f} ({ONE_START})"
-    return f"{row['ratio']:.2f} [{low:.2f}, {high:.2f}] ({WORDS[row['decision']]})"
-
-
-def _model(row: dict[str, Any]) -> str:
-    return style.model_name(row["model"])
-
-
-def _runs(number: float) -> str:
-    return f"{number:.0f} run{'s' if number > 1 else ''}"
-
-
-def write_figures_page(tree: Tree, figures: Path) -> None:
-    """Write the page beside the figures."""
-    write_atomically(figures / FIGURES_PAGE, figures_page(tree, figures))
-
-
-def figures_page(tree: Tree, figures: Path) -> str:
-    """Return the page of all studies of a tree and of the paper; it lies beside `figures`."""
-    studies = [part for name in tree.studies() for part in _study(tree, figures, name)]
-    paper = "## The paper's statements, Amdahl's law and advice"
-    return "\n\n".join([_FIGURES_HEAD.rstrip(), *studies, paper, *_shown(figures / PAPER)]) + "\n"
-
-
-def _study(tree: Tree, figures: Path, name: str) -> Iterator[str]:
-    runs, study = read_table(tree.tables / f"{name}.csv"), find_study(name, tree)
-    yield f"## {study.question if study else name}"
-    table = f"[{counts(runs)}](../{tree.tables.relative_to(tree.root.parent)}/{name}.csv)"
-    commits = ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
-    made = f"Study `{name}`, {table}, on {_machines(runs)}; code {commits}."
-    yield " ".join([made + _emulated(runs), *notes(tree, name)])
-    yield from _shown(figures / name)
-
-
-def _emulated(runs: pd.DataFrame) -> str:
-    if not is_emulated(runs).any():
-        return ""
-    unfaithful = int(runs["unfaithful"].notna().sum())
-    drawn = f"; {unfaithful} runs were unfaithful and are not drawn" if unfaithful else ""
-    return f" Emulated, not measured on a cluster ([how](../docs/explanation/emulation.md)){drawn}."
-
-
-def _machines(runs: pd.DataFrame) -> str:
-    known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
-    cores = known["machine"] + " (" + known["cpu_cores"].astype("string") + " cores)"
-    names = known["accelerator"].fillna(cores).dropna()
-    return ", ".join(sorted(set(names))) or "an unknown machine"
-
-
-def _shown(folder: Path) -> Iterator[str]:
-    for name in QUESTIONS:
-        if (folder / f"{name}.png").exists():
-            place = f"{folder.name}/{name}"
-            yield f"![{name}]({place}.png)\n\n[numbers]({place}.csv), [vectors]({place}.svg)"
 
 
 def compare(study: Study, tree: Tree) -> str:

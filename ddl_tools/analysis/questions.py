@@ -41,13 +41,16 @@ class Tables:
 class Question:
     """A figure in two steps: tables to points, points to figure.
 
-    `needs` says which runs it cannot do without, where the paper states nothing to show instead.
+    `asks` is the question, `notebook` the one that explains the figure. `needs` says which runs it
+    cannot do without, where the paper states nothing to show instead.
     """
 
+    asks: str
+    notebook: str
     chosen: Callable[[Tables], pd.DataFrame]
     draw: Draw
     needs: str = "training runs"
-    answer: str = "value"  # column that half of the configurations of a study must have
+    column: str = "value"  # column that half of the configurations of a study must have
     also: str = ""  # column that one of them must have
     over: str = ""  # the size that a curve is over: it has three at least
 
@@ -66,9 +69,9 @@ class Question:
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
     """Say whether a figure answers its question; in a study's folder (`of_runs`) of its runs."""
     if not of_runs:
-        return bool(points.get(question.answer, pd.Series(1, points.index)).notna().any())
+        return bool(points.get(question.column, pd.Series(1, points.index)).notna().any())
     points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
-    known = points.filter(items=[question.answer, "diverged_value"]).notna().any(axis=1)
+    known = points.filter(items=[question.column, "diverged_value"]).notna().any(axis=1)
     if not known.any() or (question.also and points[question.also].isna().all()):
         return False
     series = [name for name in ("panel", *CONFIGURATION, "label", "line") if name in points]
@@ -88,87 +91,127 @@ _LEARNING = "a study of schedules or optimisers"
 
 QUESTIONS = {
     "comparison": Question(
+        "Which configuration trains fastest?",
+        "11_throughput",
         lambda tables: comparison.points(
             tables.runs, tables.windows, tables.study.question if tables.study else ""
         ),
         comparison.draw,
     ),
     "throughput_vs_workers": Question(
+        "How does throughput grow with the number of ranks?",
+        "12_scaling",
         lambda tables: scaling.throughput_points(tables.configurations),
         scaling.draw_throughput,
         needs=f"a network and loader {_SIZES}",
         over="world_size",
     ),
     "throughput_vs_batch_size": Question(
+        "How does throughput depend on the batch of a rank?",
+        "11_throughput",
         lambda tables: scaling.batch_points(tables.configurations),
         scaling.draw_batches,
         needs="a network and loader at three batch sizes",
         over="local_batch_size",
     ),
     "memory_per_rank": Question(
+        "How much memory does a rank need?",
+        "20_memory",
         lambda tables: comparison.memory_points(tables.runs),
         comparison.draw_memory,
         needs="FSDP or ZeRO beside another strategy, and runs with their memory",
     ),
     "loader_bound": Question(
+        "Is the data loader the bottleneck?",
+        "13_loaders",
         lambda tables: loader_bound.points(tables.runs, tables.windows),
         loader_bound.draw,
         needs="a training, its loader alone, and the same on synthetic data",
-        answer="bound",
+        column="bound",
     ),
     "efficiency": Question(
+        "How efficient are more ranks?",
+        "12_scaling",
         lambda tables: scaling.efficiency_points(tables.configurations, tables.paper),
         scaling.draw_efficiency,
         needs=f"a network and loader {_SIZES}",
         over="world_size",
     ),
     "efficiency_emulated": Question(
+        "How efficient are more emulated nodes?",
+        "12_scaling",
         lambda tables: scaling.emulated_points(tables.runs),
         scaling.draw_emulated,
         needs="emulated runs on one node and on several",
     ),
     "kernel_shares": Question(
+        "Which kernels take the time of a GPU?",
+        "14_where_time_goes",
         lambda tables: shares.kernel_points(tables.paper),
         shares.draw_kernels,
         needs=OF_NO_RUN,
     ),
     "scaling_bands": Question(
-        lambda tables: scaling_bands.points(), scaling_bands.draw, needs=OF_NO_RUN
+        "Does Amdahl's law predict efficiency?",
+        "12_scaling",
+        lambda tables: scaling_bands.points(),
+        scaling_bands.draw,
+        needs=OF_NO_RUN,
     ),
-    "advice": Question(lambda tables: advice.points(), advice.draw, needs=OF_NO_RUN),
+    "advice": Question(
+        "Which configuration meets the limits?",
+        "23_advise",
+        lambda tables: advice.points(),
+        advice.draw,
+        needs=OF_NO_RUN,
+    ),
     "time_budget": Question(
+        "Where does the time of an epoch go?",
+        "14_where_time_goes",
         lambda tables: shares.epoch_points(tables.runs, tables.configurations),
         shares.draw_epochs,
         needs="runs with the parts of their time, at two numbers of ranks",
         also="loss",
     ),
     "time_shares": Question(
+        "Where does the time of a step go?",
+        "14_where_time_goes",
         lambda tables: shares.profile_points(tables.profiles, tables.runs),
         shares.draw_profiles,
         needs="profiled runs",
     ),
     "time_to_accuracy": Question(
+        "How long does training to an accuracy take?",
+        "21_related_papers",
         lambda tables: accuracy.time_points(tables.runs),
         accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
         over="world_size",
     ),
     "accuracy_by_library": Question(
+        "Do all libraries reach the same accuracy?",
+        "21_related_papers",
         lambda tables: comparison.accuracy_points(tables.runs),
         comparison.draw_accuracy,
         needs="several libraries that evaluated",
     ),
     "schedules": Question(
+        "Which learning rate does each schedule give?",
+        "15_schedules",
         lambda tables: accuracy.schedule_points(tables.paper),
         accuracy.draw_schedules,
         needs=OF_NO_RUN,
     ),
     "accuracy_vs_batch_size": Question(
+        "How much accuracy do large batches lose?",
+        "16_accuracy_vs_batch_size",
         lambda tables: accuracy.batch_points(tables.runs, tables.paper),
         accuracy.draw_batches,
         needs=_LEARNING,
     ),
     "learning_curves": Question(
+        "How does accuracy grow over epochs?",
+        "16_accuracy_vs_batch_size",
         lambda tables: accuracy.curve_points(tables.runs),
         accuracy.draw_curves,
         needs=_LEARNING,

@@ -13,11 +13,18 @@ import pandas as pd
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
+from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import all_reduce
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.plot.canvas import add_caption, drawn_stems, remove_figure, save_figure
+from ddl_tools.analysis.plot.canvas import (
+    add_caption,
+    drawn_stems,
+    remove_figure,
+    save_figure,
+    title_of,
+)
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.tables import (
     DAMAGED,
@@ -43,6 +50,8 @@ class Redrawn:
     """Result of `redraw`. Each of `damaged` is a line on a record that is in no figure, and why."""
 
     files: list[Path] = field(default_factory=list)
+    pages: list[Path] = field(default_factory=list)
+    findings: list[tuple[str, str, list[str]]] = field(default_factory=list)  # by folder, question
     lines: list[str] = field(default_factory=list)  # one a study
     reasons: list[str] = field(default_factory=list)  # why a figure is not drawn
     damaged: list[str] = field(default_factory=list)
@@ -61,6 +70,7 @@ def redraw(
 ) -> Redrawn:
     """Rebuild the tables of the studies in `tree`, then their figures and those of the paper.
 
+    A page beside them shows the figures of a study with their answers, and an index all pages.
     A figure that would show nothing is not drawn, and its older files are removed; so are those of
     studies that are gone. A damaged record is named and left out. In the tables, energy becomes
     CO2e at `carbon_g_per_kwh`. `studies` are drawn alone; by default all are, and the paper's.
@@ -93,6 +103,7 @@ def redraw(
         for folder in [figures, *figures.glob("*/")]:
             if folder.name not in map(folder_of, chosen):
                 _remove_others(folder, {figures / all_reduce.NAME})
+        done.pages.append(result_page.write_index(figures, done.findings))
         try:
             done.files += redraw_probes(tree, figures=figures)
         except RecordError as error:
@@ -117,19 +128,25 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
         done.damaged += tabulate(tree, carbon, study)
     tables = read_tables(tree, study)
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
-    shown: list[str] = []
+    sections: dict[str, str] = {}
+    findings: list[str] = []
     for name, question in QUESTIONS.items():
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=bool(study)):
             figure = question.draw(points)
             add_caption(figure, notes)
             done.files += save_figure(figure, points, folder / name)
-            shown.append(name)
+            sections[name] = result_page.section(name, points, figure, folder)
+            findings.append(title_of(figure))
         elif study and question.needs != OF_NO_RUN:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
-    _remove_others(folder, {folder / name for name in shown})
+    _remove_others(folder, {folder / name for name in sections}, page=not sections)
+    if sections:
+        title, about = result_page.head(tree, study, tables, folder)
+        done.pages.append(result_page.write_page(folder, title, about, sections.values()))
+        done.findings.append((folder.name, title, findings))
     if study:
-        names = ", ".join(shown) or "IN NO FIGURE"
+        names = ", ".join(sections) or "IN NO FIGURE"
         done.lines.append(f"{folder.name} ({counts(tables.runs)}): {names}")
 
 
@@ -143,13 +160,18 @@ def tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
 
 
 def read_tables(tree: Tree, study: str) -> Tables:
-    """Read the tables of a study; of none, what the paper's figures need."""
+    """Read the tables of a study that `tabulate` wrote; of none, what the paper's figures need."""
     path = tree.tables / f"{study}.csv"
     runs, windows = (
         (read_table(path), read_windows(windows_path(path)))
         if study
         else (empty_table(), empty_windows())
     )
+    return tables_of(tree, study, runs, windows)
+
+
+def tables_of(tree: Tree, study: str, runs: pd.DataFrame, windows: pd.DataFrame) -> Tables:
+    """Return all that the figures of a study need, from its runs and windows."""
     return Tables(
         runs=runs,
         configurations=configuration_table(runs, windows),
@@ -158,14 +180,6 @@ def read_tables(tree: Tree, study: str) -> Tables:
         profiles=profiles_table(tree, [study] if study else []),
         study=find_study(study, tree) if study else None,
     )
-
-
-def notes(tree: Tree, study: str) -> list[str]:
-    """Return what readers of a study's figures must know of its runs, from the tree's notes."""
-    if not tree.notes.exists():
-        return []
-    table = pd.read_csv(tree.notes, dtype="string")
-    return list(table.loc[table["study"] == study, "note"])
 
 
 def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
@@ -184,8 +198,10 @@ def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
     return [f"Runs not drawn: {', '.join(texts)}."] if texts else []
 
 
-def _remove_others(folder: Path, kept: set[Path]) -> None:
-    """Remove the figures in a folder that are not to be kept, and the folder if nothing is left."""
+def _remove_others(folder: Path, kept: set[Path], page: bool = True) -> None:
+    """Remove figures that are not to be kept, the page, and the folder if nothing is left."""
+    if page:
+        result_page.remove_page(folder)
     for stem in drawn_stems(folder) - kept:
         remove_figure(stem)
     with suppress(OSError):  # it holds something, or is not there

@@ -93,8 +93,12 @@ PROFILE_COLUMNS = {
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
-def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> pd.DataFrame:
-    """Read every record below `runs_dir` (``<study>/<run_id>/``), a row each: `COLUMNS`.
+def runs_table(
+    runs_dir: Path,
+    carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH,
+    studies: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Read every record below `runs_dir`, or those of some studies, a row each: `COLUMNS`.
 
     A missing value is empty, never 0. Throughputs and shares are of warm training epochs;
     ``runtime_s`` sums all training epochs of a completed run, cold ones too; ``diverged`` says that
@@ -106,11 +110,12 @@ def runs_table(runs_dir: Path, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
     rules they broke; `not_emulated` leaves all of them out.
     """
     tree = Tree(runs_dir.parent)
-    return _runs_frame(_read(tree, tree.studies()), carbon_g_per_kwh)
+    names = tree.studies() if studies is None else studies
+    return _runs_frame(_read(tree, names), carbon_g_per_kwh)
 
 
-def windows_table(runs_dir: Path) -> pd.DataFrame:
-    """Read every warm training epoch below `runs_dir`, a row each: `WINDOW_COLUMNS`.
+def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.DataFrame:
+    """Read every warm training epoch of the same records, a row each: `WINDOW_COLUMNS`.
 
     block, reference, round and place are empty where runs were not interleaved; runs that shared
     the nodes of a job have a block alone. Damaged records have no rows. left_out says why no window
@@ -118,7 +123,7 @@ def windows_table(runs_dir: Path) -> pd.DataFrame:
     less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
     """
     tree = Tree(runs_dir.parent)
-    return _windows_frame(_read(tree, tree.studies()))
+    return _windows_frame(_read(tree, tree.studies() if studies is None else studies))
 
 
 def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:

@@ -136,10 +136,11 @@ def _as_text(report: "Report", ready: str) -> str:
 def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float | None) -> None:
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
 
-    Each study has a folder of its own, and the paper's statements have one. A figure without
-    anything to show is removed; with --study, the command names the reason for each. A damaged
-    record is named and not drawn, and the status is then 1. With the committed records, the command
-    also writes the results in README.md, docs/results/ and figures/README.md.
+    Each study has a folder of its own, and the paper's statements have one. Its README.md shows the
+    figures with answers in numbers, captions and tables. A figure without anything to show is
+    removed; with --study, the command names the reason for each. A damaged record is named and not
+    drawn, and the status is then 1. With the committed records, the command also writes the results
+    in README.md and docs/results/.
     """
     from ddl_tools.analysis import pages
     from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
@@ -152,11 +153,12 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     for line in done.summary(reasons=bool(studies)):
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
+    for page in done.pages[-1:]:
+        click.echo(f"answers and figures: {page}")
     if done.damaged:
         raise RecordError("\n".join([f"{len(done.damaged)} records in no figure:", *done.damaged]))
     if root is None and not studies:
         pages.write(tree)
-        pages.write_figures_page(tree, tree.figures)
 
 
 @click.command()

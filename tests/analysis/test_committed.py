@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.analysis import pages
+from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import with_settings
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
@@ -15,21 +15,25 @@ from ddl_tools.records.run import read_epochs, read_record
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # all figures of all studies
-def test_tables_and_figures_are_those_of_the_records(tmp_path: Path) -> None:
-    shutil.copytree(committed().runs, tmp_path / "runs")
-    shutil.copy(committed().notes, tmp_path)
-    done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
+def test_tables_figures_and_pages_are_those_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_page, "PROJECT", tmp_path)  # links are relative to it
+    tree = Tree(tmp_path / "data")
+    shutil.copytree(committed().runs, tree.runs)
+    shutil.copy(committed().notes, tree.notes)
+    done = redraw(tree, figures=tmp_path / "figures")
     assert done.damaged == []
-    drawn = [path.relative_to(tmp_path / "figures") for path in done.files]
+    drawn = [path.relative_to(tmp_path / "figures") for path in [*done.files, *done.pages]]
     there = [path.relative_to(FIGURES) for path in FIGURES.rglob("*") if path.is_file()]
-    assert sorted([*drawn, Path(pages.FIGURES_PAGE)]) == sorted(there)
+    assert sorted(drawn) == sorted(there)
     for path in drawn:
         new = (tmp_path / "figures" / path).read_bytes()
         assert new == (FIGURES / path).read_bytes(), f"run make figures: {path}"
-    written = sorted((tmp_path / "tables").glob("**/*.csv"))
+    written = sorted(tree.tables.glob("**/*.csv"))
     tables = committed().tables
     kept = sorted(tables.glob("**/*.csv"))
-    assert [path.relative_to(tmp_path / "tables") for path in written] == [
+    assert [path.relative_to(tree.tables) for path in written] == [
         path.relative_to(tables) for path in kept
     ]
     for path, table in zip(written, kept, strict=True):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import redraw as redrawing
+from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw
@@ -83,8 +84,9 @@ def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
     assert table[["strategy", "question"]].values.tolist() == [["ddp", "Who is first?"]]
     assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
     assert dead.is_dir()
-    svg = (tree.figures / "laptop" / "comparison.svg").read_text()
-    assert "Runs not drawn: 1 not planned any more." in " ".join(svg.split())
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    assert page.startswith("# Who is first?\n")
+    assert "Runs not drawn: 1 not planned any more." in page
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -116,7 +118,8 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     other.write_bytes(b"drawn by somebody")
     shutil.rmtree(tree.study("gone"))
     done = redraw(tree, figures=tree.figures)
-    assert {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")} == {*done.files, other}
+    there = {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")}
+    assert there == {*done.files, *done.pages, other}
     reasons = "\n".join(done.summary(reasons=True))
     assert "nothing to show in laptop/learning_curves: needs" in reasons
 
@@ -191,9 +194,8 @@ def test_a_damaged_record_is_named_and_the_others_are_drawn(
     assert shown(done)["laptop"] == shown(done)["other"]
     table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
     assert table["strategy"].tolist() == ["single"]
-    svg = (tree.figures / "laptop" / "comparison.svg").read_text()
-    assert "Runs not drawn: 1 damaged" in svg
-    assert "damaged" not in (tree.figures / "other" / "comparison.svg").read_text()
+    assert "Runs not drawn: 1 damaged" in (tree.figures / "laptop" / "README.md").read_text()
+    assert "damaged" not in (tree.figures / "other" / "README.md").read_text()
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -220,8 +222,8 @@ def test_files_hold_no_date_and_no_program_and_numbers_of_six_digits(tmp_path: P
 def test_the_notes_of_a_tree_are_those_of_their_study(tree: Tree) -> None:
     tree.root.mkdir(exist_ok=True)
     tree.notes.write_text('study,note\nlaptop,"One run had half of the machine."\n')
-    assert redrawing.notes(tree, "laptop") == ["One run had half of the machine."]
-    assert redrawing.notes(tree, "other") == []
+    assert result_page.notes(tree, "laptop") == ["One run had half of the machine."]
+    assert result_page.notes(tree, "other") == []
 
 
 @pytest.mark.parametrize(("sizes", "drawn"), [((1, 2), False), ((1, 2, 4), True)])

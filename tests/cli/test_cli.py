@@ -253,10 +253,12 @@ def test_figures_of_own_results_go_beside_them(
     (tmp_path / "runs").mkdir()
     result = ddl("figures", "--results", tmp_path)
     assert result.exit_code == 0, result.output
-    drawn = list((tmp_path / "figures" / "paper").iterdir())
+    figures = tmp_path / "figures"
+    drawn = [path for path in (figures / "paper").iterdir() if path.name != "README.md"]
     assert {path.suffix for path in drawn} == {".svg", ".pdf", ".png", ".csv"}
-    assert f"{len(drawn)} files in {tmp_path / 'figures'}" in result.output
-    assert list((tmp_path / "figures").iterdir()) == [tmp_path / "figures" / "paper"]
+    assert f"{len(drawn)} files in {figures}" in result.output
+    assert f"answers and figures: {figures / 'README.md'}" in result.output
+    assert set(figures.iterdir()) == {figures / "paper", figures / "README.md"}
 
 
 def test_a_damaged_record_is_named_by_all_and_hides_no_other(

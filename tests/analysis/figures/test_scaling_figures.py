@@ -15,15 +15,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from ddl_core.registry import LOADERS
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import caption_of
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.questions import QUESTIONS, has_answer
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row, writer
-from tests.analysis.drawn import OF_RUNS, leaves_the_page, title_of
+from tests.analysis.drawn import OF_RUNS, leaves_the_page
 
 GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 
@@ -103,16 +104,20 @@ def test_draws_and_leaves_all_as_it_was(
     assert plt.get_fignums() == []
     if fill in WITH_TEXT_INSIDE:
         assert not leaves_the_page(figure)
+    if has_answer(table, QUESTIONS[name], of_runs=False):
+        answer = ANSWERS[name]
+        assert 1 <= len(answer.sentences(table)) <= 3
+        assert 1 <= len(answer.table(table)) <= 10
 
 
 @pytest.mark.parametrize("name", ["throughput_vs_workers", "comparison", "efficiency"])
 def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
     caption = caption_of(QUESTIONS[name].draw(points(name, runs_table(tree.runs))))
-    assert "n = 3 starts; bars: 95 % interval of the" in caption
+    assert "Bars: 95 % interval of the" in caption
+    assert "; n = 3 starts; commit 01234567." in caption
     assert "Failed or diverged: 1 run." in caption
     assert "Example CPU @ 2.00GHz, 2 cores, no GPU (overhead, not hardware)" in caption
-    assert "Commit 01234567." in caption
 
 
 def test_efficiency_names_base_and_finding(tree: Tree, laptop: MakeRun) -> None:
@@ -135,7 +140,7 @@ def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeR
     for strategy in ("ddp", "horovod"):
         make_run(system=GPU, strategy=strategy)
     caption = caption_of(QUESTIONS["comparison"].draw(points("comparison", runs_table(tree.runs))))
-    assert "Example GPU." in caption
+    assert "Example GPU; n = " in caption
     assert captions.METHOD_ONLY not in caption
 
 

@@ -1,0 +1,427 @@
+"""Answers to the questions of figures: sentences with numbers, and a table of ten rows at most.
+
+Both are made of the points of a figure. Result pages and notebooks show them beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from ddl_tools.analysis.figures import comparison, shares
+from ddl_tools.analysis.figures.accuracy import lost
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot.captions import span
+from ddl_tools.analysis.plot.rows import named, ratio_text
+from ddl_tools.analysis.plot.style import three_digits
+
+MOST_ROWS, MOST_SENTENCES = 10, 3
+_MOST_NAMED = 4  # configurations in one sentence
+# Settings in which a configuration may differ from the baseline.
+_FACTORS = {
+    "strategy": ["framework", "strategy"],
+    "loader": ["loader", "data_format"],
+    "network": ["model"],
+    "number of ranks": ["world_size"],
+}
+_LIMITS = ["met", "uncertain", "violated"]
+
+Points: TypeAlias = pd.DataFrame
+Row: TypeAlias = Any
+# What columns are called in tables; the others have their own names.
+_HEADS = {
+    "label": "configuration",
+    "line": "configuration",
+    "n": "runs",
+    "ratio": "relative to the baseline",
+    "world_size": "ranks",
+    "local_batch_size": "batch of a rank",
+    "global_batch_size": "global batch (images)",
+    "emu_link_mbit": "link (Mbit/s)",
+    "state": "share by arithmetic (GiB)",
+    "throughput": "throughput (images/s)",
+    "loading": "loader alone (images/s)",
+    "training": "synthetic data (images/s)",
+    "hours": "time (h)",
+    "node_hours": "cost (node-hours)",
+    "accuracy": "top-1 accuracy (%)",
+    "share": "share of the bound",
+    "allreduce": "all-reduce (%)",
+    "io": '"I/O" (%)',
+    "cudnn": "cuDNN (%)",
+    "rest": "other (%)",
+    **{name: f"{name} (%)" for name in ("data", "compute", "transfer", "waiting", "other", "idle")},
+    **{name: f"rate, {name}" for name in ("step", "cosine", "exponential")},
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the points of a figure become a table and sentences.
+
+    `columns` are those of the table, separated by spaces, and `value` is the heading of the column
+    of this name. `rows` chooses the rows, the best first. `line` is the sentence on a row, with
+    the names of columns: sentences are on the first two rows and the last, if `say` has no others.
+    """
+
+    columns: str
+    value: str
+    rows: Callable[[Points], Points]
+    line: str = ""
+    say: Callable[[Points], list[str]] | None = None
+
+    def sentences(self, points: Points) -> list[str]:
+        """Return at most three sentences with numbers, from points that hold an answer."""
+        if self.say:
+            return self.say(points)[:MOST_SENTENCES]
+        rows = self.rows(points).to_dict("records")
+        texts = [{str(name): _text(row, str(name)) for name in row} for row in rows]
+        lines = [self.line.format_map(row) for row in [*texts[:2], *texts[2:][-1:]]]
+        return [line[:1].upper() + line[1:] for line in lines]
+
+    def table(self, points: Points) -> pd.DataFrame:
+        """Return at most ten rows as texts, numbers with their intervals."""
+        rows = self.rows(points).head(MOST_ROWS).to_dict("records")
+        heads = _HEADS | {"value": self.value}
+        texts = {
+            heads.get(name, name): [_text(row, name) for row in rows]
+            for name in self.columns.split()
+        }
+        table = pd.DataFrame(texts, dtype=str)
+        return table.loc[:, (table != "").any()]
+
+
+def _text(row: Row, name: str) -> str:
+    """Return a cell: a number with three digits and its interval."""
+    value = row[name]
+    if pd.isna(value):
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    ends = [row.get(f"{'' if name == 'value' else f'{name}_'}{end}") for end in ("low", "high")]
+    known = len(set(ends)) == 2 and not pd.isna(ends).any()
+    if value.is_integer() and not known:
+        return f"{value:.0f}"
+    texts = [three_digits(one) for one in (value, *(ends if known else ()))]
+    return texts[0] + (f" [{', '.join(texts[1:])}]" if known else "")
+
+
+def _with_line(points: Points) -> Points:
+    """Return points with what a configuration is called, without its number of ranks: `line`."""
+    table = style.with_framework_strategy(points)
+    strategies = table["framework_strategy"].map(style.strategy_name, na_action="ignore")
+    names = strategies.fillna(style.UNNAMED) + ", " + table["loader"].map(style.loader_name)
+    if table["model"].nunique() > 1:
+        models = table["model"].map(style.model_name, na_action="ignore")
+        names += (", " + models).fillna("")
+    return table.assign(line=names)
+
+
+def _in_percent(points: Points) -> Points:
+    shares = points.columns.intersection(["value", "low", "high"])
+    return points.assign(**{name: 100 * points[name] for name in shares})
+
+
+def _largest(points: Points, size: str = "world_size") -> Points:
+    """Return the rows with a value at the largest size, the largest value first."""
+    known = points[points["value"].notna()]
+    return known[known[size] == known[size].max()].sort_values("value", ascending=False)
+
+
+# --- configurations against the baseline ---
+
+
+def _differences(panel: Points) -> pd.DataFrame:
+    """Say of each configuration of a panel in which factors it differs from the baseline."""
+    base = panel[panel["label"] == panel["base"]].iloc[0]
+    found = {
+        factor: pd.concat([panel[name] != base[name] for name in names], axis=1).any(axis=1)
+        for factor, names in _FACTORS.items()
+    }
+    return pd.DataFrame(found)
+
+
+def _compared(points: Points) -> list[str]:
+    """Return the ratios of what differs from the baseline in one factor; else best and worst."""
+    found = []
+    for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
+        base, differs = str(panel["base"].iloc[0]), _differences(panel)
+        others = ~panel["second_start"].fillna(False) & (panel["label"] != base)
+        alone = differs[others & (differs.sum(axis=1) == 1)]
+        groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
+        if alone.empty and others.any():
+            groups = {"of the fastest and the slowest": panel[others].iloc[[0, -1]]}
+        for name, rows in groups.items():
+            texts = [_against(row, base) for row in rows.to_dict("records")]
+            if len(texts) > _MOST_NAMED:
+                texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
+            if texts:
+                found.append(f"Throughput {name}, relative to {base}: {'; '.join(texts)}.")
+        if not others.any():
+            found.append(f"{base}: {_text(panel.iloc[0], 'value')} images/s.")
+    return found
+
+
+def _against(row: Row, base: str) -> str:
+    """Return a ratio with what the label has and that of the baseline has not."""
+    own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
+    word = comparison.word(row)
+    return f"{', '.join(own) or row['label']} {ratio_text(row)}" + (f" ({word})" if word else "")
+
+
+def _nearest(points: Points) -> Points:
+    """Return the configurations that differ from the baseline in the fewest factors."""
+    counts = [_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")]
+    many = pd.concat(counts)[~points["second_start"].fillna(False)]
+    table = points.loc[many.sort_values(kind="stable").index[:MOST_ROWS].sort_values()]
+    rows = table.to_dict("records")
+    words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
+    return table.assign(decision=words, ratio=list(map(ratio_text, rows)))
+
+
+# --- the rows of other tables ---
+
+
+def _bounded(points: Points) -> Points:
+    table = named(points[points["ratio"].notna()]).sort_values("ratio", kind="stable")
+    shares_of_bound = [ratio_text(row) for row in table.to_dict("records")]
+    return table.assign(share=shares_of_bound, ahead=table["loading"] / table["training"])
+
+
+def _efficiencies(points: Points) -> Points:
+    """Return measured efficiencies on the most ranks; without any, each statement of the paper."""
+    table = _with_line(points)
+    if len(ours := _largest(table[table["source"] == "measured"])):
+        texts = [_text(row, "value") for row in ours.to_dict("records")]
+        return ours.assign(efficiency=texts)
+    stated = table[table["source"] == "stated"].drop_duplicates(["statement", "world_size"])
+    stated = stated.sort_values(["world_size", "value"], ascending=False)
+    return stated.assign(efficiency=stated["printed"])
+
+
+def _emulated(points: Points) -> list[str]:
+    """Return E on the most nodes: at the rate with the most runs first, of these the slowest."""
+    parts = [part for _, part in _largest(points).groupby("emu_link_mbit")]
+    found = []
+    for part in sorted(parts, key=lambda part: -part["n"].min()):
+        texts = [f"{row['line']} {_text(row, 'value')}" for row in part.to_dict("records")]
+        first = part.iloc[0]
+        found.append(
+            f"Efficiency on {first['world_size']} emulated nodes with links of "
+            f"{first['emu_link_mbit']:g} Mbit/s: {'; '.join(texts)}."
+        )
+    return found
+
+
+def _memory(points: Points) -> list[str]:
+    """Return the configurations with the least and the most memory, and the fastest."""
+    known = points[points["n"] > 0]
+    chosen = {
+        "Least memory": known["value"].idxmin(),
+        "Most memory": known["value"].idxmax(),
+        "Highest throughput": known["throughput"].idxmax(),
+    }
+    rows = {what: known.loc[place] for what, place in chosen.items()}
+    return [
+        f"{what}: {row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} "
+        "images/s."
+        for what, row in rows.items()
+    ]
+
+
+def _kernels(points: Points) -> list[str]:
+    wide = _kernel_table(points[~points["suspect"]])
+    falls = wide.groupby("line")["allreduce"].diff().dropna() < 0
+    fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(wide["line"].str.split(", ").str[-1])
+    texts = [f"{network} {span(values)}" for network, values in fractions]
+    return [
+        f'"I/O" relative to cuDNN, with both loaders: {"; ".join(texts)}. A loading time would '
+        "depend on the loader.",
+        f"The share of the all-reduce falls in {int(falls.sum())} of {len(falls)} steps to more "
+        "GPUs, because it contains waiting.",
+    ]
+
+
+def _kernel_table(points: Points) -> Points:
+    """Return a row per network, loader and number of GPUs with the shares in percent."""
+    table = _in_percent(_with_line(points.assign(framework="torch")))
+    return table.pivot(index=["line", "world_size"], columns="kind", values="value").reset_index()
+
+
+def _kernel_rows(points: Points) -> Points:
+    """Return the shares at the most GPUs that all rows have."""
+    table = _kernel_table(points)
+    sizes = table["world_size"].value_counts()
+    return table[table["world_size"] == sizes.index[sizes == sizes.max()].max()]
+
+
+def _laws(points: Points) -> Points:
+    """Return the law of each panel with efficiencies, at the most GPUs."""
+    law = points[(points["source"] == "law") & (points["quantity"] == "parallel_efficiency")]
+    law = law.assign(line=law["panel"].str.split(": ").str[0])
+    return law.sort_values("world_size").groupby("panel", sort=False).tail(1)
+
+
+def _options(points: Points) -> Points:
+    """Return the advised option, then those that meet the limits."""
+    limits = points["limits"].map(_LIMITS.index)
+    order = limits.mask(points["advised"].astype(bool), -1)
+    table = _with_line(points.assign(framework="torch", model="", order=order))
+    return table.sort_values(["order", "node_hours", "hours"], kind="stable")
+
+
+def _bars(parts: Points) -> Points:
+    """Return a row per configuration with its parts of the time in percent, also as `parts`."""
+    table = named(_in_percent(parts))
+    bars = table.groupby("label", sort=False).first()
+    names = {name: name.partition(" ")[0] for name in style.TIME_COLOURS}
+    for cause, name in names.items():
+        bars[name] = table[table["cause"] == cause].groupby("label")["value"].sum()
+    texts = []
+    for row in bars.to_dict("records"):
+        kept = row.get("efficiency")
+        start = "" if pd.isna(kept) else f"efficiency {kept:.2f}; "
+        shown = [f"{name} {row[name]:.0f} %" for name in names.values() if row[name] >= 1]
+        texts.append(start + ", ".join(shown))
+    return bars.assign(parts=texts).reset_index()
+
+
+def _rates(points: Points) -> Points:
+    """Return the rates of the schedules at every tenth epoch."""
+    wide = points.pivot(index="epoch", columns="schedule", values="value").reset_index()
+    return wide[(wide["epoch"] > 0) & (wide["epoch"] % 10 == 0)].astype({"epoch": int})
+
+
+def _losses(points: Points) -> list[str]:
+    """Return the accuracy that each way to learn loses; without runs, what the paper states."""
+    if (table := lost(points)).empty:
+        stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
+        return [
+            f"The paper states {span(100 * values, '{:.0f}')} % for a batch of {batch:,}."
+            for batch, values in stated
+        ]
+    texts = [f"{row['label']} {100 * row['lost']:.1f}" for row in table.to_dict("records")]
+    sizes = f"From batch {table['from_batch'].iloc[0]} to {table['to_batch'].iloc[0]}"
+    ours = _in_percent(points[points["source"] == "measured"])
+    best = _largest(ours, "global_batch_size").iloc[0]
+    return [
+        f"{sizes}, points of accuracy lost: {'; '.join(texts)}.",
+        f"Highest accuracy at batch {best['global_batch_size']}: {best['label']}, "
+        f"{_text(best, 'value')} %.",
+    ]
+
+
+def _ends_of_batches(points: Points) -> Points:
+    ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    shown = _in_percent(ours if len(ours) else points[points["source"] == "stated"])
+    sizes = shown["global_batch_size"]
+    return shown[sizes.isin([sizes.min(), sizes.max()])]
+
+
+def _last_epochs(points: Points) -> Points:
+    last = points[points["epoch"] == points["epoch"].max()]
+    last = _in_percent(last.drop_duplicates(["panel", "label"]).assign(value=last["mean"]))
+    return last.sort_values(["global_batch_size", "value"], ascending=False)
+
+
+# --- the answers, by question ---
+
+_SPEED, _ACCURACY = "throughput (images/s)", "top-1 accuracy (%)"
+
+ANSWERS = {
+    "comparison": Answer("label value ratio decision n", _SPEED, _nearest, say=_compared),
+    "throughput_vs_workers": Answer(
+        "line world_size value n",
+        _SPEED,
+        lambda points: _largest(_with_line(points)),
+        "{line}: {value} images/s on {world_size} ranks.",
+    ),
+    "throughput_vs_batch_size": Answer(
+        "line local_batch_size value n",
+        _SPEED,
+        lambda points: _largest(points, "local_batch_size"),
+        "{line}: {value} images/s at batch {local_batch_size}.",
+    ),
+    "memory_per_rank": Answer(
+        "label value state throughput n",
+        "peak memory of a rank (GiB)",
+        lambda points: points[points["n"] > 0],
+        say=_memory,
+    ),
+    "loader_bound": Answer(
+        "label value loading training share n",
+        _SPEED,
+        _bounded,
+        "{label} reaches {share} of its bound; its loader alone delivers {ahead} times the "
+        "throughput of synthetic data.",
+    ),
+    "efficiency": Answer(
+        "line world_size efficiency statement",
+        "",
+        _efficiencies,
+        "{line} on {world_size} ranks: E {efficiency}.",
+    ),
+    "efficiency_emulated": Answer(
+        "line emu_link_mbit world_size value n",
+        "efficiency E",
+        lambda points: _largest(points).sort_values(
+            "emu_link_mbit", ascending=False, kind="stable"
+        ),
+        say=_emulated,
+    ),
+    "kernel_shares": Answer(
+        "line world_size allreduce io cudnn rest", "", _kernel_rows, say=_kernels
+    ),
+    "scaling_bands": Answer(
+        "line world_size value",
+        "E by Amdahl's law",
+        _laws,
+        "{line} on {world_size} GPUs: Amdahl's law gives E {value}.",
+    ),
+    "advice": Answer(
+        "line world_size hours node_hours accuracy limits",
+        "",
+        _options,
+        "{line} on {world_size} GPUs: {hours} h, {node_hours} node-hours; limits: {limits}.",
+    ),
+    "time_budget": Answer(
+        "label efficiency data compute transfer waiting other n",
+        "",
+        lambda points: _bars(shares.parts_of_epochs(points)),
+        "{label}: {parts}.",
+    ),
+    "time_shares": Answer(
+        "label compute transfer waiting other idle n",
+        "",
+        lambda points: _bars(shares.parts_of_profiles(points)),
+        "{label}: {parts}.",
+    ),
+    "time_to_accuracy": Answer(
+        "line world_size value epochs n",
+        "time (s)",
+        lambda points: _with_line(points[points["value"].notna()]).sort_values("value"),
+        "{line} on {world_size} ranks: {value} s.",
+    ),
+    "accuracy_by_library": Answer(
+        "label value n",
+        _ACCURACY,
+        lambda points: _in_percent(points[points["n"] > 0]).sort_values("value", ascending=False),
+        "{label}: {value} %.",
+    ),
+    "schedules": Answer(
+        "epoch step cosine exponential",
+        "",
+        _rates,
+        "Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
+    ),
+    "accuracy_vs_batch_size": Answer(
+        "label global_batch_size value updates n", _ACCURACY, _ends_of_batches, say=_losses
+    ),
+    "learning_curves": Answer(
+        "label global_batch_size epoch value",
+        _ACCURACY,
+        _last_epochs,
+        "Batch {global_batch_size}, {label}: {value} % after epoch {epoch}.",
+    ),
+}

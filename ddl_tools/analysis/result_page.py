@@ -1,0 +1,131 @@
+"""The page beside the figures of a study: answers, figures, captions and tables.
+
+It is a README.md, which code-hosting sites show with the folder. An index leads to all pages.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.tables import counts, is_emulated
+from ddl_tools.records.paths import PROJECT, Tree
+from ddl_tools.records.storage import write_atomically
+
+PAGE = "README.md"
+_MARK = "<!-- written by `ddl figures` from records, not by hand -->"
+_INDEX = """\
+# Results
+
+{mark}
+
+Every study with its question and its findings. Each page has the answers, the figures, their
+captions and tables. The numbers are in the CSV file of each figure.
+
+{entries}
+"""
+
+
+def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> str:
+    """Return a drawn figure with the answer to its question; the files are in `folder`."""
+    question, answer = QUESTIONS[name], ANSWERS[name]
+    table = answer.table(points)
+    notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
+    parts = [
+        f"## {question.asks}",
+        "\n".join(f"- {sentence}" for sentence in answer.sentences(points)),
+        f"![{title_of(figure)}]({name}.png)",
+        f"*{caption_of(figure)}*",
+        markdown(list(table), table.itertuples(index=False)),
+        f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
+        f"How to read it: {link('notebook', notebook, folder)}.",
+    ]
+    return "\n\n".join(parts)
+
+
+def write_page(folder: Path, title: str, about: str, sections: Iterable[str]) -> Path:
+    """Write the page of a folder of figures."""
+    write_atomically(folder / PAGE, "\n\n".join([f"# {title}", _MARK, about, *sections]) + "\n")
+    return folder / PAGE
+
+
+def write_index(figures: Path, entries: Iterable[tuple[str, str, Sequence[str]]]) -> Path:
+    """Write the index of pages from the folder, question and findings of each."""
+    texts = [
+        f"- [{title}]({name}/{PAGE}): {' '.join(one.rstrip('.') + '.' for one in found)}"
+        for name, title, found in entries
+    ]
+    write_atomically(figures / PAGE, _INDEX.format(mark=_MARK, entries="\n".join(texts)))
+    return figures / PAGE
+
+
+def remove_page(folder: Path) -> None:
+    """Remove a page that `write_page` wrote, and no other file."""
+    page = folder / PAGE
+    if page.is_file() and _MARK in page.read_text(encoding="utf-8"):
+        page.unlink()
+
+
+def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str]:
+    """Return the title of a page, and how many runs it shows, where and by which code.
+
+    `study` is empty for what only the paper states.
+    """
+    if not study:
+        verdicts = PROJECT / "docs" / "results" / "statements.md"
+        text = "These figures show what the paper states and what follows from it. The "
+        text += f"{link('list of statements', verdicts, folder)} compares it with the runs."
+        return "Numbers of the paper, Amdahl's law and advice", text
+    runs = tables.runs
+    table = link(counts(runs), tree.tables / f"{study}.csv", folder)
+    made = f"Study `{study}`, {table}, on {machines(runs)}; code {commits(runs)}."
+    title = tables.study.question if tables.study else study
+    ends = "Brackets hold the ends of the bars, which the captions explain."
+    return title, " ".join([made, *_emulated(runs, folder), *notes(tree, study), ends])
+
+
+def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:
+    if not is_emulated(runs).any():
+        return []
+    rejected = int(runs["unfaithful"].notna().sum())
+    how = link("how", PROJECT / "docs" / "explanation" / "emulation.md", folder)
+    drawn = [f"{rejected} runs were rejected and are not drawn."] if rejected else []
+    return [f"Emulated, not measured on a cluster ({how}).", *drawn]
+
+
+def machines(runs: pd.DataFrame) -> str:
+    """Return the machines of some runs: their GPU, or processor and cores."""
+    known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
+    cores = known["machine"] + " (" + known["cpu_cores"].astype("string") + " cores)"
+    names = known["accelerator"].fillna(cores).dropna()
+    return ", ".join(sorted(set(names))) or "an unknown machine"
+
+
+def commits(runs: pd.DataFrame) -> str:
+    """Return the commits that made some runs."""
+    return ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
+
+
+def notes(tree: Tree, study: str) -> list[str]:
+    """Return what readers of a study's figures must know of its runs, from the tree's notes."""
+    if not tree.notes.exists():
+        return []
+    table = pd.read_csv(tree.notes, dtype="string")
+    return list(table.loc[table["study"] == study, "note"])
+
+
+def link(text: str, target: Path, folder: Path) -> str:
+    """Return a Markdown link from a page in `folder`."""
+    return f"[{text}]({Path(os.path.relpath(target, folder)).as_posix()})"
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as Markdown."""
+    table = [columns, ["---"] * len(columns), *rows]
+    cells = ([str(cell).replace("|", "\\|") for cell in row] for row in table)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

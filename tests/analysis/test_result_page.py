@@ -1,0 +1,59 @@
+"""Pages of results: every figure with its answer, caption and table; links that lead on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.records.paths import FIGURES, Tree
+from tests.analysis.conftest import MakeRun
+from tests.analysis.emulated import emulate
+
+LINK = re.compile(r"\]\(([^)#]+)\)")
+PAGES = sorted(FIGURES.glob("*/README.md"))
+MOST_ROWS = 10
+
+
+def links(page: Path) -> set[str]:
+    return set(LINK.findall(page.read_text(encoding="utf-8")))
+
+
+def test_the_index_leads_to_each_page_and_each_page_shows_all_figures() -> None:
+    index = FIGURES / "README.md"
+    assert {FIGURES / link for link in links(index)} == set(PAGES)
+    for page in PAGES:
+        found = {page.parent / link for link in links(page)}
+        assert {*page.parent.glob("*.png"), *page.parent.glob("*.csv")} <= found
+        assert [link for link in found if not link.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_each_figure_has_an_answer_in_numbers_and_a_short_table(page: Path) -> None:
+    _, *sections = page.read_text(encoding="utf-8").split("\n## ")
+    assert sections
+    for section in sections:
+        lines = section.splitlines()
+        assert lines[0].endswith("?")
+        answers = [line for line in lines if line.startswith("- ")]
+        assert 1 <= len(answers) <= 3
+        assert all(re.search(r"\d", line) for line in answers)
+        rows = [line for line in lines if line.startswith("| ")][2:]
+        assert 1 <= len(rows) <= MOST_ROWS
+        assert "nan" not in section
+
+
+@pytest.mark.slow
+def test_a_study_stands_with_its_machine_code_and_figures(tree: Tree, laptop: MakeRun) -> None:
+    for nodes in (1, 2):
+        emulate(laptop, nodes=nodes)
+    emulate(laptop, nodes=2, repeat=1, unfaithful=["others took the cores"])
+    done = redraw(tree, figures=tree.figures)
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    assert tree.figures / "laptop" / "README.md" in done.pages
+    assert "18 completed](../../tables/laptop.csv)" in page
+    assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
+    assert "](comparison.png)" in page
+    assert "Emulated, not measured on a cluster ([how](" in page
+    assert "1 runs were rejected and are not drawn." in page
+    assert "Throughput by loader, relative to " in page
