@@ -36,7 +36,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Path]:
     tree.tables.mkdir()
     (tree.tables / "laptop.csv").write_text("run_id\n")
     folder.mkdir()
-    for name in ("01_run", "10_measured", "11_throughput"):
+    for name in ("01_run", "15_schedules", "11_throughput"):
         shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "NOTEBOOKS", folder)
@@ -62,7 +62,7 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
     for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):
         assert str(fact) in text
     book = f"notebooks/laptop/{tree.run_folders('laptop')[0].name}.html"
-    assert pages == ["10_measured.html", "11_throughput.html", "index.html", book]
+    assert pages == ["11_throughput.html", "15_schedules.html", "index.html", book]
     for page in pages:
         text = (index.parent / page).read_text()
         assert not LOADED.search(text), page
@@ -70,19 +70,19 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
             assert ((index.parent / page).parent / link).is_file(), (page, link)
     assert set(LINK.findall(index.read_text())) == {*pages, "tables/laptop.csv"} - {"index.html"}
     assert "rank 0 &lt;begins&gt;" in (index.parent / book).read_text()
-    assert "18 runs: 18 completed" in (index.parent / "10_measured.html").read_text()
+    assert "18 runs: 18 completed" in (index.parent / "11_throughput.html").read_text()
     assert 'src="data:image/png' in (index.parent / "11_throughput.html").read_text()
-    assert "import pandas" not in (index.parent / "11_throughput.html").read_text()
+    assert "import load" not in (index.parent / "11_throughput.html").read_text()
 
 
 @pytest.fixture
 def page(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only notebook of a report: a title, and a cell of parameters."""
     make_run()
-    book = nbformat.read(NOTEBOOKS / "10_measured.ipynb", as_version=4)
+    book = nbformat.read(NOTEBOOKS / "15_schedules.ipynb", as_version=4)
     cells = [one for one in book.cells if "parameters" in one.metadata.get("tags", [])]
     book.cells = [nbformat.v4.new_markdown_cell("# A page"), *cells]
-    path = tmp_path / "notebooks" / "10_measured.ipynb"
+    path = tmp_path / "notebooks" / "15_schedules.ipynb"
     path.parent.mkdir()
     nbformat.write(book, path)
     monkeypatch.setattr(report, "NOTEBOOKS", path.parent)
@@ -98,7 +98,7 @@ def test_a_notebook_that_fails_costs_no_older_report(
     book = nbformat.read(page, as_version=4)
     book.cells.append(nbformat.v4.new_code_cell("print(1 / 0)"))
     nbformat.write(book, page)
-    with pytest.raises(LaunchError, match=r"10_measured\.ipynb failed: ZeroDivisionError"):
+    with pytest.raises(LaunchError, match=r"15_schedules\.ipynb failed: ZeroDivisionError"):
         write_report(tree, target, progress=False)
     assert {one: one.read_bytes() for one in target.rglob("*") if one.is_file()} == before
     assert not list(tmp_path.glob(".report-*"))

@@ -1,0 +1,80 @@
+"""A result as notebooks show it: the answer, the figure with its caption, and a table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
+from ddl_tools.analysis.redraw import tables_of
+from ddl_tools.analysis.tables import counts, empty_table, empty_windows, runs_table, windows_table
+from ddl_tools.records.paths import Tree, committed
+
+pd.set_option("display.max_colwidth", None)  # notebooks show whole names
+
+
+class Text(str):
+    """Text that a notebook shows as Markdown."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer to the question of a figure, e.g. "comparison".
+
+    `points` is None where there is none. `origin` is a sentence on the runs that answer, empty
+    where the paper does; without an answer, the reason.
+    """
+
+    name: str
+    points: pd.DataFrame | None
+    origin: str = ""
+
+    @property
+    def answer(self) -> Text:
+        """At most three sentences with numbers, and the study that they are from."""
+        if self.points is None:
+            needs = f"No run here answers this question. It needs {QUESTIONS[self.name].needs}."
+            return Text(self.origin or needs)
+        sentences = ANSWERS[self.name].sentences(self.points)
+        return Text("\n".join([*(f"- {one}" for one in sentences), "", self.origin]).strip())
+
+    @property
+    def parts(self) -> list[object]:
+        """The figure that `ddl figures` draws, its caption, and a table of at most ten rows."""
+        if self.points is None:
+            return []
+        figure = QUESTIONS[self.name].draw(self.points)
+        table = ANSWERS[self.name].table(self.points)
+        return [figure, Text(f"*{caption_of(figure)}*"), table.set_index(table.columns[0])]
+
+
+def tree_of(results: str) -> Tree:
+    """Return the records of a folder; of "", the committed ones."""
+    return Tree(Path(results).resolve()) if results else committed()
+
+
+def load(name: str, results: str = "", study: str = "") -> Result:
+    """Return the answer of one study in a folder of results; without runs, that of the paper.
+
+    It is `study` if its runs answer the question, else the first study whose runs do.
+    """
+    tree, question = tree_of(results), QUESTIONS[name]
+    of_runs = question.needs != OF_NO_RUN
+    for one in sorted(tree.studies(), key=lambda other: other != study) if of_runs else []:
+        tables = tables_of(
+            tree, one, runs_table(tree.runs, studies=[one]), windows_table(tree.runs, [one])
+        )
+        points = question.chosen(tables)
+        if has_answer(points, question, of_runs=True):
+            return Result(name, points, f"Study `{one}`, {counts(tables.runs)}.")
+    tables = tables_of(tree, "", empty_table(), empty_windows())
+    points = question.chosen(tables)
+    if not has_answer(points, question, of_runs=False):
+        return Result(name, None)
+    origin = "No run here answers this question: the values are the paper's." if of_runs else ""
+    return Result(name, points, origin)
