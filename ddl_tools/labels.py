@@ -128,7 +128,7 @@ def phrase(field: str, value: Any) -> str:
         return NAMES[field].get(value, str(value))
     word, unit = _word(field)
     if value is None:
-        return f"all {word}"  # a number of images without a limit
+        return f"all {word}" if field.endswith("_images") else f"default {word}"
     if isinstance(value, bool):
         return word if value else f"no {word}"
     return f"no {word}" if value == "none" else f"{word} {_text(value)}{unit}"

@@ -58,7 +58,7 @@ def test_a_configuration_is_called_by_what_it_changes(tree: Tree, make_run: Make
     for name in rows(figure):
         assert not ("DDP" in name and "cycle" in name)
     assert set(table["question"]) == {find_study("knobs").question}
-    assert "PyTorch-DDP: bucket 25 MiB, no bucket view" in table["unsaid"].iloc[0]
+    assert "PyTorch-DDP: bucket 25 MiB, default first bucket," in table["unsaid"].iloc[0]
 
 
 def test_configurations_without_room_are_counted(tree: Tree, make_run: MakeRun) -> None:
