@@ -63,11 +63,17 @@ def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
     return [item for item in entries if item.state in wanted]
 
 
-def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> None:
+def write_plans(
+    study: Study,
+    todo: list[Entry],
+    tree: Tree,
+    data_dir: Path | None,
+    only: Collection[str] | None = None,
+) -> None:
     """Give every run of a study a record, and those in `todo` one that can be started from."""
     for item in todo:
         _set_aside_damaged(item)
-    plan(study, tree, data_dir)
+    plan(study, tree, data_dir, only)
     if data_dir:
         for item in todo:
             _point_to(item.directory, data_dir)
@@ -207,6 +213,7 @@ def run_study(
     *,
     retry_failed: bool = False,
     data_dir: Path | None = None,
+    only: Collection[str] | None = None,
     progress: bool = True,
     parallel: int = 1,
     submit: Submit = submit,
@@ -221,6 +228,8 @@ def run_study(
         Also run again what failed.
     data_dir
         Folder of the dataset, for the runs that are started now; by default the tree's own.
+    only
+        Plan and run no others than these, by `run_id`.
     progress
         Show a progress bar.
     parallel
@@ -253,9 +262,12 @@ def run_study(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
-        todo = _to_do(ledger(study, tree), retry_failed)
+        entries = ledger(study, tree)
+        if only is not None:
+            entries = [item for item in entries if item.spec.run_id in only]
+        todo = _to_do(entries, retry_failed)
         check_data(todo, tree, data_dir)
-        write_plans(study, todo, tree, data_dir)
+        write_plans(study, todo, tree, data_dir, only)
         if todo:
             with measuring.alone(f"study {study.name!r}"), local_ranks.shared():
                 _run_all(study, todo, tree, data_dir, submit, progress, parallel)

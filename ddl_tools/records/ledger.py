@@ -5,7 +5,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +97,23 @@ def former_folders(name: str, tree: Tree) -> list[Path]:
     return [folder for folder in tree.run_folders(name) if folder not in own]
 
 
-def plan(study: Study, tree: Tree, data_dir: Path | None = None) -> list[Entry]:
+def plan(
+    study: Study,
+    tree: Tree,
+    data_dir: Path | None = None,
+    only: Collection[str] | None = None,
+) -> list[Entry]:
     """Write a ``planned`` record for every run that has none; return the ledger.
 
-    `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
+    `data_dir` is the folder of the dataset; by default the tree's own folder of that name. `only`
+    names the runs to plan; by default all.
     `SpecError` if the runs of this name are another study's.
     """
     _check_same(study, tree)
     write_study(study, tree)
     for spec in study.expand():
-        plan_one(spec, study.name, tree, data_dir)
+        if only is None or spec.run_id in only:
+            plan_one(spec, study.name, tree, data_dir)
     return ledger(study, tree)
 
 
