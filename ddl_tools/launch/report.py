@@ -120,6 +120,11 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
             target.parent.mkdir(parents=True, exist_ok=True)
             page = _write_page(run.notebook, target, folder, code=True)
             pages.append(page._replace(title=run.directory.name))
+    link = Page(table.name, f"tables/{table.name}") if table.is_file() else None
+    return _summary(tree, study)._replace(table=link, notebooks=pages)
+
+
+def _summary(tree: Tree, study: str) -> StudyPage:
     planned = find_study(study, tree)
     figure = tree.figures / study / FIGURE
     content = base64.b64encode(figure.read_bytes()).decode() if figure.is_file() else ""
@@ -128,9 +133,18 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
         question=planned.question if planned else "",
         facts=_facts(study, tree),
         figure=f"data:image/png;base64,{content}" if content else "",
-        table=Page(table.name, f"tables/{table.name}") if table.is_file() else None,
-        notebooks=pages,
+        table=None,
+        notebooks=[],
     )
+
+
+def write_study_page(tree: Tree, study: str, answer: list[str], target: Path) -> None:
+    """Write one page that can be sent: the lines of an answer, then figure and facts of a study."""
+    found = _summary(tree, study)
+    try:
+        _fill(target, title="", up="", body="", answer=answer, pages=[], studies=[found])
+    except OSError as error:
+        raise cannot_write(target, error) from None
 
 
 def _facts(study: str, tree: Tree) -> list[str]:
@@ -180,5 +194,5 @@ def _fill(target: Path, **values: Any) -> None:
     templates = Environment(
         loader=FileSystemLoader(TEMPLATE.parent), undefined=StrictUndefined, autoescape=True
     )
-    text = templates.get_template(TEMPLATE.name).render(index=INDEX, **values)
+    text = templates.get_template(TEMPLATE.name).render(index=INDEX, **{"answer": []} | values)
     target.write_text(text, encoding="utf-8")
