@@ -13,9 +13,10 @@ from ddl_tools.records.paths import NOTEBOOKS, results
 from ddl_tools.records.run import read_record
 from ddl_tools.study import Study
 from tests.launch.running import planned, study_file
+from tests.pictures import write_pictures
 
 RUN, STUDY = NOTEBOOKS / "01_run.ipynb", NOTEBOOKS / "02_study.ipynb"
-INTERACTIVE = NOTEBOOKS / "03_interactive.ipynb"
+INTERACTIVE, RECOMMEND = NOTEBOOKS / "03_interactive.ipynb", NOTEBOOKS / "04_recommend.ipynb"
 
 
 def cells(path: Path, kind: str) -> list[nbformat.NotebookNode]:
@@ -82,6 +83,23 @@ def test_interactive_notebook_turns_a_knob_and_survives_a_hang(tmp_path: Path) -
     assert re.search(r"^ +1 +\S+ .* done$", shown, re.MULTILINE), "no line of rank 1"
     assert "no progress for 20 s" in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.notebook
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_recommend_notebook_answers_in_ten_lines(tmp_path: Path) -> None:
+    data, target = write_pictures(tmp_path / "images", 128, 8), tmp_path / "recommend.ipynb"
+    asked = {"model": "resnet8", "data": str(data), "minutes": 3.0, "image_size": 32}
+    execute(RECOMMEND, target, asked)
+    shown = text(target)
+    assert "here: " in shown
+    answer = shown.rpartition("\nuse ")[2]
+    assert len(re.findall(r"^(?:speed|limit|training|start|page) ", answer, re.M)) == 5
+    assert "image/png" in nbformat.writes(nbformat.read(target, as_version=4))
 
 
 @pytest.mark.notebook

@@ -15,6 +15,7 @@ import click
 from ddl_core import __version__
 from ddl_core.errors import STOPPED, DDLError, SpecError
 from ddl_tools.cli import data, study, tools
+from ddl_tools.cli.recommend import recommend
 
 
 class Application(click.Group):
@@ -70,11 +71,12 @@ def _check_seconds(variable: str) -> None:
 def main() -> None:
     """Measure data-parallel training fairly: strategies, loaders, models, numbers of GPUs.
 
-    A new machine:  ddl data sample, then ddl study run laptop, then ddl figures --results results
+    How should I train in parallel here?  ddl recommend --model resnet18 --data DIR
     """
 
 
 for command in (
+    recommend,
     study.run,
     study.study,
     tools.figures,

@@ -1,0 +1,71 @@
+"""``ddl recommend``."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddl_core.errors import STOPPED, FairnessError
+from ddl_tools.cli.options import data_option, dry_run_option, results_option
+from ddl_tools.records.paths import Tree
+
+
+def _numbers(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in (text or "").split(",") if part)
+    except ValueError:
+        found = (0,)
+    if any(one < 1 for one in found):
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers above 0, as 1,2,4")
+    return found
+
+
+@click.command()
+@click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
+@data_option
+@click.option("--minutes", type=click.FloatRange(1), default=10.0, metavar="N",
+              help="Time limit.")  # fmt: skip
+@click.option("--workers", metavar="N,N,...", callback=_numbers,
+              help="Numbers of workers to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
+              )  # fmt: skip
+@click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
+              help="Epochs of the whole training, for its time.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1), metavar="N",
+              help="Images per worker and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
+@click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
+              help="Side of the training crop (pixels).")  # fmt: skip
+@results_option
+@dry_run_option
+def recommend(data_dir: Path | None, tree: Tree, dry_run: bool, **request: Any) -> None:
+    """Measure what is installed here, and say how to train a network on your images.
+
+    Tries strategies, loaders, numbers of workers and a few settings with interleaved short epochs.
+    It drops what is slower with confidence, and spends the rest of the time on what is left.
+    Prints ten lines: the configuration, its throughput, what is equivalent, what limits it, and
+    the command that starts the training. Ctrl-C ends it with what is known; the same command goes
+    on.
+    """
+    from ddl_tools.recommend.answer import Answer
+    from ddl_tools.recommend.candidates import Request, plan_text
+    from ddl_tools.recommend.search import Search
+
+    asked = Request(data_dir=(data_dir or tree.dataset("sample")).resolve(), **request)
+    search = Search(asked, tree)
+    click.echo(plan_text(asked, search.space))
+    if dry_run:
+        return
+    search.run()
+    answer = Answer(search)
+    picture = answer.write()
+    if answer.alarm:
+        click.secho(answer.alarm, fg="red", bold=True, err=True)
+    click.echo("\n" + "\n".join(answer.lines))
+    if picture:
+        click.echo(f"figure: {picture}", err=True)
+    if answer.alarm:
+        raise FairnessError("the weights of some strategies differ, see above")
+    if answer.search.stopped:
+        sys.exit(STOPPED)

@@ -1,0 +1,1 @@
+"""Measure what is installed here, and say how to train: `ddl recommend`."""

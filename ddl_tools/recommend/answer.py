@@ -1,0 +1,233 @@
+"""The answer of a search in ten lines, and the files that go with it, all from its records."""
+
+import shlex
+from functools import cached_property
+from pathlib import Path
+
+import yaml
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
+from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.analysis.interleaving import Interleaved
+from ddl_tools.analysis.metrics import J_PER_KWH
+from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.tables import read_table, read_windows, windows_path, write_table
+from ddl_tools.labels import plural
+from ddl_tools.launch.report import write_study_page
+from ddl_tools.recommend.candidates import describe, difference
+from ddl_tools.recommend.search import Search, first
+from ddl_tools.records import agreement
+from ddl_tools.records.ledger import read_study
+from ddl_tools.records.storage import write_atomically
+from ddl_tools.study import Study
+
+ENOUGH = 3  # starts: the interval of two is useless
+MOST_NAMED = 4  # configurations in a list
+WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
+# Fields that shape the measurement and not the training.
+_OF_SEARCH = {
+    *("epochs", "train_images", "min_steps_per_epoch", "discard_steps"),
+    *("eval_every", "checkpoint_every", "repeat"),
+}
+LOADER, COMMUNICATION, WAITING, COMPUTE = "loader", "communication", "waiting", "compute"
+ADVICE = {
+    LOADER: "smaller stored images, more cores, or one file for many images: `ddl data convert`",
+    COMMUNICATION: "a larger --batch, or accumulation: gradients are sent less often",
+    WAITING: "workers that are equally fast: `ddl doctor --ranks N` compares them",
+}
+
+
+class Answer:
+    """What a search has found; `lines` are the answer, `write` makes its files.
+
+    Raises
+    ------
+    LaunchError
+        If nothing is known yet.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search, self._name, self._race = search, search.name, search.race()
+        if not self._race.left:
+            raise LaunchError("no start was completed", remedy="allow more --minutes")
+        self._entries = search.entries()
+        table = write_table(search.tree, search.name)
+        self._runs = read_table(table).set_index("run_id")
+        self._windows = Interleaved(read_windows(windows_path(table)))
+        self.leader, self.baseline = self._race.left[0], search.space.baseline
+        self.alarm = agreement.alarm(self._entries)
+        self._stem = search.tree.root / "recommend" / search.name
+        self._training_file = self._stem.with_name(
+            f"{self._name.replace('recommend', 'train')}.yaml"
+        )
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The ten lines."""
+        return [f"{name:<10}{text}" for name, text in self._parts().items()]
+
+    def _parts(self) -> dict[str, str]:
+        limit, advice = self._limit()
+        study, data = self._training_file, self.search.request.data_dir
+        return {
+            "use": f"{describe(self.leader)}; {self.leader.local_batch_size} images each and step",
+            "speed": self._speed(),
+            "equal": self._equal(),
+            "slower": self._slower(),
+            "checked": self._checked(),
+            "limit": limit,
+            "try next": advice,
+            "training": self._training(),
+            "start": f"ddl study run {shlex.quote(str(study))} --data {shlex.quote(str(data))}",
+            "page": f"{self._stem.with_suffix('.html')}; the same command goes on measuring",
+        }
+
+    def write(self) -> Path | None:
+        """Write both studies, of the search and of the training, and the page.
+
+        Return the figure, if one is drawn.
+        """
+        fields = self.leader.model_dump(exclude_defaults=True, exclude=_OF_SEARCH)
+        training = Study(
+            name=self._training_file.stem,
+            question=f"The whole training, as the study {self._name} advises.",
+            base=fields | {"epochs": self.search.request.epochs},
+            repeats=1,
+        )
+        tree = self.search.tree
+        searched = read_study(self._name, tree)
+        for study, path in ((searched, self._stem.with_suffix(".yaml")),
+                            (training, self._training_file)):  # fmt: skip
+            if study:
+                content = study.model_dump(exclude_none=True, exclude_defaults=True)
+                write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        redraw(tree, figures=tree.figures, studies=[self._name])
+        write_study_page(tree, self._name, self.lines, self._stem.with_suffix(".html"))
+        picture = tree.figures / self._name / "comparison.png"
+        return picture if picture.exists() else None
+
+    def _speed(self) -> str:
+        mean = self._mean(self.leader)
+        interval = "95 % interval" if mean.n >= ENOUGH else "too few for an interval"
+        text = f"{_span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
+        if self.leader == self.baseline:
+            return f"{text}; this is the baseline, and no measured change of it is faster"
+        ratio = _span(self._ratio(self.leader, self.baseline))
+        return f"{text}; {ratio} times the baseline ({self._named(self.baseline)})"
+
+    def _equal(self) -> str:
+        equal, undecided = list[str](), list[str]()
+        for spec in self._race.left[1:]:
+            ratio = self._ratio(spec, self.leader)
+            same = estimates.decision(ratio) == estimates.EQUIVALENT
+            (equal if same else undecided).append(f"{self._named(spec)} ({_span(ratio)})")
+        return f"within 5 %: {_list(equal)}; not decided yet: {_list(undecided)}"
+
+    def _slower(self) -> str:
+        ratios = {spec: self._ratio(spec, self.leader).ratio for spec in self._race.dropped}
+        order = sorted(ratios, key=lambda spec: -ratios[spec])
+        failed = self.search.failed.items()
+        lists = {
+            "dropped": [f"{self._named(spec)} ({ratios[spec]:.2f})" for spec in order],
+            "failed": [
+                f"{self._named(spec)} ({why.partition(';')[0]:.100})" for spec, why in failed
+            ],
+            "no time for": [self._named(spec) for spec in self.search.left_out()],
+        }
+        return "; ".join(f"{name}: {_list(some)}" for name, some in lists.items() if some) or "none"
+
+    def _checked(self) -> str:
+        parts = [one.replace(" (docs/explanation/fairness.md)", "")
+                 for one in agreement.statements(self._entries)]  # fmt: skip
+        if unread := int(self._runs["corrupt_images"].max() or 0):
+            parts.append(f"{unread} images cannot be read: `ddl data verify`")
+        return "; ".join(parts) or "no two strategies did the same work, so no weights to compare"
+
+    def shares(self) -> dict[str, float] | None:
+        """Return the parts of the leader's time, sum 1; None if its strategy hides them."""
+        rows = self._runs.loc[self._ids(self.leader)]
+        spent = rows[[name for name in rows if name.startswith("spent_")]].mean()
+        if not spent.sum() > 0:
+            return None
+        part = (spent / spent.sum()).to_dict()
+        return {
+            LOADER: part["spent_start_s"] + part["spent_data_s"],
+            COMMUNICATION: part["spent_transfer_s"],
+            WAITING: part["spent_waiting_s"] + part["spent_end_s"],
+            COMPUTE: part["spent_compute_s"] + part["spent_update_s"],
+        }
+
+    def _limit(self) -> tuple[str, str]:
+        """Return what limits the leader, and the change most likely to help."""
+        shares = self.shares() or {}
+        loading, training = (
+            self._ratio(one, self.leader) for one in self.search.halves(self.leader)
+        )
+        gains = {name: shares[name] / (1 - shares[name]) for name in ADVICE if name in shares}
+        gains[LOADER] = training.ratio - 1 if training.n else gains.get(LOADER, 0.0)
+        limit = max(gains, key=lambda name: gains[name])
+        known = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+        parts = ["loader alone and training alone not measured yet"]
+        if training.n and loading.n:
+            parts = [f"the loader alone is {_span(loading)} times as fast, training alone "
+                     f"{_span(training)} times"]  # fmt: skip
+        parts.insert(0, f"time: {known or 'this strategy hides its parts'}")
+        if gains[limit] >= WORTH:
+            text = f"{limit}, without it up to {1 + gains[limit]:.2f} times as fast"
+            return "; ".join([text, *parts]), ADVICE[limit]
+        advice = "more or faster GPUs"
+        if self.leader.device == "cpu":
+            advice = "a GPU"
+        elif self.leader.precision == "fp32":
+            advice = "--precision bf16, which halves the work and rounds differently"
+        return "; ".join([COMPUTE, *parts]), f"{advice}: the arithmetic takes most of the time"
+
+    def _training(self) -> str:
+        mean, images = self._mean(self.leader), self.search.space.images
+        epochs = self.search.request.epochs
+        hours = estimates.scaled(mean, epochs * images / 3600, power=-1)
+        short = hours.ratio < 1
+        span = _span(estimates.scaled(hours, 60) if short else hours)
+        joules = self._runs.loc[self._ids(self.leader), "energy_j_per_image"].mean()
+        energy = "energy not measured"
+        if joules > 0:
+            energy = f"{joules * images * epochs / J_PER_KWH:.3g} kWh"
+        return (
+            f"{plural(epochs, 'epoch')} of {images:,} images: {span} {'min' if short else 'h'} "
+            f"without evaluation and start; {energy}"
+        )
+
+    def _ids(self, spec: RunSpec) -> list[str]:
+        done = (item.spec for item in self._entries if item.state == "completed")
+        return [one.run_id for one in done if first(one) == spec]
+
+    def _mean(self, spec: RunSpec) -> Estimate:
+        """Return the throughput of a configuration over its starts."""
+        ids = self._ids(spec)
+        values = self._runs.loc[ids, interleaving.WALL].dropna().to_numpy(dtype=float)
+        return interleaving.middle(self._windows.of(self._name, ids), values)
+
+    def _ratio(self, one: RunSpec, other: RunSpec) -> Estimate:
+        """Return the ratio of two throughputs, from paired windows where there are some."""
+        own, base = (self._windows.of(self._name, self._ids(spec)) for spec in (one, other))
+        paired = self._windows.ratio(own, base)
+        if paired and paired.n:
+            return paired
+        return estimates.product(self._mean(one), estimates.scaled(self._mean(other), power=-1))
+
+    def _named(self, spec: RunSpec) -> str:
+        return difference(spec, self.leader)
+
+
+def _span(found: Estimate) -> str:
+    """Return a value with three digits and, from enough starts, its interval."""
+    interval = f" [{found.low:.3g}, {found.high:.3g}]" if found.n >= ENOUGH else ""
+    return f"{found.ratio:.3g}{interval}"
+
+
+def _list(texts: list[str]) -> str:
+    """Return some texts as one, the first ones only."""
+    more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    return ", ".join([*texts[:MOST_NAMED], *more]) or "none"

@@ -1,0 +1,55 @@
+"""What a search says of its limit and of its time, without any run."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+from ddl_tools.analysis import estimates
+from ddl_tools.recommend import answer
+from ddl_tools.recommend.answer import COMMUNICATION, COMPUTE, LOADER, WAITING, Answer
+from ddl_tools.recommend.candidates import Request
+from ddl_tools.recommend.search import Search
+from ddl_tools.records.paths import results
+from tests.pictures import write_pictures
+
+
+@pytest.mark.parametrize(
+    ("training", "shares", "limit", "advice"),
+    [
+        (2.0, {LOADER: 0.1, COMPUTE: 0.9}, "loader, without it up to 2.00", "smaller stored"),
+        (1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, "communication, without it", "a larger --batch"),
+        (1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "workers that are"),
+        (1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, "compute; time: ", "a GPU: "),
+        (1.02, {}, "compute; time: this strategy hides its parts", "a GPU: "),
+    ],
+)
+def test_the_limit_is_the_part_whose_removal_promises_most(
+    training: float,
+    shares: dict[str, float],
+    limit: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Answer.__new__(Answer)
+    ratios = {"loading": [9.0] * 3, "training": [training] * 3}
+    monkeypatch.setattr(found, "search", SimpleNamespace(halves=lambda spec: ratios), False)
+    monkeypatch.setattr(found, "leader", RunSpec(device="cpu"), False)
+    monkeypatch.setattr(answer.Answer, "shares", lambda self: shares or None)
+    monkeypatch.setattr(
+        answer.Answer, "_ratio", lambda self, one, other: estimates.middle(ratios[one])
+    )
+    said = found._limit()
+    assert said[0].startswith(limit)
+    assert f"training alone {training:.3g} [" in said[0]
+    assert said[1].startswith(advice)
+
+
+def test_too_little_time_says_how_much_would_do(tmp_path: Path) -> None:
+    search = Search(Request("resnet8", write_pictures(tmp_path, 64, 8), minutes=1), results())
+    search._ends, search._epoch_s = time.monotonic() + 45, 10.0
+    with pytest.raises(SpecError, match=r"--minutes 1 is too short to compare .*; \d would do"):
+        search._next()

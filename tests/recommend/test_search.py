@@ -1,0 +1,210 @@
+"""Searches on this machine, where the answer is known: a slow strategy and a slow loader."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import Result
+
+from ddl_core.errors import DataError, LaunchError
+from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
+from ddl_tools.launch.local_ranks import SERVER
+from ddl_tools.recommend import candidates
+from ddl_tools.recommend.answer import Answer
+from ddl_tools.recommend.candidates import Request
+from ddl_tools.recommend.search import Search
+from ddl_tools.records.paths import Tree, results
+from ddl_tools.study import Study
+from tests.launch.running import ddl, two_ranks, wait_for
+from tests.pictures import write_pictures
+
+pytestmark = [
+    *(
+        getattr(pytest.mark, one)
+        for one in ("slow", "multiprocess", "notebook", "alone", "extended")
+    ),
+    two_ranks,
+    pytest.mark.timeout(600),
+]
+MINUTES = 3.0  # a busy machine takes half a minute for the pilot
+SLOW = """
+import time
+from ddl_core.loaders.native import Native
+from ddl_core.strategies.ddp import DDP
+
+class SlowStrategy(DDP):
+    def optimizer_step(self, scaler):
+        time.sleep(0.1)
+        super().optimizer_step(scaler)
+
+class SlowLoader(Native):
+    def __iter__(self):
+        for batch in super().__iter__():
+            time.sleep(0.1)
+            yield batch
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+def too_large(classes):
+    raise OutOfMemoryError("CUDA out of memory")
+"""
+NAMES = {
+    "strategy": ("slow_strategy", "SlowStrategy", STRATEGIES),
+    "loader": ("slow_loader", "SlowLoader", LOADERS),
+    "model": ("too_large", "too_large", MODELS),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow_things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let this process, and all that it starts, know a slow strategy and a slow loader."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "slow_things.py").write_text(SLOW)
+    info = folder / "slow_things-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_things\nVersion: 1.0\n")
+    points = [f"[ddl_core.{kind}]\n{name} = slow_things:{code}\n"
+              for kind, (name, code, _) in NAMES.items()]  # fmt: skip
+    (info / "entry_points.txt").write_text("".join(points))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.delenv(SERVER, raising=False)  # which does not know them
+        for name, code, table in NAMES.values():
+            patch.setitem(table, name, Entry(f"slow_things:{code}"))
+        others = [name for name in LOADERS if name not in ("native", "slow_loader")]
+        others += [name for name in STRATEGIES if name not in ("ddp", "slow_strategy")]
+        patch.setattr(candidates, "NO_CANDIDATES", others)
+        patch.setattr(candidates, "EPOCH_S", {"cpu": 0.3})
+        yield
+
+
+class Found(NamedTuple):
+    search: Search
+    answer: Answer
+    seconds: float
+
+    def line(self, name: str) -> str:
+        """Return a line of the answer."""
+        (text,) = (one for one in self.answer.lines if one.startswith(f"{name} "))
+        return text.removeprefix(name).strip()
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
+    images = write_pictures(tmp_path_factory.mktemp("search") / "images", 256, 16)
+    return Request("resnet8", images, MINUTES, workers=(2,), image_size=32)
+
+
+@pytest.fixture(scope="module")
+def tree(request_: Request) -> Tree:
+    return Tree(request_.data_dir.parent / "results")
+
+
+def found(request: Request, tree: Tree, stop_after: int | None = None) -> Found:
+    """Search; interrupt it in the start after so many complete ones."""
+    search, began = Search(request, tree), time.monotonic()
+
+    def stop() -> None:
+        wait_for(lambda: search._planned()[1] == stop_after or search.left_s < 0, "a start", 600)
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if stop_after is not None:
+        threading.Thread(target=stop, daemon=True).start()
+    search.run()
+    answer = Answer(search)
+    answer.write()
+    return Found(search, answer, time.monotonic() - began)
+
+
+@pytest.fixture(scope="module")
+def stopped(request_: Request, tree: Tree) -> Found:
+    """Return what a search has found that was interrupted in its second start."""
+    return found(request_, tree, stop_after=1)
+
+
+@pytest.fixture(scope="module")
+def finished(request_: Request, tree: Tree, stopped: Found) -> Found:
+    """Return what the same search has found, called again."""
+    return found(request_, tree)
+
+
+def test_an_interrupt_ends_with_what_is_known(stopped: Found) -> None:
+    assert stopped.search.stopped
+    assert "with the loader" in stopped.line("use")
+    assert "not measured yet" in stopped.line("limit")
+
+
+def test_a_second_call_goes_on_and_keeps_the_limit(finished: Found, tree: Tree) -> None:
+    assert not finished.search.stopped
+    assert finished.seconds <= 1.1 * 60 * MINUTES
+    assert [one for one in tree.studies() if one != "adhoc"] == [finished.search.name]
+
+
+def test_slow_things_are_dropped(finished: Found) -> None:
+    slower = finished.line("slower")
+    assert "slow_strategy (" in slower
+    assert "loader slow_loader (" in slower
+    assert "slow" not in finished.line("use")
+
+
+def test_the_answer_has_ten_lines_with_intervals_and_checks(finished: Found) -> None:
+    names = [one.split("  ")[0] for one in finished.answer.lines]
+    assert names == [
+        *("use", "speed", "equal", "slower", "checked", "limit", "try next"),
+        *("training", "start", "page"),
+    ]
+    assert re.search(r"\[\d.*\] images/s \(\d+ starts, 95 % interval\)", finished.line("speed"))
+    assert re.search(r"same weights under all frameworks: (\d+) of \1", finished.line("checked"))
+    assert re.search(r"the loader alone is \d.* as fast, training alone \d", finished.line("limit"))
+    assert "90 epochs of 256 images" in finished.line("training")
+    assert finished.answer.alarm == ""
+
+
+def test_its_files_can_be_used(finished: Found) -> None:
+    (path,) = re.findall(r"ddl study run (\S+\.yaml) --data", finished.line("start"))
+    (run,) = Study.load(Path(path)).expand()
+    assert (run.model, run.epochs, run.train_images) == ("resnet8", 90, None)
+    (searched,) = Path(path).parent.glob("recommend_*.yaml")
+    assert len(Study.load(searched).expand()) > 10
+    page = Path(finished.line("page").partition(";")[0]).read_text()
+    assert "data:image/png" in page
+    assert "<pre>use " in page
+
+
+def test_the_command_prints_the_answer_and_where_it_was_found(
+    finished: Found, request_: Request, tree: Tree
+) -> None:
+    """Called a third time, with so little time that nothing more is measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddl_tools.recommend.search.FINISH_S", 60 * MINUTES)
+        said = command(request_, "--results", tree.root, "--workers", "2")
+    assert said.exit_code == 0, said.output
+    assert "here: " in said.output
+    assert f"\n{finished.answer.lines[0]}\n" in said.output
+
+
+def command(request: Request, *words: object) -> Result:
+    asked = ("--data", request.data_dir, "--minutes", MINUTES, "--image-size", 32)
+    return ddl("recommend", "--model", request.model, *asked, *words)
+
+
+def test_images_that_cannot_be_read_end_the_search(request_: Request, tmp_path: Path) -> None:
+    data = write_pictures(tmp_path / "images", 64, 8)
+    for image in data.rglob("*.JPEG"):
+        image.write_bytes(b"no image")
+    with pytest.raises(DataError, match="images of this epoch are unreadable"):
+        Search(replace(request_, data_dir=data), results()).run()
+
+
+def test_a_network_that_does_not_fit_has_a_remedy(request_: Request) -> None:
+    with pytest.raises(LaunchError, match=r"(?s)too_large cannot train here.*try --batch 4"):
+        Search(replace(request_, model="too_large"), results()).run()
