@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from ddl_tools.analysis.figures import comparison, shares
-from ddl_tools.analysis.figures.accuracy import lost
+from ddl_tools.analysis.figures.accuracy import PRECISE, answers, lost
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.captions import span
 from ddl_tools.analysis.plot.rows import named, ratio_text
@@ -46,6 +46,7 @@ _HEADS = {
     "hours": "time (h)",
     "node_hours": "cost (node-hours)",
     "accuracy": "top-1 accuracy (%)",
+    "precise": "the same, statistics estimated anew (%)",
     "share": "share of the bound",
     "allreduce": "all-reduce (%)",
     "io": '"I/O" (%)',
@@ -295,28 +296,27 @@ def _rates(points: Points) -> Points:
 
 def _losses(points: Points) -> list[str]:
     """Return the accuracy that each way to learn loses; without runs, what the paper states."""
-    if (table := lost(points)).empty:
+    if lost(points).empty:
         stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
         return [
             f"The paper states {span(100 * values, '{:.0f}')} % for a batch of {batch:,}."
             for batch, values in stated
         ]
-    texts = [f"{row['label']} {100 * row['lost']:.1f}" for row in table.to_dict("records")]
-    sizes = f"From batch {table['from_batch'].iloc[0]} to {table['to_batch'].iloc[0]}"
-    ours = _in_percent(points[points["source"] == "measured"])
-    best = _largest(ours, "global_batch_size").iloc[0]
-    return [
-        f"{sizes}, points of accuracy lost: {'; '.join(texts)}.",
-        f"Highest accuracy at batch {best['global_batch_size']}: {best['label']}, "
-        f"{_text(best, 'value')} %.",
-    ]
+    return answers(points)
 
 
 def _ends_of_batches(points: Points) -> Points:
+    """Return the smallest and the largest batch, with the second evaluation as `precise`."""
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     shown = _in_percent(ours if len(ours) else points[points["source"] == "stated"])
     sizes = shown["global_batch_size"]
-    return shown[sizes.isin([sizes.min(), sizes.max()])]
+    shown = shown[sizes.isin([sizes.min(), sizes.max()])]
+    again = (shown["evaluation"] == PRECISE).fillna(False).astype(bool)
+    keys = ["study", "label", "global_batch_size", "local_batch_size"]
+    keys = [name for name in keys if name in shown]
+    columns = {name: f"precise_{name}".removesuffix("_value") for name in ("value", "low", "high")}
+    precise = shown.loc[again, [*keys, *columns]].rename(columns=columns)
+    return shown[~again].merge(precise, "left", keys)
 
 
 def _last_epochs(points: Points) -> Points:
@@ -416,7 +416,10 @@ ANSWERS = {
         "Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
     ),
     "accuracy_vs_batch_size": Answer(
-        "label global_batch_size value updates n", _ACCURACY, _ends_of_batches, say=_losses
+        "label global_batch_size value precise updates n",
+        _ACCURACY,
+        _ends_of_batches,
+        say=_losses,
     ),
     "learning_curves": Answer(
         "label global_batch_size epoch value",

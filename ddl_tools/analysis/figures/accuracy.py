@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_core.config import RunSpec
 from ddl_core.schedules import learning_rate
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import (
     KEYS,
     asks_for_accuracy,
@@ -36,11 +37,16 @@ _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x"
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
 
+# Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
+RUNNING, PRECISE = "running statistics", "statistics estimated anew"  # in this order
+EVALUATIONS = {RUNNING: "top1", PRECISE: "precise_bn_top1"}
+
 _STUDIED = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
 BATCHES = typed(
-    "panel source", " ".join(_STUDIED), "label global_batch_size updates n diverged failed",
-    "value sd low high diverged_value target reached epochs_to_target seconds_to_target",
-    "approx statement printed place note", ORIGIN,
+    "panel source", " ".join(_STUDIED), "label evaluation global_batch_size updates",
+    "n diverged failed repeats values value sd low high diverged_value",
+    "target reached epochs_to_target seconds_to_target",
+    "approx statement printed place note", ORIGIN, evaluation="string", values="string",
 )  # fmt: skip
 CURVES = typed(
     "panel study optimizer schedule label global_batch_size repeat run_id diverged epochs epoch",
@@ -80,7 +86,7 @@ def _labels(table: pd.DataFrame) -> list[str]:
     """
     found = pd.Series("", index=table.index, dtype="string")
     for _, runs in table.groupby(["study", "optimizer", "schedule"]):
-        apart = run_labels(runs, (*REPEATS, *SHAPE))
+        apart = _unusual(run_labels(runs, (*REPEATS, *SHAPE)))
         shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
         if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
             apart = run_labels(runs, REPEATS)
@@ -92,6 +98,15 @@ def _labels(table: pd.DataFrame) -> list[str]:
     ]
 
 
+def _unusual(labels: pd.Series) -> pd.Series:
+    """Return labels without the parts that most runs have: e.g. only what was tried beside them."""
+    counts = labels.value_counts()
+    if 2 * counts.iloc[0] <= len(labels):
+        return labels
+    usual = set(str(counts.index[0]).split(", "))
+    return labels.map(lambda label: ", ".join(p for p in label.split(", ") if p not in usual))
+
+
 def numbers(cell: Any) -> np.ndarray:
     """Return the numbers of a cell that lists them."""
     return np.array([] if pd.isna(cell) else str(cell).split(";"), dtype=float)
@@ -100,43 +115,52 @@ def numbers(cell: Any) -> np.ndarray:
 def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return final V over the global batch: ours, a panel per study, then ImageNet by others.
 
-    Columns: `BATCHES`. A row of ours is the runs of one configuration. value, sd, low and high are
-    mean, standard deviation and range over the n runs that neither failed nor diverged; V of those
-    that diverged is apart. epochs_to_target and seconds_to_target are medians over the runs that
-    reached `TARGET_SHARE` of the best mean V of the same network and data in the study
-    (``reached`` of them); seconds are of training alone, without evaluation.
+    Columns: `BATCHES`. A row of ours is one configuration in one of the `EVALUATIONS`. value, sd,
+    low and high are mean, standard deviation and 95 % interval of the mean over the n runs that
+    neither failed nor diverged, whose ``values`` are in the order of ``repeats``; V of those that
+    diverged is apart. epochs_to_target and seconds_to_target are medians over the runs that reached
+    `TARGET_SHARE` of the best mean V of the same network and data in the study (``reached`` of
+    them); seconds are of training alone, without evaluation.
     """
     groups = [group for _, group in made(runs).groupby(naming.KEY, dropna=False)]
-    rows = [_row(group) for group in groups]
+    rows = [_row(group, RUNNING) for group in groups]
     best = pd.DataFrame(rows, columns=["panel", "value"]).groupby("panel")["value"].max()
     for row, group in zip(rows, groups, strict=True):
         row |= _to_target(group, TARGET_SHARE * best[row["panel"]])
+    rows += [_row(group, PRECISE) for group in groups if group[EVALUATIONS[PRECISE]].notna().any()]
     measured = pd.DataFrame(rows, columns=list(BATCHES)).astype(BATCHES)
-    measured = measured.sort_values([*_STUDIED, "label", "global_batch_size"])
+    order = [*_STUDIED[:3], "evaluation", *_STUDIED[3:], "label", "global_batch_size"]
+    measured = measured.sort_values(order)
     return pd.concat([measured, _stated(paper), _published(paper)], ignore_index=True)
 
 
-def _row(group: pd.DataFrame) -> dict[str, Any]:
-    first = group.iloc[0]
-    failed = group["status"] == "failed"
+def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
+    group, first = group.sort_values("repeat"), group.iloc[0]
+    top1, failed = group[EVALUATIONS[evaluation]], group["status"] == "failed"
     lost = group["diverged"] & ~failed
-    good = group.loc[~failed & ~lost, "top1"].dropna()
+    good = top1[~failed & ~lost].dropna()
     batch = int(first["global_batch_size"])
     per_epoch = group["images_per_epoch"].max()
+    mean = estimates.middle(np.exp(good))  # whose logarithms are the accuracies
+    several = group["precise_bn"].any()
     return first[[*_STUDIED, "label", "hardware"]].to_dict() | {
         "panel": f"{style.dataset_name(first['dataset'])}, "
-        f"{style.model_name(first['model'])}: {first['study']}",
+        f"{style.model_name(first['model'])}: {first['study']}"
+        + (f", {evaluation}" if several else ""),
         "source": "measured",
+        "evaluation": evaluation,
         "global_batch_size": batch,
         "updates": pd.NA if pd.isna(per_epoch) else int(per_epoch) // batch * first["epochs"],
         "n": len(good),
         "diverged": int(lost.sum()),
         "failed": int(failed.sum()),
+        "repeats": ";".join(map(str, group.loc[good.index, "repeat"])),
+        "values": ";".join(f"{value:.6g}" for value in good),
         "value": good.mean(),
         "sd": good.std(),
-        "low": good.min(),
-        "high": good.max(),
-        "diverged_value": group.loc[lost, "top1"].mean(),
+        "low": np.log(mean.low),
+        "high": np.log(mean.high),
+        "diverged_value": top1[lost].mean(),
         "on_cpu": bool(first["on_cpu"]),
         "commit": ";".join(sorted(set(group["commit"]))),
     }
@@ -199,7 +223,7 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
         from_batch=("global_batch_size", "first"), to_batch=("global_batch_size", "last"),
         first=("value", "first"), last=("value", "last"),
     )  # fmt: skip
-    table = ends.reset_index().drop(columns="panel")
+    table = ends.reset_index()
     table["lost"] = table["first"] - table["last"]
     return table.sort_values(["study", "lost"], ignore_index=True)
 
@@ -312,8 +336,9 @@ def draw_batches(points: pd.DataFrame) -> Figure:
     }
     looks = _looks(shown[shown["source"] != "published"])
     hidden = points["panel"].nunique() - shown["panel"].nunique()
+    twice = (ours["evaluation"] == PRECISE).any()
     figure, panels = panel_figure(
-        _most_lost(points),
+        _finding(points),
         shown,
         [
             *handles(looks, **_STATED if none else {"markersize": 5}),
@@ -326,12 +351,15 @@ def draw_batches(points: pd.DataFrame) -> Figure:
             *captions.not_drawn("Panels", hidden),
         ],
         1.9 if none else 2.2,
+        columns=2 if twice else 1,
         note=_STATED_ONLY if none else "",
     )
     for ax, part in panels:
         part = part.rename(columns={"global_batch_size": "at"})
         curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
         _accuracy_axis(ax)
+        if twice:  # panels side by side are compared
+            ax.set_ylim(0, 1)
         own, stated, published = (
             part[part["source"] == source] for source in ("measured", "stated", "published")
         )
@@ -342,6 +370,84 @@ def draw_batches(points: pd.DataFrame) -> Figure:
         for label, series in published.sort_values("at").groupby("label"):
             ax.plot(series["at"], series["value"], **others[str(label)])
     return figure
+
+
+# The paper's order at its largest batch: exponential is far ahead, cosine last (O20).
+_FIRST, _LAST = "exponential", "cosine"
+
+
+def differences(points: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much V of SGD differs from its cosine schedule, at each batch of a study.
+
+    Pairs of runs of one seed; low and high are the 95 % interval of the mean difference, p is
+    two-sided. A row is a study, an evaluation, a batch and a label of SGD or of another optimiser.
+    """
+    rows = []
+    ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    for (study, panel, evaluation, batch), part in ours.groupby(
+        ["study", "panel", "evaluation", "global_batch_size"]
+    ):
+        values = {row["label"]: _by_seed(row) for row in part.to_dict("records")}
+        base = values.pop(style.way_name("sgd", _LAST), None)
+        if base is None:
+            continue
+        for label, own in values.items():
+            pairs = pd.concat([own, base], axis=1, join="inner")
+            one = estimates.paired_ratio(np.exp(pairs[0]), np.exp(pairs[1]))
+            p = min(1.0, 2 * min(estimates.p_greater(one), estimates.p_less(one)))
+            rows.append((study, panel, evaluation, batch, label, one.n,
+                         one.log_mean, np.log(one.low), np.log(one.high), p))  # fmt: skip
+    names = ["study", "panel", "evaluation", "global_batch_size", "label", "n"]
+    return pd.DataFrame(rows, columns=[*names, "difference", "low", "high", "p"])
+
+
+def _by_seed(row: dict[str, Any]) -> pd.Series:
+    seeds, values = (numbers(row[name]) for name in ("repeats", "values"))
+    return pd.Series(values, seeds.astype(int))
+
+
+def answers(points: pd.DataFrame) -> list[str]:
+    """Return what large batches cost, then the ways at the largest one in each evaluation.
+
+    Ways are compared with SGD's cosine schedule, see `differences`.
+    """
+    ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    table = differences(points).set_index(["panel", "global_batch_size", "label"])
+    first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
+    costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
+    costs = costs[(costs["from_batch"] == first) & (costs["evaluation"] == RUNNING)]
+    texts = [f"{row['label']} {100 * row['lost']:.1f}" for row in costs.to_dict("records")]
+    sentences = [f"From batch {first} to {batch}, points of accuracy lost: {'; '.join(texts)}."]
+    ends = ours[ours["global_batch_size"] == batch].sort_values("value", ascending=False)
+    for (evaluation, panel), part in ends.groupby(["evaluation", "panel"]):
+        means = []
+        for label, value in zip(part["label"], part["value"], strict=True):
+            key = (panel, batch, label)
+            compared = f" ({_compared(table.loc[key])})" if key in table.index else ""
+            means.append(f"{label} {100 * value:.1f} %{compared}")
+        sentences.append(f"Batch {batch}, {evaluation}: {'; '.join(means)}.")
+    return sentences
+
+
+def _compared(row: pd.Series) -> str:
+    """Return a difference in points, with its interval and p."""
+    text = f"{100 * row['difference']:+.1f} points from cosine"
+    if row["n"] < 2:
+        return text
+    return f"{text} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}], p = {row['p']:.2g}"
+
+
+def _finding(points: pd.DataFrame) -> str:
+    """Return how the paper's first and last schedule differ at the largest batch of a study."""
+    table = differences(points)
+    table = table[table["label"] == style.way_name("sgd", _FIRST)]
+    largest = table[table["global_batch_size"] == table["global_batch_size"].max()]
+    if PRECISE not in set(largest["evaluation"]):
+        return _most_lost(points)
+    gaps = largest.drop_duplicates("evaluation").set_index("evaluation")["difference"]
+    texts = [f"{100 * gaps[name]:+.0f} points with {name}" for name in EVALUATIONS]
+    batch = int(largest["global_batch_size"].iloc[0])
+    return f"At batch {batch:,}, {_FIRST} minus {_LAST} is {' and '.join(texts)}"
 
 
 def _most_lost(points: pd.DataFrame) -> str:
@@ -368,7 +474,7 @@ def _means(ours: pd.DataFrame) -> list[str]:
     ]
     if done.empty:
         return gone
-    return ["Means of the runs; bars: their range.", *gone]
+    return ["Means of the runs; bars: their 95 % intervals.", *gone]
 
 
 @styled
@@ -489,8 +595,8 @@ def _looks(points: pd.DataFrame) -> style.Looks:
     for optimizer, schedule, label, number in ways.itertuples(index=False):
         looks[label] = style.way_look(optimizer, schedule, schedules)
         if number:
-            spare = style.SPARE_MARKERS
-            looks[label]["marker"] = spare[(number - 1) % len(spare)]
+            for part, spare in (("marker", style.SPARE_MARKERS), ("linestyle", style.SPARE_LINES)):
+                looks[label][part] = spare[(number - 1) % len(spare)]
     return looks
 
 

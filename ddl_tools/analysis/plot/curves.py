@@ -33,9 +33,13 @@ def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
 
 
 def batch_axis(ax: Axes, sizes: Iterable[float], label: str) -> None:
-    """Scale x by powers of two, with a tick at each batch size."""
+    """Scale x by powers of two, with a tick at each batch size that has room for its number."""
     ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(set(map(float, sizes)))))
+    ticks: list[float] = []
+    for size in sorted(set(map(float, sizes)), reverse=True):
+        if not ticks or size * np.sqrt(2) <= ticks[-1]:
+            ticks.append(size)
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
     plain_ticks(ax.xaxis)
     ax.margins(x=0.08)
     ax.set_xlabel(label)

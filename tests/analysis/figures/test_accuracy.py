@@ -17,6 +17,7 @@ from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import words
 
 PAPER = read_paper()
+T_1 = 12.706  # Student's t, 97.5 %, of one degree of freedom
 STUDY: dict[str, Any] = {
     "study": "accuracy_tiny",
     "dataset": "fashion_mnist",
@@ -66,7 +67,7 @@ def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
     points = accuracy.batch_points(runs, PAPER)
     step = row(points, "step", 16)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
-        (2, 0.81, 0.80, 0.82)
+        (2, 0.81, 0.81 - 0.01 * T_1, 0.81 + 0.01 * T_1), rel=1e-4
     )
     assert step["sd"] == pytest.approx(0.02 / math.sqrt(2))
     assert (step["updates"], row(points, "step", 320)["updates"]) == (60, 3)
@@ -130,13 +131,12 @@ def said(name: str, runs: pd.DataFrame) -> str:
     return words(question.draw(question.points(runs, configuration_table(runs), PAPER)))
 
 
-def test_captions_say_how_many_runs_and_that_a_range_is_one(runs: pd.DataFrame) -> None:
+def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> None:
     batches, curves = (said(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves"))
-    assert "Means of the runs; bars: their range. Diverged: 2 runs." in batches
+    assert "Means of the runs; bars: their 95 % intervals. Diverged: 2 runs." in batches
     assert "thin: each run with its own seed" in curves
     assert "loses 41.0 points of accuracy" in batches
-    for told in (batches, curves):
-        assert "95 %" not in told
+    assert "95 %" not in curves
 
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
@@ -146,6 +146,39 @@ def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -
     assert [value for values in crosses for value in values if not math.isnan(value)] == [
         pytest.approx(0.10)
     ]
+
+
+@pytest.fixture
+def twice(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
+    """Return runs with two evaluations, of which one has cosine last and one has it first."""
+    for repeat in range(3):
+        for schedule, running, precise in (("cosine", 0.3, 0.6), ("exponential", 0.5, 0.55)):
+            fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+            left = rows([0.2, running + 0.01 * repeat])
+            left[-1].precise_bn_top1 = precise + 0.01 * repeat
+            make_run(rows=left, accumulation=20, **fields)
+            more = fields | {"warmup_epochs": 3.0}
+            if schedule == "cosine" and repeat:
+                make_run(rows=rows([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
+    return runs_table(tree.runs)
+
+
+def test_both_evaluations_are_compared_by_seed(twice: pd.DataFrame) -> None:
+    points = accuracy.batch_points(twice, PAPER)
+    table = accuracy.differences(points).set_index(["label", "evaluation"])
+    assert table["difference"].to_dict() == {
+        ("SGD, exponential", accuracy.RUNNING): pytest.approx(0.2),
+        ("SGD, exponential", accuracy.PRECISE): pytest.approx(-0.05),
+        ("SGD, cosine, warm-up epochs 3", accuracy.RUNNING): pytest.approx(0.415),
+    }
+    warm = table.loc["SGD, cosine, warm-up epochs 3", :].iloc[0]
+    half = T_1 * 0.005  # of 0.41 and 0.42
+    assert (warm["n"], warm["high"] - warm["low"]) == pytest.approx((2, 2 * half), rel=1e-3)
+    assert warm["p"] == pytest.approx(0.00767, rel=0.02)
+    sentences = "\n".join(accuracy.answers(points))
+    assert "SGD, cosine, warm-up epochs 3 73.0 % (+41.5 points from cosine" in sentences
+    title = said("accuracy_vs_batch_size", twice)
+    assert "exponential minus cosine is +20 points with running statistics and -5" in title
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
