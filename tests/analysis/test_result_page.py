@@ -45,7 +45,7 @@ def test_each_figure_has_an_answer_in_numbers_and_a_short_table(page: Path) -> N
 
 @pytest.mark.slow
 def test_a_study_stands_with_its_machine_code_and_figures(tree: Tree, laptop: MakeRun) -> None:
-    for nodes in (1, 2):
+    for nodes in (1, 2, 4):
         emulate(laptop, nodes=nodes)
     emulate(laptop, nodes=2, repeat=1, unfaithful=["others took the cores"])
     done = redraw(tree, figures=tree.figures)
@@ -54,6 +54,7 @@ def test_a_study_stands_with_its_machine_code_and_figures(tree: Tree, laptop: Ma
     assert "18 completed](../../tables/laptop.csv)" in page
     assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
     assert "](comparison.png)" in page
+    assert "Throughput by loader, relative to " in page
+    page = (tree.figures / "box" / "README.md").read_text()
     assert "Emulated, not measured on a cluster ([how](" in page
     assert "1 runs were rejected and are not drawn." in page
-    assert "Throughput by loader, relative to " in page

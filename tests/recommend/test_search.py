@@ -41,13 +41,13 @@ from ddl_core.strategies.ddp import DDP
 
 class SlowStrategy(DDP):
     def optimizer_step(self, scaler):
-        time.sleep(0.1)
+        time.sleep(0.3)
         super().optimizer_step(scaler)
 
 class SlowLoader(Native):
     def __iter__(self):
         for batch in super().__iter__():
-            time.sleep(0.1)
+            time.sleep(0.3)
             yield batch
 
 class OutOfMemoryError(RuntimeError):
