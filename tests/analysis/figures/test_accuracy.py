@@ -17,7 +17,7 @@ from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import words
 
 PAPER = read_paper()
-T_1 = 12.706  # Student's t, 97.5 %, of one degree of freedom
+T_1, T_2 = 12.706, 4.302653  # Student's t, 97.5 %, of one and of two degrees of freedom
 STUDY: dict[str, Any] = {
     "study": "accuracy_tiny",
     "dataset": "fashion_mnist",
@@ -63,13 +63,18 @@ def row(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
     return points.loc[index]
 
 
-def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_points(runs, PAPER)
+def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame, tree: Tree, make_run: MakeRun) -> None:
+    step = row(accuracy.batch_points(runs, PAPER), "step", 16)
+    assert (step["n"], step["value"]) == pytest.approx((2, 0.81))
+    assert step[["low", "high"]].isna().all()
+    make_run(rows=rows([0.5, 0.75, 0.84]), **STUDY, schedule="step", repeat=2)
+    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     step = row(points, "step", 16)
+    half = T_2 * 0.02 / math.sqrt(3)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
-        (2, 0.81, 0.81 - 0.01 * T_1, 0.81 + 0.01 * T_1), rel=1e-4
+        (3, 0.82, 0.82 - half, 0.82 + half), rel=1e-4
     )
-    assert step["sd"] == pytest.approx(0.02 / math.sqrt(2))
+    assert step["sd"] == pytest.approx(0.02)
     assert (step["updates"], row(points, "step", 320)["updates"]) == (60, 3)
 
 
