@@ -132,7 +132,7 @@ def test_shows_the_memory_of_a_folder(
     target = tmp_path / "shown.ipynb"
     execute(MEMORY, target, {"results": str(tree.root)})
     assert pictures(target) == 1
-    for word in ("2 runs: 2 completed", "PyTorch-FSDP: 0.25 GiB at ", "more"):
+    for word in ("2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more"):
         assert word in shown(target)
 
 
