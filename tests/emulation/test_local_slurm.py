@@ -104,7 +104,7 @@ def processes_at(folder: Path) -> list[psutil.Process]:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @on_slurm
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.extended
 def test_a_stopped_demo_goes_on(
     cluster: EmulatedSlurm, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,7 +122,7 @@ def test_a_stopped_demo_goes_on(
     assert read_record(item.directory).status == "failed"  # its job was given time to say so
 
     second = start(*MODULE, str(SITES / "local" / "demo.sh"), str(path))
-    said, error = second.communicate(timeout=300)
+    said, error = second.communicate(timeout=480)
     assert second.returncode == 0, error
     assert f"completed   {item.spec.run_id}" in said
     assert "1 runs: 1 completed\n" in said
