@@ -18,6 +18,7 @@ LEVEL = 0.95
 ALPHA = 0.05
 # "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).
 MARGIN = 0.05
+LEAST_SHOWN = 3  # observations of an interval that is shown: that of two may be wider than the axis
 
 GREATER, LESS, EQUIVALENT, CANNOT_SAY = "greater", "less", "equivalent", "cannot say"
 

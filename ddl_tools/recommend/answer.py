@@ -23,7 +23,6 @@ from ddl_tools.records.ledger import read_study
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
 
-ENOUGH = 3  # starts: the interval of two is useless
 MOST_NAMED = 4  # configurations in a list
 WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
 # Fields that shape the measurement and not the training.
@@ -110,7 +109,7 @@ class Answer:
 
     def _speed(self) -> str:
         mean = self._mean(self.leader)
-        interval = "95 % interval" if mean.n >= ENOUGH else "too few for an interval"
+        interval = "95 % interval" if mean.n >= estimates.LEAST_SHOWN else "too few for an interval"
         text = f"{_span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
         if self.leader == self.baseline:
             return f"{text}; this is the baseline, and no measured change of it is faster"
@@ -223,7 +222,7 @@ class Answer:
 
 def _span(found: Estimate) -> str:
     """Return a value with three digits and, from enough starts, its interval."""
-    interval = f" [{found.low:.3g}, {found.high:.3g}]" if found.n >= ENOUGH else ""
+    interval = f" [{found.low:.3g}, {found.high:.3g}]" if found.n >= estimates.LEAST_SHOWN else ""
     return f"{found.ratio:.3g}{interval}"
 
 

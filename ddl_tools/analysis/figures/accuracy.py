@@ -36,7 +36,6 @@ _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x"
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
-LEAST_RUNS = 3  # of an interval: that of two runs may be wider than the axis
 
 # Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
 RUNNING, PRECISE = "running statistics", "statistics estimated anew"  # in this order
@@ -117,11 +116,12 @@ def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Return final V over the global batch: ours, a panel per study, then ImageNet by others.
 
     Columns: `BATCHES`. A row of ours is one configuration in one of the `EVALUATIONS`. value, sd,
-    low and high are mean, standard deviation and 95 % interval of the mean (of `LEAST_RUNS` runs or
-    more) over the n runs that neither failed nor diverged, whose ``values`` are in the order of
-    ``repeats``; V of those that diverged is apart. epochs_to_target and seconds_to_target are
-    medians over the runs that reached `TARGET_SHARE` of the best mean V of the same network and
-    data in the study (``reached`` of them); seconds are of training alone, without evaluation.
+    low and high are mean, standard deviation and 95 % interval of the mean over the n runs that
+    neither failed nor diverged (no interval of fewer than `LEAST_SHOWN`), whose ``values`` are in
+    the order of ``repeats``; V of those that diverged is apart. epochs_to_target and
+    seconds_to_target are medians over the runs that reached `TARGET_SHARE` of the best mean V of
+    the same network and data in the study (``reached`` of them); seconds are of training alone,
+    without evaluation.
     """
     groups = [group for _, group in made(runs).groupby(naming.KEY, dropna=False)]
     rows = [_row(group, RUNNING) for group in groups]
@@ -159,8 +159,8 @@ def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
         "values": ";".join(f"{value:.6g}" for value in good),
         "value": good.mean(),
         "sd": good.std(),
-        "low": np.log(mean.low) if mean.n >= LEAST_RUNS else np.nan,
-        "high": np.log(mean.high) if mean.n >= LEAST_RUNS else np.nan,
+        "low": np.log(mean.low) if mean.n >= estimates.LEAST_SHOWN else np.nan,
+        "high": np.log(mean.high) if mean.n >= estimates.LEAST_SHOWN else np.nan,
         "diverged_value": top1[lost].mean(),
         "on_cpu": bool(first["on_cpu"]),
         "commit": ";".join(sorted(set(group["commit"]))),
@@ -433,7 +433,7 @@ def answers(points: pd.DataFrame) -> list[str]:
 def _compared(row: pd.Series) -> str:
     """Return a difference in points, with its interval and p."""
     text = f"{100 * row['difference']:+.1f} points from cosine"
-    if row["n"] < LEAST_RUNS:
+    if row["n"] < estimates.LEAST_SHOWN:
         return text
     return f"{text} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}], p = {row['p']:.2g}"
 
