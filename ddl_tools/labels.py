@@ -135,8 +135,9 @@ def phrase(field: str, value: Any) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """Return a number with its word, e.g. ``"1 rank"`` or ``"2 ranks"``."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    """Return a number with its word, e.g. ``"1 rank"``, ``"2 ranks"`` or ``"2 processes"``."""
+    end = "es" if word.endswith("s") else "s"
+    return f"{number} {word}" if number == 1 else f"{number} {word}{end}"
 
 
 def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:

@@ -210,16 +210,12 @@ def describe(spec: RunSpec) -> str:
     """Return a configuration in words."""
     parts = [
         f"{title('strategy', spec.strategy)} with the loader {title('loader', spec.loader)}",
-        _count(spec.world_size, "worker"),
-        f"{_count(spec.loader_workers, 'loader process')} each",
+        plural(spec.world_size, "worker"),
+        f"{plural(spec.loader_workers, 'loader process')} each",
     ]
     parts += [spec.precision] if spec.device == "cuda" else []
     parts += [name for name in ("channels_last", "compile") if getattr(spec, name)]
     return ", ".join(parts)
-
-
-def _count(number: int, word: str) -> str:
-    return plural(number, word).replace("processs", "processes")
 
 
 def difference(spec: RunSpec, other: RunSpec) -> str:
@@ -230,7 +226,7 @@ def difference(spec: RunSpec, other: RunSpec) -> str:
         if value == getattr(other, name) or (name == "strategy" and spec.world_size == 1):
             continue
         counted = {"gpus_per_node": "worker", "loader_workers": "loader process"}
-        text = _count(value, counted[name]) if name in counted else phrase(name, value)
+        text = plural(value, counted[name]) if name in counted else phrase(name, value)
         parts.append(f"loader {text}" if name == "loader" else text)
     return ", ".join(parts)
 
