@@ -1,6 +1,7 @@
 """PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
 
 from contextlib import AbstractContextManager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,6 +22,13 @@ COMPRESSION = {
 DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
 
 FIRST_BUCKET_BYTES = 2**20  # torch's own, with its default of bucket_cap_mb
+
+
+def _buffers_option() -> str:
+    """Return the name of the option that sends buffers at every forward pass."""
+    known = signature(DistributedDataParallel).parameters
+    # Older versions of torch know only the second name; newer ones warn of it.
+    return next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in known)
 
 
 def _one_bucket_at_a_time(
@@ -50,7 +58,7 @@ class DDP(ProcessGroup):
             **self._buckets(),
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
-            forward_sync_buffers=False,
+            **{_buffers_option(): False},
         )
         if spec.ddp_compression == "powersgd":
             state = powerSGD_hook.PowerSGDState(

@@ -123,3 +123,15 @@ def test_a_reduction_that_backward_overlaps_is_booked_as_communication(group, mo
     spent = trained(group(**asked)).spent
     assert spent.transfer_s + spent.compute_s > STEPS * SLEPT_S
     assert spent.transfer_s > spent.compute_s
+
+
+def test_an_older_torch_is_told_by_its_own_name_not_to_send_buffers(group, monkeypatch):
+    class Older(DistributedDataParallel):
+        def __init__(self, module, device_ids=None, broadcast_buffers=True, **fields):
+            super().__init__(module, device_ids, forward_sync_buffers=broadcast_buffers, **fields)
+
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Older)
+    plain = network()
+    wrapped, _ = group().setup(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    assert isinstance(wrapped, Older)
+    assert not wrapped.broadcast_buffers
