@@ -40,7 +40,7 @@ from ddl_tools.records.progress import describe, fraction, read_progress
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
 
-ENOUGH_STEPS = 200  # of an epoch on GPUs: some 10 s, in which a start of 0.1 s is one per cent
+ENOUGH_IMAGES = 200 * 64  # of a GPU and epoch: 4 to 10 s, in which a start of 0.1 s is 1 to 3 %
 POLL_S = 0.25
 ALMOST = 0.99
 
@@ -131,21 +131,28 @@ def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
 
 def short_windows(runs: list[RunSpec]) -> str | None:
     """Say which runs on GPUs have epochs too short to tell more than how a loader starts."""
-    steps = [
-        (run.world_size, count)
+    short = [
+        (run.world_size, count, enough)
         for run in runs
         if run.device == "cuda" and run.known_images is not None
-        if (count := _steps(run, run.known_images)) < ENOUGH_STEPS
+        if (count := _steps(run, run.known_images)) < (enough := enough_steps(run))
     ]
-    if not steps:
+    if not short:
         return None
-    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in sorted(dict(steps).items()))
+    steps = sorted({ranks: count for ranks, count, _ in short}.items())
+    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in steps)
+    enough = max(one for *_, one in short)
     return (
-        f"short windows: in {len(steps)} of {len(runs)} runs an epoch, the window, has fewer than "
-        f"{ENOUGH_STEPS} steps ({sizes}): the first batch and the loader's start are a large part "
-        f"of it; min_steps_per_epoch: {ENOUGH_STEPS} in the study makes it longer "
+        f"short windows: in {len(short)} of {len(runs)} runs an epoch, the window, has fewer than "
+        f"{ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's start are a "
+        f"large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
         "(docs/explanation/measurement.md)"
     )
+
+
+def enough_steps(run: RunSpec) -> int:
+    """Return the steps of an epoch that is long enough to be measured on GPUs."""
+    return -(-ENOUGH_IMAGES // run.local_batch_size)
 
 
 def _steps(run: RunSpec, images: int) -> int:

@@ -164,7 +164,7 @@ def test_windows_on_one_gpu_are_long_and_its_batch_is_large(name: str) -> None:
     runs = runs_of(name)
     assert short_windows(runs) is None
     assert {run.local_batch_size for run in runs} == {256}
-    assert {run.loader_workers for run in runs} == {14}
+    assert {run.loader_workers for run in runs if run.loader != "synthetic"} <= {14}
     assert any(run.compile for run in runs if run.work == "train")
     # Decoding alone takes as long either way.
     assert not any(run.compile for run in runs if run.work == "load")
