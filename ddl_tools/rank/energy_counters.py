@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SAMPLE_S = 0.1  # between readings of a board's power
+SAMPLE_S = 0.1  # between readings of a board's power, and between updates of its counter (H100)
+LEAST_UPDATES = 20  # in a window: its ends are then uncertain by 5 %
 POWERCAP = "/sys/class/powercap"
 # A counter of 262 kJ wraps around within 20 min at 200 W: read it before it can do so twice.
 REREAD_S = 60.0
@@ -29,11 +30,14 @@ class Counter:
         Identity of the device: two ranks with the same one share it.
     every_s : float or None
         Seconds between readings within a window, in a thread; None: at its ends alone.
+    updated_s : float
+        Seconds between updates of what is read: each end of a window is uncertain by so much.
     """
 
     method: str
     device: str
     every_s: float | None = None
+    updated_s: float = 0.0
     _thread: threading.Thread | None = None
 
     def read(self) -> float:
@@ -42,6 +46,7 @@ class Counter:
 
     def start(self) -> None:
         """Begin to count; raises `Unmeasured`."""
+        self._since = time.perf_counter()
         self._begin = self.read()
         self._error: Unmeasured | None = None
         if self.every_s is not None:
@@ -50,9 +55,21 @@ class Counter:
             self._thread.start()
 
     def stop(self) -> float:
-        """Return joules since `start`; raises `Unmeasured`."""
+        """Return joules since `start`.
+
+        Raises
+        ------
+        Unmeasured
+            If a reading failed, or the window is shorter than `LEAST_UPDATES` updates.
+        """
         self.close()
-        return (self.read() - self._begin) / 1e6
+        microjoules = self.read() - self._begin
+        took = time.perf_counter() - self._since
+        if took < LEAST_UPDATES * self.updated_s:
+            raise Unmeasured(
+                f"{self.method}: updated every {self.updated_s} s, too rarely for {took:.2f} s"
+            )
+        return microjoules / 1e6
 
     def close(self) -> None:
         """End the thread; raises `Unmeasured` if a reading of it failed."""
@@ -83,6 +100,7 @@ class GpuCounter(Counter):
     """
 
     method = "NVML counter, GPU boards"
+    updated_s = SAMPLE_S
 
     def __init__(self, uuid: str) -> None:
         self.device = uuid
@@ -104,7 +122,7 @@ class GpuPower(Counter):
     """
 
     method = "NVML sampled power, GPU boards"
-    every_s = SAMPLE_S
+    every_s = updated_s = SAMPLE_S
 
     def __init__(self, uuid: str) -> None:
         self.device = uuid

@@ -48,6 +48,7 @@ ASK = """
 import json, os, sys, time
 from pathlib import Path
 from ddl_tools.rank.energy import Meter
+from ddl_tools.rank.energy_counters import GpuCounter, GpuPower
 from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
 
@@ -62,7 +63,11 @@ def measure(board):
     time.sleep(0.3)
     return [meter.method, meter.missing, meter.stop(), time.perf_counter() - begin]
 
-print(json.dumps([measure(board) for board in sys.argv[2:]]))
+updated_s = GpuCounter.updated_s
+GpuCounter.updated_s = GpuPower.updated_s = 0.01
+seen = [measure(board) for board in sys.argv[2:]]
+GpuCounter.updated_s = updated_s
+print(json.dumps([*seen, measure(sys.argv[2])]))
 """
 BOARDS = {
     "new": {"energy_mj": 7_000_000, "power_mw": 250_000, "mig": 0},
@@ -100,12 +105,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip(BOARDS, json.loads(done.stdout), strict=True))
+    return dict(zip((*BOARDS, "updated rarely"), json.loads(done.stdout), strict=True))
 
 
 def test_a_counter_in_millijoules_gives_joules(told: dict[str, list]) -> None:
     method = "NVML counter, GPU boards + RAPL, CPU packages and DRAM"
     assert told["new"][:3] == [method, None, 400.5]
+
+
+def test_a_window_of_few_updates_has_no_energy(told: dict[str, list]) -> None:
+    method, missing, joules, _ = told["updated rarely"]
+    assert "NVML counter" in method
+    assert missing is None
+    assert joules is None
 
 
 def test_power_in_milliwatts_gives_joules_where_there_is_no_counter(told: dict[str, list]) -> None:
