@@ -32,7 +32,7 @@ def test_checks_pass_on_the_cpu(check) -> None:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    "check", [checks.stopped_run_goes_on, checks.two_ranks_are_two_virtual_workers]
+    "check", [checks.stopped_run_goes_on, checks.strategies_train_as_one_process]
 )
 def test_checks_with_rank_processes_pass_on_the_cpu(check) -> None:
     assert checks.outcome_of(check, "cpu")[0] == "ok"
@@ -49,7 +49,7 @@ def test_a_rank_that_computes_something_else_is_found(monkeypatch: pytest.Monkey
         return spec_of(device, **fields)
 
     monkeypatch.setattr(checks, "spec_of", faster)
-    state, text = checks.outcome_of(checks.two_ranks_are_two_virtual_workers, "cpu")
+    state, text = checks.outcome_of(checks.strategies_train_as_one_process, "cpu")
     assert state == "WRONG", text
 
 

@@ -24,11 +24,12 @@ DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
 FIRST_BUCKET_BYTES = 2**20  # torch's own, with its default of bucket_cap_mb
 
 
-def _buffers_option() -> str:
-    """Return the name of the option that sends buffers at every forward pass."""
+def _no_buffers() -> dict[str, Any]:
+    """Return the option by which a forward pass sends no buffers."""
     known = signature(DistributedDataParallel).parameters
     # Older versions of torch know only the second name; newer ones warn of it.
-    return next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in known)
+    names = ("forward_sync_buffers", "broadcast_buffers")
+    return {next(name for name in names if name in known): False}
 
 
 def _one_bucket_at_a_time(
@@ -58,7 +59,7 @@ class DDP(ProcessGroup):
             **self._buckets(),
             gradient_as_bucket_view=spec.ddp_bucket_view,
             static_graph=spec.ddp_static_graph,
-            **{_buffers_option(): False},
+            **_no_buffers(),
         )
         if spec.ddp_compression == "powersgd":
             state = powerSGD_hook.PowerSGDState(
