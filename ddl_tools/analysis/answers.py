@@ -140,7 +140,9 @@ def _differences(panel: Points) -> pd.DataFrame:
         factor: pd.concat([panel[name] != base[name] for name in names], axis=1).any(axis=1)
         for factor, names in _FACTORS.items()
     }
-    return pd.DataFrame(found)
+    table = pd.DataFrame(found)
+    others = ~table.any(axis=1) & (panel["label"] != base["label"])
+    return table.assign(settings=others & ~panel["second_start"].fillna(False))
 
 
 def _compared(points: Points) -> list[str]:
@@ -158,7 +160,9 @@ def _compared(points: Points) -> list[str]:
             if len(texts) > _MOST_NAMED:
                 texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
             if texts:
-                found.append(f"Throughput {name}, relative to {base}: {'; '.join(texts)}.")
+                rate = three_digits(panel.loc[panel["label"] == base, "value"].iloc[0])
+                text = f"relative to {base} ({rate} images/s): {'; '.join(texts)}."
+                found.append(f"Throughput {name}, {text}")
         if not others.any():
             found.append(f"{base}: {_text(panel.iloc[0], 'value')} images/s.")
     return found

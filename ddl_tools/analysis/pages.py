@@ -34,6 +34,8 @@ Row = tuple[str, str, str, str]
 _ROWS = (
     ("DDP, Horovod or DeepSpeed?", "laptop", "comparison", (0,)),
     ("DALI or the native loader?", "laptop", "comparison", (1,)),
+    ("What does one GPU train?", "one_gpu", "comparison", (0, 1)),
+    ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", (0,)),
     ("What does sharding save?", "sharding", "memory_per_rank", (0, 2)),
     ("What does a slow network cost?", "cluster_in_a_box", "efficiency_emulated", (0,)),
     ("What do large batches cost?", "accuracy_laptop", "accuracy_vs_batch_size", (0,)),
