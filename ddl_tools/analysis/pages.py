@@ -34,7 +34,7 @@ Row = tuple[str, str, str, str]
 _ROWS = (
     ("DDP, Horovod or DeepSpeed?", "laptop", "comparison", (0,)),
     ("DALI or the native loader?", "laptop", "comparison", (1,)),
-    ("What does one GPU train?", "one_gpu", "comparison", (0, 1)),
+    ("What does one GPU train?", "one_gpu", "comparison", (1,)),
     ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", (0,)),
     ("What does sharding save?", "sharding", "memory_per_rank", (0, 2)),
     ("What does a slow network cost?", "cluster_in_a_box", "efficiency_emulated", (0,)),
@@ -167,7 +167,7 @@ def _published(tree: Tree) -> str:
     every = pd.concat(runs)
     return (
         f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
-        f"{int(is_emulated(every).sum())} of them emulated. Machines: {machines(every)}."
+        f"{int(is_emulated(every).sum())} of them emulated."
     )
 
 

@@ -26,7 +26,7 @@ def test_blocks_are_what_the_committed_records_give() -> None:
 def test_the_table_of_results_answers_each_question_with_a_number() -> None:
     table = pages.shown(pages.PAGES["results"], "results")
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == 8
+    assert len(rows) == 10
     for _, result, _, details in rows:
         assert re.search(r"\d", result)
         assert "](" in details
