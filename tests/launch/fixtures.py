@@ -15,6 +15,7 @@ from tests.launch.slurm.faults import idle_nodes, mend
 from tests.launch.stand_ins import SRUN, StandIns
 
 Mount = Callable[[str], Path]
+NUMBERED = '#!/bin/sh\necho "$*" >>{calls}\nwc -l <{calls}\n'
 
 
 @pytest.fixture
@@ -69,6 +70,16 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     found = StandIns(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(found.folder), prepend=os.pathsep)
     return found
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, stand_ins: StandIns) -> Path:
+    """A stand-in that numbers its jobs from 1; what it was called with is in the file returned."""
+    calls = tmp_path / "calls"
+    stand_ins.script("sbatch", NUMBERED.format(calls=calls))
+    for program in ("squeue", "scontrol", "scancel", "sacct"):
+        stand_ins.add(program)
+    return calls
 
 
 @pytest.fixture

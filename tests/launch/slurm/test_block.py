@@ -25,17 +25,6 @@ from tests.launch.stand_ins import StandIns
 
 GENERIC = find_site("generic")
 STRATEGIES = ["ddp", "horovod", "deepspeed"]
-NUMBERED = '#!/bin/sh\necho "$*" >>{calls}\nwc -l <{calls}\n'
-
-
-@pytest.fixture
-def sbatch(tmp_path: Path, stand_ins: StandIns) -> Path:
-    """A stand-in that numbers its jobs from 1; what it was called with is in the file returned."""
-    calls = tmp_path / "calls"
-    stand_ins.script("sbatch", NUMBERED.format(calls=calls))
-    for program in ("squeue", "scontrol", "scancel", "sacct"):
-        stand_ins.add(program)
-    return calls
 
 
 def study_of(folder: Path, **fields: Any) -> tuple[Path, Study]:
