@@ -21,7 +21,12 @@ class Span(NamedTuple):
 
     def __str__(self) -> str:
         """Return both with three digits."""
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return f"{digits(self.value)} [{digits(self.low)}, {digits(self.high)}]"
+
+
+def digits(value: float) -> str:
+    """Return a value with three digits, or more where it has more before the point."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, eq=False)
