@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from ddl_core.errors import STOPPED, FairnessError
-from ddl_tools.cli.options import data_option, dry_run_option, results_option
+from ddl_tools.cli.options import (
+    account_option,
+    data_option,
+    dry_run_option,
+    partition_option,
+    results_option,
+    site_option,
+)
 from ddl_tools.records.paths import Tree
 
 
@@ -26,8 +33,8 @@ def _numbers(
 @click.command()
 @click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
 @data_option
-@click.option("--minutes", type=click.FloatRange(1), default=10.0, metavar="N",
-              help="Time limit.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(1), metavar="N",
+              help="Time limit. [default: 10; with --site 5, of each run]")  # fmt: skip
 @click.option("--workers", metavar="N,N,...", callback=_numbers,
               help="Numbers of workers to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
               )  # fmt: skip
@@ -37,9 +44,24 @@ def _numbers(
               help="Images per worker and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
               help="Side of the training crop (pixels).")  # fmt: skip
+@site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
+@account_option
+@partition_option
+@click.option("--max-node-hours", type=click.FloatRange(0), default=10.0, metavar="N",
+              help="With --site: limit of all jobs, by their time limits.")  # fmt: skip
 @results_option
 @dry_run_option
-def recommend(data_dir: Path | None, tree: Tree, dry_run: bool, **request: Any) -> None:
+def recommend(
+    data_dir: Path | None,
+    minutes: float | None,
+    site_name: str | None,
+    account: str | None,
+    partition: str | None,
+    max_node_hours: float,
+    tree: Tree,
+    dry_run: bool,
+    **request: Any,
+) -> None:
     """Measure what is installed here, and say how to train a network on your images.
 
     Tries strategies, loaders, numbers of workers and a few settings with interleaved short epochs.
@@ -47,18 +69,34 @@ def recommend(data_dir: Path | None, tree: Tree, dry_run: bool, **request: Any) 
     Prints ten lines: the configuration, its throughput, what is equivalent, what limits it, and
     the command that starts the training. Ctrl-C ends it with what is known; the same command goes
     on.
+
+    With --site, each call shows the state, the node-hours and the jobs that it submits, in at most
+    two rounds. The last call answers, with a forecast for at most four times as many nodes.
     """
+    from ddl_tools.launch.slurm.script import Options
     from ddl_tools.recommend.answer import Answer
     from ddl_tools.recommend.candidates import Request, plan_text
     from ddl_tools.recommend.search import Search
+    from ddl_tools.recommend.site import SiteAnswer, SiteSearch
 
-    asked = Request(data_dir=(data_dir or tree.dataset("sample")).resolve(), **request)
-    search = Search(asked, tree)
-    click.echo(plan_text(asked, search.space))
-    if dry_run:
-        return
-    search.run()
-    answer = Answer(search)
+    if (account or partition) and not site_name:
+        raise click.UsageError("--account and --partition are of SLURM jobs; name a --site")
+    data_dir, minutes = data_dir or tree.dataset("sample"), minutes or (5 if site_name else 10)
+    asked = Request(data_dir=data_dir.resolve(), minutes=minutes, **request)
+    answer: Answer
+    if site_name:
+        on_site = SiteSearch(asked, tree, site_name, Options(account, partition), max_node_hours)
+        click.echo(plan_text(asked, on_site.space))
+        if not on_site.proceed(click.echo, dry_run) or dry_run:
+            return
+        answer = SiteAnswer(on_site)
+    else:
+        search = Search(asked, tree)
+        click.echo(plan_text(asked, search.space))
+        if dry_run:
+            return
+        search.run()
+        answer = Answer(search)
     picture = answer.write()
     if answer.alarm:
         click.secho(answer.alarm, fg="red", bold=True, err=True)

@@ -20,7 +20,9 @@ from ddl_tools.recommend.candidates import describe, difference
 from ddl_tools.recommend.search import Search, first
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
+from ddl_tools.records.paths import Tree
 from ddl_tools.records.storage import write_atomically
+from ddl_tools.scaling.configuration import Span, digits
 from ddl_tools.study import Study
 
 MOST_NAMED = 4  # configurations in a list
@@ -69,7 +71,6 @@ class Answer:
 
     def _parts(self) -> dict[str, str]:
         limit, advice = self._limit()
-        study, data = self._training_file, self.search.request.data_dir
         return {
             "use": f"{describe(self.leader)}; {self.leader.local_batch_size} images each and step",
             "speed": self._speed(),
@@ -79,9 +80,13 @@ class Answer:
             "limit": limit,
             "try next": advice,
             "training": self._training(),
-            "start": f"ddl study run {shlex.quote(str(study))} --data {shlex.quote(str(data))}",
+            "start": self._start("run"),
             "page": f"{self._stem.with_suffix('.html')}; the same command goes on measuring",
         }
+
+    def _start(self, how: str, *options: str) -> str:
+        words = ("ddl", "study", how, self._training_file, "--data", self.search.request.data_dir)
+        return shlex.join([*map(str, words), *options])
 
     def write(self) -> Path | None:
         """Write both studies, of the search and of the training, and the page.
@@ -97,11 +102,9 @@ class Answer:
         )
         tree = self.search.tree
         searched = read_study(self._name, tree)
-        for study, path in ((searched, self._stem.with_suffix(".yaml")),
-                            (training, self._training_file)):  # fmt: skip
+        for study in (searched, training):
             if study:
-                content = study.model_dump(exclude_none=True, exclude_defaults=True)
-                write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+                write_study_file(study, tree)
         redraw(tree, figures=tree.figures, studies=[self._name])
         write_study_page(tree, self._name, self.lines, self._stem.with_suffix(".html"))
         picture = tree.figures / self._name / "comparison.png"
@@ -110,18 +113,20 @@ class Answer:
     def _speed(self) -> str:
         mean = self._mean(self.leader)
         interval = "95 % interval" if mean.n >= estimates.LEAST_SHOWN else "too few for an interval"
-        text = f"{_span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
+        text = f"{span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
         if self.leader == self.baseline:
             return f"{text}; this is the baseline, and no measured change of it is faster"
-        ratio = _span(self._ratio(self.leader, self.baseline))
-        return f"{text}; {ratio} times the baseline ({self._named(self.baseline)})"
+        ratio = self._ratio(self.leader, self.baseline)
+        if not ratio.n:
+            return f"{text}; the baseline has none"
+        return f"{text}; {span(ratio)} times the baseline ({self._named(self.baseline)})"
 
     def _equal(self) -> str:
         equal, undecided = list[str](), list[str]()
         for spec in self._race.left[1:]:
             ratio = self._ratio(spec, self.leader)
             same = estimates.decision(ratio) == estimates.EQUIVALENT
-            (equal if same else undecided).append(f"{self._named(spec)} ({_span(ratio)})")
+            (equal if same else undecided).append(f"{self._named(spec)} ({span(ratio)})")
         return f"within 5 %: {_list(equal)}; not decided yet: {_list(undecided)}"
 
     def _slower(self) -> str:
@@ -168,10 +173,10 @@ class Answer:
         gains[LOADER] = training.ratio - 1 if training.n else gains.get(LOADER, 0.0)
         limit = max(gains, key=lambda name: gains[name])
         known = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-        parts = ["loader alone and training alone not measured yet"]
+        parts = ["loader alone and training alone not measured"]
         if training.n and loading.n:
-            parts = [f"the loader alone is {_span(loading)} times as fast, training alone "
-                     f"{_span(training)} times"]  # fmt: skip
+            parts = [f"the loader alone is {span(loading)} times as fast, training alone "
+                     f"{span(training)} times"]  # fmt: skip
         parts.insert(0, f"time: {known or 'this strategy hides its parts'}")
         if gains[limit] >= WORTH:
             text = f"{limit}, without it up to {1 + gains[limit]:.2f} times as fast"
@@ -188,13 +193,13 @@ class Answer:
         epochs = self.search.request.epochs
         hours = estimates.scaled(mean, epochs * images / 3600, power=-1)
         short = hours.ratio < 1
-        span = _span(estimates.scaled(hours, 60) if short else hours)
+        took = span(estimates.scaled(hours, 60) if short else hours)
         joules = self._runs.loc[self._ids(self.leader), "energy_j_per_image"].mean()
         energy = "energy not measured"
         if joules > 0:
             energy = f"{joules * images * epochs / J_PER_KWH:.3g} kWh"
         return (
-            f"{plural(epochs, 'epoch')} of {images:,} images: {span} {'min' if short else 'h'} "
+            f"{plural(epochs, 'epoch')} of {images:,} images: {took} {'min' if short else 'h'} "
             f"without evaluation and start; {energy}"
         )
 
@@ -220,10 +225,19 @@ class Answer:
         return difference(spec, self.leader)
 
 
-def _span(found: Estimate) -> str:
+def write_study_file(study: Study, tree: Tree) -> Path:
+    """Write the file of a study in the folder of the answers, and return its path."""
+    path = tree.root / "recommend" / f"{study.name}.yaml"
+    content = study.model_dump(exclude_none=True, exclude_defaults=True)
+    write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def span(found: Estimate) -> str:
     """Return a value with three digits and, from enough starts, its interval."""
-    interval = f" [{found.low:.3g}, {found.high:.3g}]" if found.n >= estimates.LEAST_SHOWN else ""
-    return f"{found.ratio:.3g}{interval}"
+    if found.n < estimates.LEAST_SHOWN:
+        return digits(found.ratio)
+    return str(Span(found.ratio, found.low, found.high))
 
 
 def _list(texts: list[str]) -> str:

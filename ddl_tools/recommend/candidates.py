@@ -19,12 +19,14 @@ from ddl_core.registry import title
 from ddl_tools import gpus
 from ddl_tools.labels import phrase, plural
 from ddl_tools.launch.preflight import check_data
+from ddl_tools.launch.slurm.site import Site
 from ddl_tools.records.provenance import host
 
 BATCH = {"cpu": 8, "cuda": 64}  # images per worker and step
 MOST_LOADER_WORKERS = 8
 EPOCH_S = {"cpu": 1.0, "cuda": 5.0}  # of the baseline
 LEAST_STEPS = 2  # of an epoch
+STEP_S = 0.2  # a guess for nodes on which nothing was measured yet
 # `memory` keeps a small set decoded, for studies of accuracy: a part of a large set would fit.
 NO_CANDIDATES = ("synthetic", "memory", "single")
 GIB = 2**30
@@ -136,11 +138,25 @@ def space(request: Request) -> Space:
     return replace(found, machine=f"{hardware}, {room}")
 
 
-def _space(request: Request, device: str, cores: int, workers: set[int], hardware: str) -> Space:
+def site_space(request: Request, site: Site, nodes: int) -> Space:
+    """Return the strategies and loaders to try on some nodes of a site; errors as of `space`."""
+    device = "cuda" if site.gpus_per_node else "cpu"
+    ranks = max(request.workers, default=site.gpus_per_node or 1)
+    found = _space(request, device, ranks * site.cpus_per_rank, {ranks}, site.description, nodes)
+    loaders = [one for one in found.factors["loader"]
+               if site.dali or not one["loader"].startswith("dali")]  # fmt: skip
+    factors = {"strategy": found.factors["strategy"], "loader": loaders}
+    _, size = epoch_size(found.baseline, STEP_S, found.images)
+    return replace(found, baseline=found.baseline.model_copy(update=size), factors=factors)
+
+
+def _space(
+    request: Request, device: str, cores: int, workers: set[int], hardware: str, nodes: int = 1
+) -> Space:
     images, data = _data(request)
     most = max(workers)
-    if images < most:
-        raise DataError(f"{request.data_dir} has {images} training images for {most} workers")
+    if images < (ranks := nodes * most):
+        raise DataError(f"{request.data_dir} has {images} training images for {ranks} workers")
     loading = max(1, min(MOST_LOADER_WORKERS, cores // most))
     baseline = RunSpec.parse(
         {
@@ -148,13 +164,14 @@ def _space(request: Request, device: str, cores: int, workers: set[int], hardwar
             "model": request.model,
             "image_size": request.image_size,
             "device": device,
-            "local_batch_size": min(request.batch or BATCH[device], images // most),
+            "local_batch_size": min(request.batch or BATCH[device], images // ranks),
             "loader_workers": loading,
             "epochs": 4,  # a cold one, the first of a start, and two that count
             "discard_steps": 1,
             "eval_every": 0,
             "checkpoint_every": 0,
-            **_ranks(most, cores),
+            "nodes": nodes,
+            **_ranks(most, cores, nodes),
         }
     )
     missing: list[str] = []
@@ -173,9 +190,9 @@ def _space(request: Request, device: str, cores: int, workers: set[int], hardwar
     return Space(baseline, factors, images, hardware, hardware, missing)
 
 
-def _ranks(count: int, cores: int) -> dict[str, Any]:
-    """Return the fields of a number of workers, which share the cores."""
-    strategy = "ddp" if count > 1 else "single"
+def _ranks(count: int, cores: int, nodes: int = 1) -> dict[str, Any]:
+    """Return the fields of a number of workers on each node, which share its cores."""
+    strategy = "ddp" if nodes * count > 1 else "single"
     return {"gpus_per_node": count, "strategy": strategy, "cpu_threads": max(1, cores // count)}
 
 
@@ -240,14 +257,21 @@ def epoch_size(spec: RunSpec, step_s: float, images: int) -> tuple[int, dict[str
 
 
 def plan_text(request: Request, found: Space) -> str:
-    """Return what was found on this machine, and what will be done."""
+    """Return what was found on this machine or site, and what will be done."""
+    where, after = "here", "then the best combinations"
+    limit = (
+        f"time: {request.minutes:g} minutes; Ctrl-C ends with what is known, the same command goes "
+        "on"
+    )
+    if found.baseline.nodes > 1:
+        where, after = "site", "as many as --max-node-hours allows"
+        limit = "packages: those of this login node; a run that lacks one on its nodes fails"
     changes = [difference(one, found.baseline) for one in found.single_changes()[1:]]
     lines = [
-        f"here: {found.machine}",
+        f"{where}: {found.machine}",
         f"data: {found.images:,} training images in {request.data_dir}",
         f"baseline: {describe(found.baseline)}, {found.baseline.local_batch_size} images each",
-        f"to try in its place: {'; '.join(changes)}; then the best combinations",
-        f"time: {request.minutes:g} minutes; Ctrl-C ends with what is known, the same command goes "
-        "on",
+        f"to try in its place: {'; '.join(changes)}; {after}",
+        limit,
     ]
     return "\n".join([*lines, *(f"not tried: {one}" for one in found.missing)])

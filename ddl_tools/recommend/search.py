@@ -23,7 +23,7 @@ from ddl_tools.analysis.tables import read_table, read_windows, windows_path, wr
 from ddl_tools.labels import REPEATS
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.study import plan_run, run_one, run_study
-from ddl_tools.recommend.candidates import Request, describe, epoch_size, space
+from ddl_tools.recommend.candidates import Request, Space, describe, epoch_size, space
 from ddl_tools.recommend.race import Observation, Race, race
 from ddl_tools.records.ledger import Entry, ledger, read_study
 from ddl_tools.records.paths import Tree
@@ -46,9 +46,9 @@ class Search:
     ended the search.
     """
 
-    def __init__(self, request: Request, tree: Tree) -> None:
+    def __init__(self, request: Request, tree: Tree, found: Space | None = None) -> None:
         self.request, self.tree, self.stopped = request, tree, False
-        self.space = space(request)
+        self.space = found or space(request)
         text = f"{replace(request, epochs=1)} {self.space.hardware} {self.space.baseline.run_id}"
         model = re.sub(r"\W", "_", request.model.lower(), flags=re.ASCII)
         self.name = f"recommend_{model}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -144,8 +144,8 @@ class Search:
         starts = 1 + max((one for one in repeats if one < study.repeats), default=-1)
         return [run for run in study.expand() if run.repeat == 0], starts
 
-    def race(self) -> Race[RunSpec]:
-        """Return what is left of the configurations by all that was measured."""
+    def race(self, nodes: int | None = 1) -> Race[RunSpec]:
+        """Return what is left of the configurations by all that was measured on some nodes."""
         entries = self.entries()
         failed = {first(item.spec) for item in entries if item.state in FAILED}
         done = [item for item in entries if item.state == "completed"]
@@ -157,7 +157,12 @@ class Search:
         found = []
         for item in done:
             spec, own = item.spec, windows.of(self.name, [item.spec.run_id])
-            if first(spec) in failed or spec.work != "train" or spec.loader == "synthetic":
+            if (
+                spec.nodes != nodes
+                or first(spec) in failed
+                or spec.work != "train"
+                or spec.loader == "synthetic"
+            ):
                 continue
             if own:
                 place = max(own)[0][1], over_blocks(own).ratio

@@ -6,8 +6,9 @@ import pytest
 
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_tools.gpus import Listed
+from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.recommend import candidates
-from ddl_tools.recommend.candidates import Request, epoch_size, space
+from ddl_tools.recommend.candidates import Request, epoch_size, site_space, space
 from tests.pictures import CLASSES, write_pictures
 
 
@@ -45,6 +46,19 @@ def test_each_core_can_be_a_worker_and_the_data_are_described(images: Path) -> N
     assert all(one.world_size * one.cpu_threads == 4 for one in changes)
     assert "synthetic" not in {one.loader for one in changes}
     assert "dali_gpu" not in {one.loader for one in changes}
+
+
+@pytest.mark.parametrize(("site", "dali"), [("generic", True), ("frontier", False)])
+def test_a_site_has_its_gpus_and_its_loaders(
+    images: Path, monkeypatch: pytest.MonkeyPatch, site: str, dali: bool
+) -> None:
+    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
+    machine = find_site(site)
+    found = site_space(request(images), machine, 4)
+    base = found.baseline
+    assert (base.nodes, base.gpus_per_node, base.device) == (4, machine.gpus_per_node, "cuda")
+    assert any(one.loader.startswith("dali") for one in found.single_changes()) == dali
+    assert {one.precision for one in found.single_changes()} == {"fp32"}
 
 
 def test_a_machine_of_one_core_has_one_worker(
