@@ -135,6 +135,8 @@ def test_two_rounds_end_with_the_fastest_and_a_forecast(images: Path, sbatch: Pa
     assert len(complete_all()) == 18
     second = recommend(images)
     assert "state: 18 runs: 18 completed" in second.output
+    (path,) = re.findall(r"ddl study status (\S+)", second.output)
+    assert len(Study.load(Path(path)).expand()) == 18 + 6
     left = complete_all()
     # The test drops what is slower than the loader turbo.
     assert {(item.spec.loader, item.spec.repeat) for item in left} == {("turbo", 2), ("turbo", 3)}
