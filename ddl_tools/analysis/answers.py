@@ -176,10 +176,10 @@ def _against(row: Row, base: str) -> str:
 
 
 def _nearest(points: Points) -> Points:
-    """Return the configurations that differ from the baseline in the fewest factors."""
+    """Return the configurations by the number of factors in which they differ from the baseline."""
     counts = [_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")]
     many = pd.concat(counts)[~points["second_start"].fillna(False)]
-    table = points.loc[many.sort_values(kind="stable").index[:MOST_ROWS].sort_values()]
+    table = points.loc[many.sort_index().sort_values(kind="stable").index]
     rows = table.to_dict("records")
     words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
     return table.assign(decision=words, ratio=list(map(ratio_text, rows)))

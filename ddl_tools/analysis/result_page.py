@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import counts, is_emulated
@@ -34,7 +34,7 @@ captions and tables. The numbers are in the CSV file of each figure.
 def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> str:
     """Return a drawn figure with the answer to its question; the files are in `folder`."""
     question, answer = QUESTIONS[name], ANSWERS[name]
-    table = answer.table(points)
+    table, rows = answer.table(points), len(answer.rows(points))
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
     parts = [
         f"## {question.asks}",
@@ -42,6 +42,7 @@ def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> st
         f"![{title_of(figure)}]({name}.png)",
         f"*{caption_of(figure)}*",
         markdown(list(table), table.itertuples(index=False)),
+        *([f"The CSV file has {rows - MOST_ROWS} more rows."] if rows > MOST_ROWS else []),
         f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
         f"How to read it: {link('notebook', notebook, folder)}.",
     ]
@@ -85,7 +86,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
     made = f"Study `{study}`, {table}, on {machines(runs)}; code {commits(runs)}."
     title = tables.study.question if tables.study else study
-    ends = "Brackets hold the ends of the bars, which the captions explain."
+    ends = "A bracket holds the ends of a bar; the caption says which interval it is."
     return title, " ".join([made, *_emulated(runs, folder), *notes(tree, study), ends])
 
 

@@ -42,8 +42,8 @@ COMPARISON = typed(
 ACCURACY = typed(_WHO, "dataset", _REACHED, ORIGIN)
 MEMORY = typed(_WHO, _REACHED, "state throughput", ORIGIN)
 
-REFERENCE = "the study's reference arm"
-FEWEST = "no arm is named as reference: the one that changes fewest defaults, the first of these"
+REFERENCE = "the reference that the study names"
+FEWEST = "no reference is named: the first configuration that changes the fewest settings"
 ONE_START = "one start"  # so no interval, and nothing is sure
 WORDS = {
     estimates.GREATER: "faster",
@@ -482,6 +482,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
         *captions.provenance(points, "the ratio"),
+        *(["By CPU: ratio per CPU second."] if points["cpu_ratio"].notna().any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]

@@ -2,8 +2,8 @@
 
 T(real) >= max(T(loader), T(training)), so no throughput exceeds the smaller of the two. Loader
 alone is a run with ``work = "load"``, training alone one on synthetic data. The smaller of two
-measurements of alike halves is too small: where it is not sure which half is smaller, both are the
-bound.
+measurements of alike halves is too small. So both are the bound where it is not sure which half is
+smaller and they are less than `ALIKE` apart.
 """
 
 from typing import Any
@@ -28,6 +28,7 @@ BOUNDS = typed(
     "loading_n loading loading_low loading_high training_n training training_low training_high",
     "bound in_turns ratio ratio_low ratio_high limit", ORIGIN, bound="float64",
 )  # fmt: skip
+ALIKE = 1.25
 _SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size",
            "hardware", "on_cpu"]  # fmt: skip
 _HALVES = {"loading": "loader alone", "training": "synthetic"}
@@ -49,7 +50,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 
     loading and training are the means (images/s) of the loader alone and of training on synthetic
     data, its halves: runs that agree in everything that these depend on. bound is the smaller one,
-    or the geometric mean of both where the interval of their ratio holds 1. in_turns is what is
+    or the geometric mean of alike ones where the interval of their ratio holds 1. in_turns is what is
     left if both share the same cores, 1 / (1/loading + 1/training). ratio is value / bound with
     its 95 % interval, from paired windows where known. limit is the smaller half if the whole
     interval lies within 5 % of the bound (``either`` if it is not sure which is smaller), and both
@@ -98,7 +99,7 @@ def _row(
         return row | {"limit": "; ".join(texts)}
     apart = _ratio(samples["loading"], samples["training"], taken)
     bounds = sorted(_HALVES, key=lambda half: row[half])
-    if not apart.low <= 1 <= apart.high:  # surely apart, or of one run each
+    if not (apart.low <= 1 <= apart.high and 1 / ALIKE < apart.ratio < ALIKE):
         bounds = bounds[:1]
     row |= {
         "bound": float(np.prod([row[half] for half in bounds]) ** (1 / len(bounds))),

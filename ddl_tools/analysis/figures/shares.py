@@ -171,8 +171,10 @@ def _costs(known: pd.DataFrame) -> str:
     if known["efficiency"].isna().all():
         compute = known.loc[known["cause"] == "compute", "value"]
         return f"Compute takes {captions.span(100 * compute, '{:.0f}')} % of an epoch"
-    worst = known.groupby("cause")["loss"].mean().idxmax()
-    return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most"
+    ranked = known.sort_values("loss", ascending=False).drop_duplicates(["panel", *KEYS[1:]])
+    worst, times = next(iter(ranked["cause"].value_counts().items()))
+    among = "" if times == len(ranked) else f" in {times} of {len(ranked)} configurations"
+    return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most{among}"
 
 
 def _losses(bar: pd.DataFrame) -> list[str]:

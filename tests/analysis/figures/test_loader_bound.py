@@ -176,3 +176,16 @@ def test_of_alike_halves_both_are_the_bound(tree: Tree, make_run: MakeRun) -> No
     assert row["bound"] == pytest.approx((19.0 * 20.0) ** 0.5)
     assert row["ratio"] == pytest.approx(15.0 / row["bound"])
     assert row["ratio_low"] < 15.0 / 20.0 < 15.0 / 19.0 < row["ratio_high"]
+
+
+def test_of_halves_far_apart_the_smaller_is_the_bound_even_if_that_is_not_sure(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    for repeat, factor in enumerate((0.5, 2.0)):
+        make_run(IMAGES / 20.0 * factor, repeat=repeat, work="load")
+        make_run(IMAGES / 30.0, repeat=repeat, loader="synthetic")
+        make_run(IMAGES / 19.0, repeat=repeat)
+    row = only(tree)
+    assert row["loading_low"] < 30.0 < row["loading_high"]
+    assert row["bound"] == pytest.approx(row["loading"])
+    assert row["ratio"] == pytest.approx(19.0 / row["loading"])

@@ -149,6 +149,11 @@ def test_the_figure_shows_grown_configurations_and_their_largest_costs(
     (told,) = beside(figure)[1:]
     assert " ".join(told.split()) == "1 0.67 transfer 13 %, waiting 10 %, compute 7 %"
     assert title_of(figure) == "Efficiency is 0.67; transfer costs most"
+    idle = {**GROWN, "transfer": 0.0, "waiting": 3.5}
+    measure(make_run, BASE, strategy="horovod")
+    measure(make_run, idle, strategy="horovod", gpus_per_node=2)
+    title = title_of(draw_epochs(budget(tree)))
+    assert title.endswith("; waiting for slower ranks costs most in 1 of 2 configurations")
     widths = [bar.get_width() for bar in ax.patches]
     assert sum(widths) == pytest.approx(1)
     shares = by_cause(points, 2, "value")
