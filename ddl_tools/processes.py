@@ -148,10 +148,10 @@ def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"))
     try:
         lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
         own = next((line[3:] for line in lines if line.startswith("0::")), "")
-        text = (groups / own.strip("/") / "memory.events").read_text(encoding="ascii")
+        text = (groups / own.strip("/") / "memory.events").read_text(encoding="utf-8")
     except OSError:
         try:
-            text = (proc / "vmstat").read_text(encoding="ascii")
+            text = (proc / "vmstat").read_text(encoding="utf-8")
         except OSError:
             return 0
     rows = (line.split() for line in text.splitlines())

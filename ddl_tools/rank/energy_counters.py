@@ -231,7 +231,7 @@ def _number(path: Path) -> int:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     except PermissionError:
         raise Unmeasured(
             f"CPU: this user may not read {path}; an administrator can allow it"

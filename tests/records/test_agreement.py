@@ -163,9 +163,10 @@ def test_a_study_that_compares_nothing_says_nothing(tmp_path: Path) -> None:
 
 def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     numbers = {}
+    on_gpus = {"one_gpu": 0, "one_gpu_loaders": 0}  # kernels that add in random order
     for study in committed().runs.iterdir():
         found = groups(read_record(path.parent) for path in study.glob("*/run.json"))
-        assert all(one.agrees for one in found)
+        assert all(one.agrees for one in found if one.promised or study.name not in on_gpus)
         numbers[study.name] = sum(one.promised for one in found)
     alone = {"laptop_loaders": 0, "accuracy_laptop": 0, "box_delays": 0}  # of one framework each
     # Other libraries promise nothing.
@@ -174,4 +175,4 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     laptop = committed().run_folders("laptop")
     repeats = {read_record(folder).spec.repeat for folder in laptop}
     assert numbers.pop("laptop") == 4 * len(repeats)
-    assert numbers == {"profile_laptop": 2, **alone, **of_torch, **emulated}
+    assert numbers == {"profile_laptop": 2, **alone, **of_torch, **emulated, **on_gpus}

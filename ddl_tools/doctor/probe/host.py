@@ -77,7 +77,7 @@ def _interface(name: str, addresses: list[Any]) -> Interface:
         if address.family in (socket.AF_INET, socket.AF_INET6)
     ]
     try:
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text(encoding="ascii"))
+        speed = int(Path(f"/sys/class/net/{name}/speed").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a virtual one has no speed
         speed = 0
     return Interface(name=name, addresses=numbers, speed_mbit_per_s=speed if speed > 0 else None)
