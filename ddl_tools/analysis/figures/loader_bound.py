@@ -50,8 +50,8 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 
     loading and training are the means (images/s) of the loader alone and of training on synthetic
     data, its halves: runs that agree in everything that these depend on. bound is the smaller one,
-    or the geometric mean of alike ones where the interval of their ratio holds 1. in_turns is what is
-    left if both share the same cores, 1 / (1/loading + 1/training). ratio is value / bound with
+    or the geometric mean of alike ones where the interval of their ratio holds 1. in_turns is what
+    is left if both share the same cores, 1 / (1/loading + 1/training). ratio is value / bound with
     its 95 % interval, from paired windows where known. limit is the smaller half if the whole
     interval lies within 5 % of the bound (``either`` if it is not sure which is smaller), and both
     or neither if it lies below. Without both halves, limit says why; the rest is missing.
