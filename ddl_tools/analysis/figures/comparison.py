@@ -325,7 +325,7 @@ def draw(points: pd.DataFrame) -> Figure:
         points,
         [*named, *band],
         _caption(points),
-        ["n", "images/s", "ratio", *(["by CPU"] if cpu else []), ""],
+        ["n", "images/s", "ratio", *(["per CPU s"] if cpu else []), ""],
         lambda one: _cells(one.iloc[0], cpu),
         "throughput / throughput of the baseline",
     )
@@ -482,7 +482,6 @@ def _caption(points: pd.DataFrame) -> list[str]:
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
         *captions.provenance(points, "the ratio"),
-        *(["By CPU: ratio per CPU second."] if points["cpu_ratio"].notna().any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]
