@@ -142,10 +142,10 @@ def test_a_server_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with local_ranks.shared():
         address = os.environ[local_ranks.SERVER]
         deadline = time.monotonic() + 10  # a busy machine starts its program a little later
-        server = None
-        while server is None and time.monotonic() < deadline:
+        found: list[psutil.Process] = []
+        while not found and time.monotonic() < deadline:
             new = (one for one in psutil.Process().children() if one not in before)
-            server = next((one for one in new if local_ranks.PROGRAM in one.cmdline()), None)
-        assert server is not None
+            found = [one for one in new if local_ranks.PROGRAM in one.cmdline()]
+        (server,) = found
     assert not server.is_running()
     assert not Path(address).parent.exists()
