@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Settings that other frameworks do not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
-    *("precise_bn", "profile_steps", "nsys"),
+    *("precise_bn", "profile_steps", "nsys", "micro_batches_per_pass"),
 )
 # What an emulated run needs: its compute sleeps, and nothing is learnt.
 EMULATED: dict[str, Any] = {
@@ -163,6 +163,11 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
                     f"{name} = {_shown(changed[name])} is of {field} = {needed} alone"
                     f", but {field} = {_shown(getattr(run, field))}; leave it out"
                 )
+    if run.accumulation % run.micro_batches_per_pass:
+        yield (
+            f"micro_batches_per_pass = {run.micro_batches_per_pass} does not divide "
+            f"accumulation = {run.accumulation}; choose a divisor"
+        )
     for fields, reason, remedy in REFUSED:
         if all(getattr(run, name) in values for name, values in fields.items()):
             found = (f"{name} = {_shown(getattr(run, name))}" for name in fields)

@@ -93,6 +93,11 @@ class RunSpec(BaseModel):
     accumulation: Positive = Field(
         1, description="micro-batches per optimiser step, each standing for a virtual worker"
     )
+    micro_batches_per_pass: Positive = Field(
+        1,
+        description="micro-batches in one forward and backward pass; each has its own statistics "
+        "of batch normalisation (a divisor of `accumulation`)",
+    )
     epochs: Positive = Field(90, description="number of epochs")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32", description="arithmetic of forward and backward pass"
@@ -243,6 +248,16 @@ class RunSpec(BaseModel):
     def virtual_workers(self) -> int:
         """Workers the optimiser sees: ranks times accumulation."""
         return self.world_size * self.accumulation
+
+    @property
+    def backward_passes(self) -> int:
+        """Backward passes of a rank in each optimiser step."""
+        return self.accumulation // self.micro_batches_per_pass
+
+    @property
+    def images_per_pass(self) -> int:
+        """Images of a rank in one backward pass."""
+        return self.local_batch_size * self.micro_batches_per_pass
 
     @property
     def global_batch_size(self) -> int:

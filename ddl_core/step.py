@@ -42,15 +42,16 @@ class TrainState:
         spec, strategy = self.spec, self.strategy
         set_learning_rate(self.optimizer, rate)
         self.optimizer.zero_grad(set_to_none=True)
-        for micro in range(spec.accumulation):
-            images, labels = next(batches)
-            last = micro == spec.accumulation - 1
+        for number in range(spec.backward_passes):
+            images, labels = next_pass(batches, spec.micro_batches_per_pass)
+            last = number == spec.backward_passes - 1
             with nullcontext() if last else strategy.no_sync():
                 with self.autocast():
                     loss = self.criterion(self.wrapped(self.ready(images)), labels)
-                strategy.backward(self.scaler.scale(loss / spec.accumulation))
-            self._loss_sum += loss.detach().double()  # on the device: reading it would wait for it
-            self._workers.micro_batch_done(micro)
+                strategy.backward(self.scaler.scale(loss / spec.backward_passes))
+            # On the device: reading it would wait for it.
+            self._loss_sum += loss.detach().double() * spec.micro_batches_per_pass
+            self._workers.pass_done(number)
             self.monitor.gradients_added()
         strategy.average_gradients()
         clock.gradients_averaged()
@@ -74,7 +75,7 @@ class TrainState:
         spec, device = self.spec, self.strategy.device
         torch.manual_seed(derive_seed("dropout", spec.seed, spec.repeat, epoch, self.strategy.rank))
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._workers = VirtualWorkers(self.network, spec.accumulation)
+        self._workers = VirtualWorkers(self.network, spec.backward_passes)
         self.wrapped.train()
 
     @contextmanager
@@ -130,6 +131,21 @@ class TrainState:
         if self.spec.channels_last:
             return images.contiguous(memory_format=torch.channels_last)
         return images
+
+
+def next_pass(batches: Iterator[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
+    """Return the next `count` micro-batches as one, in the order that `GhostBatchNorm2d` expects.
+
+    First come the first images of all micro-batches, then the second ones, and so on.
+    """
+    if count == 1:
+        return next(batches)
+    parts = []
+    for _ in range(count):
+        images, labels = next(batches)
+        parts.append((images.clone(), labels.clone()))  # a batch is valid until the next
+    images, labels = (torch.stack(part, dim=1).flatten(0, 1) for part in zip(*parts, strict=True))
+    return images, labels
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ddl_core import checkpoint, combinations, device
-from ddl_core.batch_norm import average_batch_statistics, precise_statistics
+from ddl_core.batch_norm import average_batch_statistics, precise_statistics, split_statistics
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
@@ -19,7 +19,7 @@ from ddl_core.models import drawn, inspect_network
 from ddl_core.monitor import check_setup
 from ddl_core.optim import make_optimizer
 from ddl_core.registry import resolve
-from ddl_core.step import TrainState
+from ddl_core.step import TrainState, next_pass
 from ddl_core.strategies.base import Strategy
 from ddl_core.timing import EnergyMeter
 
@@ -70,9 +70,11 @@ class Trainer:
         state, loader = self.state, self.loader("train")
         loader.set_epoch(self.spec.epochs)
         with torch.no_grad(), precise_statistics(state.network):
-            for step, (images, _) in enumerate(loader, start=1):
+            batches, passes = iter(loader), len(loader) // self.spec.micro_batches_per_pass
+            for step in range(passes):
+                images, _ = next_pass(batches, self.spec.micro_batches_per_pass)
                 state.predict(images)
-                on_step(step, len(loader))
+                on_step(step + 1, passes)
             average_batch_statistics(self.strategy, state.network)
             return EpochLoop(state).evaluate(self.loader("eval"), on_step)
 
@@ -109,6 +111,8 @@ class Trainer:
             )
         network = drawn(spec)
         self.network_facts = inspect_network(network, spec)
+        if spec.micro_batches_per_pass > 1:
+            split_statistics(network, spec.micro_batches_per_pass)
         network = network.to(self.strategy.device)
         if spec.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

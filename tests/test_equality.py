@@ -55,8 +55,14 @@ SPREADS = {
     "4 ranks": {"gpus_per_node": 4},
     "8 ranks": {"gpus_per_node": 8},
     "2 ranks, 4 micro-batches each": {"gpus_per_node": 2, "accumulation": 4},
+    "2 ranks, 4 micro-batches in 2 passes": {
+        "gpus_per_node": 2,
+        "accumulation": 4,
+        "micro_batches_per_pass": 2,
+    },
 }
 EIGHT = ["8 ranks", "2 ranks, 4 micro-batches each"]  # under one strategy: the loop is one
+PASSES = "2 ranks, 4 micro-batches in 2 passes"
 
 PAIRS = [
     (name, spread)
@@ -69,7 +75,12 @@ PAIRS.append(("manual", "2 ranks"))
 # Repeated under other instruction sets: the rest is the same arithmetic in other places.
 REPEATED = ["4 ranks", "2 ranks, 2 micro-batches each"]
 MARKED_PAIRS = [
-    pytest.param(name, spread, marks=[pytest.mark.numeric] if spread in REPEATED else [])
+    pytest.param(
+        name,
+        spread,
+        marks=[pytest.mark.numeric] * (spread in REPEATED)
+        + [pytest.mark.extended] * (spread == PASSES and name != "ddp"),
+    )
     for name, spread in PAIRS
 ]
 

@@ -38,8 +38,8 @@ def configuration(spec: RunSpec) -> dict[str, Any]:
     stage = spec.deepspeed_zero_stage
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
     settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": spec.local_batch_size,
-        "gradient_accumulation_steps": spec.accumulation,
+        "train_micro_batch_size_per_gpu": spec.images_per_pass,
+        "gradient_accumulation_steps": spec.backward_passes,
         "gradient_clipping": 0.0,
         "wall_clock_breakdown": False,
         "timers": {"throughput": {"enabled": False}},
@@ -115,7 +115,7 @@ class DeepSpeed(ProcessGroup):
             self._engine.set_gradient_accumulation_boundary(True)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`, which the step has divided by `accumulation` already."""
+        """Add the gradients of `loss`, which the step has divided by their number already."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:

@@ -47,8 +47,8 @@ class Horovod(Strategy):
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Send rank 0's weights and buffers to all; wrap `optimizer`.
 
-        Horovod sums the gradients of `accumulation` backward passes, then averages them over ranks.
-        The loop has divided each loss by `accumulation`, so the result is the mean over both.
+        Horovod sums the gradients of all backward passes of a step, then averages them over ranks.
+        The loop has divided each loss by their number, so the result is the mean over both.
         """
         spec = self.spec
         _broadcast(model.state_dict())
@@ -58,7 +58,7 @@ class Horovod(Strategy):
             optimizer,
             named_parameters=model.named_parameters(),
             compression=InMemoryOrder(compression) if spec.channels_last else compression,
-            backward_passes_per_step=spec.accumulation,
+            backward_passes_per_step=spec.backward_passes,
             op=hvd.Average,
         )
         # Horovod's own takes no arguments, and torch's default is the only value used.

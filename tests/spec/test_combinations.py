@@ -11,6 +11,7 @@ from ddl_tools.study import Study
 
 REFUSED = [
     ("ddp", {"ddp_static_graph": True, "accumulation": 2}, "accumulation = 1"),
+    ("ddp", {"accumulation": 6, "micro_batches_per_pass": 4}, "choose a divisor"),
     ("ddp", {"ddp_compression": "bf16", "device": "cpu"}, "'fp16' or 'none'"),
     ("fsdp", {"precision": "fp16"}, "'bf16' or 'fp32'"),
     ("fsdp", {"channels_last": True}, "channels_last = false"),

@@ -31,7 +31,8 @@ from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import not_emulated
 from ddl_tools.labels import NAMES, REPEATS, plural
 
-SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation"]  # of a global batch
+# Of a global batch.
+SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation", "micro_batches_per_pass"]
 _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
