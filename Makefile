@@ -11,6 +11,7 @@ SHELL := bash
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME
+unexport PYTHONDONTWRITEBYTECODE # every process would compile the project again
 
 BIN := .venv/bin
 SETS := analysis train notebooks docs test

@@ -54,7 +54,8 @@ def overhead(asked: argparse.Namespace) -> int:
     """Measure what the loop costs."""
     from benchmarks.gpu.overhead import measure
 
-    print(measure(asked.device, asked.minutes / 2), flush=True)  # compiling takes the other half
+    minutes = 0 if asked.device == "cpu" else asked.minutes / 2  # compiling takes the other half
+    print(measure(asked.device, minutes), flush=True)
     return 0
 
 

@@ -18,6 +18,7 @@ from ddl_tools.records.ledger import Entry, ledger, read_study
 from ddl_tools.records.paths import results
 from ddl_tools.records.run import Attempt, Failure, append_epoch, read_record, write_record
 from ddl_tools.study import Study
+from tests.analysis.drawn import draw_only
 from tests.launch.running import change, ddl, line
 from tests.launch.stand_ins import StandIns
 from tests.pictures import write_pictures
@@ -29,6 +30,7 @@ BROKEN = {"status": "failed", "error": Failure.of("DataError", "its own")}
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave three configurations: the baseline, another loader and another strategy."""
+    draw_only(monkeypatch, "comparison")
     others = [name for name in (*LOADERS, *STRATEGIES) if name not in ("turbo", "fsdp")]
     monkeypatch.setattr(candidates, "NO_CANDIDATES", others)
 
