@@ -3,12 +3,16 @@
 import ast
 import itertools
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
 
-from ddl_tools.launch.notebook import execute
 from ddl_tools.launch.report import SHOWING
 from ddl_tools.records.paths import NOTEBOOKS, Tree
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
@@ -22,9 +26,37 @@ EACH = pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 SECTIONS = ["## Answer", "## How to read it", "## Limits", "## With your own runs", "## Appendix"]
 
 
-def code_cells(path: Path) -> list[nbformat.NotebookNode]:
-    notebook = nbformat.read(path, as_version=4)
+SHOWN = ("stream", "display_data", "execute_result")
+Show = Callable[..., nbformat.NotebookNode]
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module")
+def show() -> Iterator[Show]:
+    """Execute notebooks with parameters, all in one kernel, which takes seconds to start."""
+    manager, client = start_new_kernel(cwd=str(NOTEBOOKS))
+
+    def execute(path: Path, **parameters: Any) -> nbformat.NotebookNode:
+        notebook = parameterize_notebook(load_notebook_node(str(path)), parameters)
+        client.execute("%reset -f", reply=True)
+        for cell in code_cells(notebook):
+            said: list[Any] = []
+            done = client.execute_interactive(cell.source, output_hook=said.append, timeout=200)
+            assert done["content"]["status"] == "ok", done["content"]
+            shown = [one for one in said if one["msg_type"] in SHOWN]
+            cell.outputs = [nbformat.v4.output_from_msg(one) for one in shown]
+        return notebook
+
+    yield execute
+    client.stop_channels()
+    manager.shutdown_kernel()
 
 
 def texts(cell: nbformat.NotebookNode) -> str:
@@ -35,22 +67,23 @@ def texts(cell: nbformat.NotebookNode) -> str:
     )
 
 
-def shown(path: Path) -> str:
-    return "\n".join(map(texts, code_cells(path)))
+def text_of(notebook: nbformat.NotebookNode) -> str:
+    return "\n".join(map(texts, code_cells(notebook)))
 
 
-def pictures(path: Path) -> int:
-    return sum("image/png" in o.get("data", {}) for cell in code_cells(path) for o in cell.outputs)
+def pictures(notebook: nbformat.NotebookNode) -> int:
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
 def test_form(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
     assert notebook.cells[0].cell_type == "markdown"
     assert notebook.cells[0].source.splitlines()[0].endswith("?")
-    cells = code_cells(path)
+    cells = code_cells(notebook)
     assert len(cells) <= 16
     assert [cell.metadata.get("tags") for cell in cells].count(["parameters"]) == 1
     for cell in cells:
@@ -64,7 +97,7 @@ def test_form(path: Path) -> None:
 
 @EACH
 def test_a_result_follows_the_template_and_its_numbers_are_not_typed_in(path: Path) -> None:
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path).cells
     text = "\n".join(cell.source for cell in cells)
     places = [text.find(f"\n{section}") for section in SECTIONS]
     assert all(place > 0 for place in places)
@@ -74,17 +107,17 @@ def test_a_result_follows_the_template_and_its_numbers_are_not_typed_in(path: Pa
 
 @pytest.mark.notebook
 @EACH
-def test_the_published_records_give_an_answer_in_numbers(path: Path, tmp_path: Path) -> None:
-    target = tmp_path / "shown.ipynb"
-    execute(path, target, {})
-    answers = [texts(cell) for cell in code_cells(target) if cell.source.endswith(".answer")]
-    answers += [texts(cell) for cell in code_cells(target) if "claims.answer" in cell.source]
+def test_the_published_records_give_an_answer_in_numbers(path: Path, show: Show) -> None:
+    notebook = show(path)
+    cells = code_cells(notebook)
+    answers = [texts(cell) for cell in cells if cell.source.endswith(".answer")]
+    answers += [texts(cell) for cell in cells if "claims.answer" in cell.source]
     assert answers
     for answer in answers:
         lines = [line for line in answer.splitlines() if line.startswith("- ")]
         assert 1 <= len(lines) <= 4
         assert all(re.search(r"\d", line) for line in lines)
-    assert pictures(target) or path == CLAIMS
+    assert pictures(notebook) or path == CLAIMS
 
 
 @pytest.mark.notebook
@@ -110,13 +143,12 @@ def test_shows_the_runs_of_a_folder(
     words: list[str],
     tree: Tree,  # noqa: F811
     laptop: MakeRun,  # noqa: F811
-    tmp_path: Path,
+    show: Show,
 ) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
-    target = tmp_path / "shown.ipynb"
-    execute(path, target, {"results": str(tree.root)})
-    assert pictures(target) == figures
-    text = shown(target)
+    notebook = show(path, results=str(tree.root))
+    assert pictures(notebook) == figures
+    text = text_of(notebook)
     for word in words:
         assert word in text
 
@@ -125,56 +157,52 @@ def test_shows_the_runs_of_a_folder(
 def test_shows_the_memory_of_a_folder(
     tree: Tree,  # noqa: F811
     make_run: MakeRun,  # noqa: F811
-    tmp_path: Path,
+    show: Show,
 ) -> None:
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
-    target = tmp_path / "shown.ipynb"
-    execute(MEMORY, target, {"results": str(tree.root)})
-    assert pictures(target) == 1
+    notebook = show(MEMORY, results=str(tree.root))
+    assert pictures(notebook) == 1
     for word in ("2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more"):
-        assert word in shown(target)
+        assert word in text_of(notebook)
 
 
 @pytest.mark.notebook
 def test_shows_the_accuracies_of_a_folder(
     tree: Tree,  # noqa: F811
     make_run: MakeRun,  # noqa: F811
-    tmp_path: Path,
+    show: Show,
 ) -> None:
     for repeat, schedule in itertools.product((0, 1), ("step", "exponential")):
         fields = {"study": "tiny", "schedule": schedule, "repeat": repeat}
         make_run(**fields)
         make_run(accumulation=20, **fields)
-    target = tmp_path / "shown.ipynb"
-    execute(ACCURACY, target, {"results": str(tree.root)})
-    assert pictures(target) == 2
+    notebook = show(ACCURACY, results=str(tree.root))
+    assert pictures(notebook) == 2
     for word in ("8 runs: 8 completed", "12.5", "O2", "SGD, exponential"):
-        assert word in shown(target)
+        assert word in text_of(notebook)
 
 
 @pytest.mark.notebook
 def test_judges_the_libraries_of_a_folder(
     tree: Tree,  # noqa: F811
     every_configuration: None,  # noqa: F811
-    tmp_path: Path,
+    show: Show,
 ) -> None:
-    target = tmp_path / "shown.ipynb"
     studies = {"malik2018": ["libraries"], "mahon2020": ["libraries"]}
-    execute(RELATED, target, {"results": str(tree.root), "studies": studies})
-    assert pictures(target) == 2
+    notebook = show(RELATED, results=str(tree.root), studies=studies)
+    assert pictures(notebook) == 2
     for word in (
         *("84 runs: 84 completed", "H01", "Horovod (native, folders) 1.80 [", "not testable here"),
         *("O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "cannot say"),
     ):
-        assert word in shown(target)
+        assert word in text_of(notebook)
 
 
 @pytest.mark.notebook
 @EACH
-def test_works_without_any_run(path: Path, tmp_path: Path) -> None:
-    target = tmp_path / "shown.ipynb"
-    execute(path, target, {"results": str(tmp_path / "empty")})
+def test_works_without_any_run(path: Path, show: Show, tmp_path: Path) -> None:
+    notebook = show(path, results=str(tmp_path / "empty"))
     stated = {SCALING, TIME, SCHEDULES, ACCURACY, ADVISE}
-    assert bool(pictures(target)) == (path in stated)
-    assert path in {*stated, CLAIMS} or "No run here answers this question." in shown(target)
+    assert bool(pictures(notebook)) == (path in stated)
+    assert path in {*stated, CLAIMS} or "No run here answers this question." in text_of(notebook)
