@@ -25,13 +25,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # After the plain tests those that mostly wait, so that others fill the time and none of them is
 # left at the end, when the other cores have nothing to do any more.
 PLAIN_FIRST = ("slurm", "browser", "notebook", "multiprocess", "slow")
-# Of these, files of more than a minute come first: a file is the work of one process.
+# Of all these, files of about a minute come first: a file is the work of one process.
 LONG = {
+    "tests/analysis/test_committed.py",
+    "tests/analysis/test_never_one.py",
     "tests/frameworks/test_runs.py",
     "tests/frameworks/test_training.py",
+    "tests/launch/slurm/test_real_slurm.py",
     "tests/launch/test_interactive.py",
     "tests/test_equality.py",
     "tests/test_faults.py",
+    "tests/test_gpu_campaign.py",
+    "tests/test_jupyterlab.py",
+    "tests/test_notebooks_analysis.py",
+    "tests/test_notebooks_run.py",
 }
 # A test without any of these marks may take SLOW_S. In CI it fails if it takes ENFORCED_S of the
 # processor: by the wall, 20 such tests took over 30 s on a machine that did six other things.
@@ -62,7 +69,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     long = {config.rootpath / file for file in LONG}
-    items.sort(key=lambda item: (_turn(item), item.path not in long))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        turn = _turn(item)
+        return turn > 0, item.path not in long, turn
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
