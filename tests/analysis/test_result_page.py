@@ -8,6 +8,7 @@ import pytest
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.records.paths import FIGURES, Tree
 from tests.analysis.conftest import MakeRun
+from tests.analysis.drawn import draw_only
 from tests.analysis.emulated import emulate
 
 LINK = re.compile(r"\]\(([^)#]+)\)")
@@ -43,8 +44,10 @@ def test_each_figure_has_an_answer_in_numbers_and_a_short_table(page: Path) -> N
         assert "nan" not in section
 
 
-@pytest.mark.slow
-def test_a_study_stands_with_its_machine_code_and_figures(tree: Tree, laptop: MakeRun) -> None:
+def test_a_study_stands_with_its_machine_code_and_figures(
+    tree: Tree, laptop: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison", "efficiency_emulated")
     for nodes in (1, 2, 4):
         emulate(laptop, nodes=nodes)
     emulate(laptop, nodes=2, repeat=1, unfaithful=["others took the cores"])
