@@ -65,6 +65,7 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
     """Two fields vary, the other one makes it a study of accuracy."""
     for field in FIELDS:
