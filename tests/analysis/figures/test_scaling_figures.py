@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from ddl_core.registry import LOADERS
@@ -98,12 +97,11 @@ def test_draws_and_leaves_all_as_it_was(
     table = QUESTIONS[name].points(*tables_of(fill), read_paper())
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
-    FigureCanvasAgg(figure).draw()
+    leaves = leaves_the_page(figure)
     pd.testing.assert_frame_equal(table, before)
     assert dict(matplotlib.rcParams) == settings
     assert plt.get_fignums() == []
-    if fill in WITH_TEXT_INSIDE:
-        assert not leaves_the_page(figure)
+    assert not (leaves and fill in WITH_TEXT_INSIDE)
     if has_answer(table, QUESTIONS[name], of_runs=False):
         answer = ANSWERS[name]
         assert 1 <= len(answer.sentences(table)) <= 3
