@@ -25,11 +25,12 @@ _COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size
 
 def specs(firsts: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the fields of some runs, with None where one has no value."""
-    table = firsts[list(RunSpec.model_fields)].astype(object)
-    return [
-        {str(name): value for name, value in row.items()}
-        for row in table.where(table.notna(), None).to_dict("records")
+    fields = list(RunSpec.model_fields)  # by columns: a third of the time of `to_dict`
+    columns = [
+        [None if pd.isna(value) else value for value in firsts[name].astype(object)]
+        for name in fields
     ]
+    return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _varied(firsts: pd.DataFrame) -> list[str]:
