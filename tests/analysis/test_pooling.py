@@ -1,6 +1,7 @@
 """No record is pooled with one of another machine, other software or other settings: each field."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,11 @@ NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch
 Write = Any
 
 
+def named(field: str) -> str:
+    """Return the study of the runs that differ in a field."""
+    return re.sub(r"\W+", "_", field)
+
+
 @pytest.fixture
 def write(make_run: MakeRun) -> Write:
     """Return a function that writes a run of two DDP ranks, with changes to its record."""
@@ -122,15 +128,14 @@ def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
     assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
 
 
-@pytest.mark.parametrize("field", CHANGES)
-def test_another_record_is_not_pooled(tree: Tree, write: Write, field: str) -> None:
-    changes, about = CHANGES[field]
-    write(0, **about)
-    write(1, changes, **about)
+def test_another_record_is_not_pooled(tree: Tree, write: Write) -> None:
+    for field, (changes, about) in CHANGES.items():
+        write(0, study=named(field), **about)
+        write(1, changes, study=named(field), **about)
     table = configuration_table(runs_table(tree.runs))
-    assert table["n"].tolist() == [1, 1]
-    several = table[["setting", "hardware"]].drop_duplicates()
-    assert len(several) == 2, "each is to have a name of its own"
+    assert table["n"].tolist() == [1] * 2 * len(CHANGES)
+    names = table[["study", "setting", "hardware"]].drop_duplicates()
+    assert names["study"].value_counts().to_dict() == dict.fromkeys(map(named, CHANGES), 2)
 
 
 @pytest.mark.parametrize("field", OWN)
@@ -193,36 +198,29 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
     assert (row["n"], row["failed"]) == (1, 1)
 
 
-def never_a_half(
-    tree: Tree, write: Write, field: str, changes: Changes, about: Changes, fields: Changes
-) -> None:
-    """Write runs and their halves, each half once more with changes of one field."""
-    free = {name: value for name, value in about.items() if name != "loader"}
-    write(0, **about)
-    write(0, **about, work="load")
-    write(0, **free, loader="synthetic")
-    write(1, changes, **{**about, "work": "load", **fields})
-    write(1, changes, **{**free, "loader": "synthetic", **fields})
-    (row,) = loader_bound.points(runs_table(tree.runs)).to_dict("records")
-    owned = field.split("_")[0] in STRATEGIES
-    assert row["loading_n"] == (2 if field in NOT_OF_LOADING or owned else 1)
-    assert row["training_n"] == (2 if field in NOT_OF_TRAINING else 1)
-
-
-@pytest.mark.parametrize("field", CHANGES)
-def test_another_record_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    never_a_half(tree, write, field, *CHANGES[field], {})
-
-
-@pytest.mark.parametrize(
-    "field", [name for name in FIELDS if name not in ("nsys", "profile_steps")]
-)
-def test_another_setting_is_no_half(tree: Tree, write: Write, field: str) -> None:
-    never_a_half(tree, write, field, {}, owner(field), {field: another(field)})
-
-
-def test_as_many_ranks_on_more_nodes_are_no_half(tree: Tree, write: Write) -> None:
-    never_a_half(tree, write, "nodes", {}, {}, {"nodes": 2, "gpus_per_node": 1})
+def test_what_differs_is_no_half(tree: Tree, write: Write) -> None:
+    """A study for each field: runs and their halves, each half once more with the field changed."""
+    settings = [name for name in FIELDS if name not in ("nsys", "profile_steps")]
+    cases = {field: (changes, about, {}) for field, (changes, about) in CHANGES.items()}
+    cases |= {field: ({}, owner(field), {field: another(field)}) for field in settings}
+    cases["nodes"] = ({}, {}, {"nodes": 2, "gpus_per_node": 1})  # as many ranks
+    assert len(cases) == len(CHANGES) + len(settings) + 1
+    wanted = {}
+    for field, (changes, about, fields) in cases.items():
+        study = named(field)
+        free = {name: value for name, value in about.items() if name != "loader"}
+        write(0, study=study, **about)
+        write(0, study=study, **about, work="load")
+        write(0, study=study, **free, loader="synthetic")
+        write(1, changes, study=study, **{**about, "work": "load", **fields})
+        write(1, changes, study=study, **{**free, "loader": "synthetic", **fields})
+        owned = field.split("_")[0] in STRATEGIES
+        loading = 2 if field in NOT_OF_LOADING or owned else 1
+        wanted[study] = (loading, 2 if field in NOT_OF_TRAINING else 1)
+    rows = loader_bound.points(runs_table(tree.runs))
+    assert len(rows) == len(wanted)
+    counts = zip(rows["loading_n"], rows["training_n"], strict=True)
+    assert dict(zip(rows["study"], counts, strict=True)) == wanted
 
 
 def test_a_table_keeps_what_divides(tree: Tree, write: Write) -> None:
