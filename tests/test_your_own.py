@@ -13,7 +13,12 @@ from tests.pictures import CLASSES, write_pictures
 
 NETWORK, DATA = "how-to/use-your-model.md", "how-to/use-your-data.md"
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.notebook]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.multiprocess,
+    pytest.mark.notebook,
+    pytest.mark.extended,
+]
 
 
 def follow(page: str, folder: Path) -> None:
@@ -28,7 +33,6 @@ def images(folder: Path) -> dict[str, bytes]:
     return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*.png")}
 
 
-@pytest.mark.extended
 def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 64, 16)
     assert f"classes: {CLASSES}\n" in pages.files(NETWORK)["networks.yaml"]
