@@ -122,7 +122,7 @@ def test_a_plan_is_written_once_and_shown(tmp_path: Path) -> None:
     assert first.read_bytes() == before
     status = ddl("study", "status", path)
     assert status.exit_code == 0
-    assert status.output.count("planned     single-synthetic-resnet18") == 2
+    assert status.output.count("planned     single-synthetic-resnet8") == 2
 
 
 @pytest.mark.parametrize("interleaved", [True, False])

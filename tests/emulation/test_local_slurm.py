@@ -110,7 +110,7 @@ def test_a_stopped_demo_goes_on(
     cluster: EmulatedSlurm, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    path = study_file(tmp_path, train_images=160, epochs=4, checkpoint_every=1)
+    path = study_file(tmp_path, model="resnet18", train_images=160, epochs=4, checkpoint_every=1)
     (item,) = ledger(Study.load(path), results())
     first = start(*MODULE, str(SITES / "local" / "demo.sh"), str(path))
     wait_for(RunFiles(item.directory).checkpoint.exists, "the first checkpoint", seconds=240)

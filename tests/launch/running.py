@@ -36,7 +36,7 @@ two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two
 CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 TINY: dict[str, Any] = {
     "loader": "synthetic",
-    "model": "resnet18",
+    "model": "resnet8",
     "device": "cpu",
     "image_size": 32,
     "classes": 10,

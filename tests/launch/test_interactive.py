@@ -36,10 +36,18 @@ def plan(study: str, **fields: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the engines look for modules."""
+    return tmp_path_factory.mktemp("networks")
+
+
+@pytest.fixture(scope="module")
+def engines(networks: Path) -> Iterator[Engines]:
     """Engines for one test after the other: starting them takes seconds."""
-    with Engines(RunSpec(**PAIR)) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(networks))
+        with Engines(RunSpec(**PAIR)) as found:
+            yield found
 
 
 def engine_pids(engines: Engines) -> list[int]:
@@ -158,18 +166,13 @@ def test_other_strategies_get_new_engines_for_every_run(strategy: str) -> None:
     assert first.weights_sha256 == second.weights_sha256 == by_launcher.weights_sha256
 
 
-def test_an_edited_network_is_that_of_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "edited_net.py"
-    file.write_text("from torchvision.models import resnet18\ndef net(classes):\n"
-                    "    return resnet18(num_classes=classes)\n")  # fmt: skip
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Engines(RunSpec(**PAIR)) as engines:
-        engines.run(plan("first", model="edited_net:net"))
-        file.write_text("def net(classes):\n    raise ValueError('this is the new code')\n")
-        with pytest.raises(LaunchError, match="this is the new code"):
-            engines.run(plan("second", model="edited_net:net"))
+def test_an_edited_network_is_that_of_the_next_run(engines: Engines, networks: Path) -> None:
+    file = networks / "edited_net.py"
+    file.write_text("from ddl_core.models import resnet8 as net\n")
+    engines.run(plan("first", model="edited_net:net"))
+    file.write_text("def net(classes):\n    raise ValueError('this is the new code')\n")
+    with pytest.raises(LaunchError, match="this is the new code"):
+        engines.run(plan("second", model="edited_net:net"))
 
 
 def test_engines_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,13 @@ from tests.launch.running import CALLER, TINY, processes_of
 
 POLL_S = 0.01
 # Each phase takes tenths of a second, so that none is missed.
-FIELDS = {"train_images": 64, "eval_images": 200, "epochs": 3, "checkpoint_every": 1}
+FIELDS = {
+    "model": "resnet18",
+    "train_images": 64,
+    "eval_images": 200,
+    "epochs": 3,
+    "checkpoint_every": 1,
+}
 
 
 def in_phase(name: str) -> Callable[[Path], bool]:

@@ -121,7 +121,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_harms_no_other(
     finished = planned(repeat=1)
     change(finished, status="completed")
     before = RunFiles(finished).record.read_bytes()
-    run_dir = planned(checkpoint_every=1)  # a checkpoint of ResNet18 is 90 MB
+    run_dir = planned(model="resnet18", checkpoint_every=1)  # its checkpoint is 90 MB
     with pytest.raises(LaunchError, match="disk full"):
         run_ranks(run_dir)
     assert error_of(run_dir).category == "disk"

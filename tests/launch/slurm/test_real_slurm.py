@@ -35,7 +35,7 @@ pytestmark = [
 PATIENCE_S = 240  # a start takes 10 s, and several times that on a busy machine
 TWO_NODES = {"strategy": "ddp", "nodes": 2}
 # Long enough to be hit in the middle, with a checkpoint to go on from.
-LONG = {"epochs": 4, "train_images": 160, "checkpoint_every": 1}
+LONG = {"model": "resnet18", "epochs": 4, "train_images": 160, "checkpoint_every": 1}
 
 
 def submitted(folder: Path, **fields: object) -> list[Entry]:
@@ -153,7 +153,7 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     ("fault", "kind", "rank"),
     [
         pytest.param("killed rank", "Killed", 1, marks=pytest.mark.extended),
-        ("killed script", None, None),
+        pytest.param("killed script", None, None, marks=pytest.mark.extended),
     ],
 )
 def test_a_job_that_is_hit_ends_with_a_reason(
