@@ -71,7 +71,8 @@ assert_equal(got, training.torch)
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("page", [pytest.param(PAGES[0], marks=pytest.mark.extended), *PAGES[1:]])
+@pytest.mark.extended
+@pytest.mark.parametrize("page", PAGES)
 def test_the_new_names_train(page: str, project: Path, tmp_path: Path) -> None:
     images = write_pictures(tmp_path / "images", 80, 20)
     (words,) = commands(page)

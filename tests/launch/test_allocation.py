@@ -52,8 +52,9 @@ def test_one_task_per_rank(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> No
 
 @two_ranks
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_tasks_complete_a_run(job: StandIns) -> None:
-    """The other frameworks run in jobs of a real SLURM: `test_real_slurm`."""
+    """In every run, jobs of a real SLURM do: `test_real_slurm`."""
     run_dir = planned(nodes=2, gpus_per_node=1, strategy="ddp")
     assert ranks.run_ranks(run_dir).status == "completed"
     logs = RunFiles(run_dir).logs / "attempt_0"

@@ -71,6 +71,7 @@ exec "$@"
 
 
 @pytest.mark.multiprocess
+@pytest.mark.extended
 def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (program := tmp_path / "bin" / "nsys").parent.mkdir()
     program.write_text(STAND_IN)
