@@ -125,7 +125,7 @@ def test_a_bare_loop_stands_beside_ours() -> None:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.extended
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "10"]
     done = subprocess.run(
@@ -134,7 +134,8 @@ def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = (tmp_path / "gpu" / "report.md").read_text()
     assert "WRONG" not in report
-    assert "same weights under all frameworks" in report
+    assert "25 runs: 25 completed" in report
+    assert "same weights under all frameworks: 2 of 2 groups" in report
     for part in campaign.REHEARSED:
         assert f"## {part}" in report
 
