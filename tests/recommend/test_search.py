@@ -26,10 +26,11 @@ from tests.launch.running import ddl, two_ranks, wait_for
 from tests.pictures import write_pictures
 
 pytestmark = [
-    *(
-        getattr(pytest.mark, one)
-        for one in ("slow", "multiprocess", "notebook", "alone", "extended")
-    ),
+    pytest.mark.slow,
+    pytest.mark.multiprocess,
+    pytest.mark.notebook,
+    pytest.mark.alone,
+    pytest.mark.extended,
     two_ranks,
     pytest.mark.timeout(600),
 ]
