@@ -187,6 +187,8 @@ def _variants(table: pd.DataFrame, alike: pd.Series) -> pd.Series:
 
 def _fill_machine(table: pd.DataFrame) -> None:
     unknown = table["machine"].isna()
+    if not unknown.any():
+        return
     for by, columns in ([], _MACHINE), *(([part], [own]) for part, own in _OWN.items()):
         for _, runs in table.groupby(["study", "framework", *by]):
             lost = unknown[runs.index]
