@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ddl_core.errors import STOPPED, FairnessError
+from ddl_core.errors import STOPPED, FairnessError, Interrupted
 from ddl_tools.cli.options import (
     account_option,
     data_option,
@@ -96,7 +96,11 @@ def recommend(
         if dry_run:
             return
         search.run()
-        answer = Answer(search)
+        try:
+            answer = Answer(search)
+        except Interrupted as error:
+            click.echo(error, err=True)
+            sys.exit(STOPPED)
     picture = answer.write()
     if answer.alarm:
         click.secho(answer.alarm, fg="red", bold=True, err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError
+from ddl_core.errors import Interrupted, LaunchError
 from ddl_tools.analysis import estimates, interleaving
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.interleaving import Interleaved
@@ -47,12 +47,18 @@ class Answer:
     ------
     LaunchError
         If nothing is known yet.
+    Interrupted
+        If nothing is known because the user ended the search.
     """
 
     def __init__(self, search: Search) -> None:
         self.search, self._name, self._race = search, search.name, search.race()
         if not self._race.left:
-            raise LaunchError("no start was completed", remedy="allow more --minutes")
+            failure = search.first_failure()
+            text = f"no start was completed{failure and f'; {failure}'}"
+            if search.stopped:
+                raise Interrupted(text, remedy="the same command goes on")
+            raise LaunchError(text, remedy="allow more --minutes")
         self._entries = search.entries()
         table = write_table(search.tree, search.name)
         self._runs = read_table(table).set_index("run_id")

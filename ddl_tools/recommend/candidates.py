@@ -260,8 +260,7 @@ def plan_text(request: Request, found: Space) -> str:
     """Return what was found on this machine or site, and what will be done."""
     where, after = "here", "then the best combinations"
     limit = (
-        f"time: {request.minutes:g} minutes; Ctrl-C ends with what is known, the same command goes "
-        "on"
+        f"time: {request.minutes:g} min; Ctrl-C ends with what is known, the same command goes on"
     )
     if found.baseline.nodes > 1:
         where, after = "site", "as many as --max-node-hours allows"

@@ -27,7 +27,7 @@ from ddl_tools.recommend.candidates import Request, Space, describe, epoch_size,
 from ddl_tools.recommend.race import Observation, Race, race
 from ddl_tools.records.ledger import Entry, ledger, read_study
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.run import EpochRecord, read_epochs, read_record
+from ddl_tools.records.run import EpochRecord, Failure, read_epochs, read_record
 from ddl_tools.study import ADHOC, Interleave, Study
 
 FINISH_S = 15.0  # for figure, page and answer
@@ -96,6 +96,7 @@ class Search:
 
     def _pilot(self) -> None:
         """Train two short epochs of the baseline, or of the first change of it that can run."""
+        messages = set[str]()
         for spec in self.space.pilots():
             images = min(self.space.images, PILOT_STEPS * spec.global_batch_size)
             short = spec.model_copy(update={"train_images": images, "epochs": 2})
@@ -111,15 +112,22 @@ class Search:
                 self._take_baseline(spec, rows)
                 return
             except LaunchError as error:
-                cause = read_record(directory).error
-                if cause and cause.category == "data":  # of any strategy
+                cause = read_record(directory).error or Failure.of_error(error)
+                if cause.category == "data":  # of any strategy
                     raise DataError(cause.message) from None
-                self.failed[spec] = str(error)
-        spec, why = next(iter(self.failed.items()))
-        raise LaunchError(
-            f"{self.request.model} cannot train here with any strategy; {describe(spec)}: {why}",
-            remedy=f"if memory is short, try --batch {max(1, spec.local_batch_size // 2)}",
-        )
+                short_of_memory = cause.category == "out_of_memory"
+                remedy = f"see {directory}"
+                if short_of_memory:
+                    remedy = f"try --batch {max(1, spec.local_batch_size // 2)}"
+                self.failed[spec] = f"{cause.message}; {remedy}"
+                if cause.message in messages and not short_of_memory:
+                    break  # the fault is not one of a strategy
+                messages.add(cause.message)
+        raise LaunchError(f"{self.request.model} cannot train here; {self.first_failure()}")
+
+    def first_failure(self) -> str:
+        """Return the configuration that failed first, and why; empty if none has failed."""
+        return next((f"{describe(spec)}: {why}" for spec, why in self.failed.items()), "")
 
     def _take_baseline(self, spec: RunSpec, rows: list[EpochRecord]) -> None:
         """Take a configuration as the baseline, with epochs as long as its pilot `rows` say."""

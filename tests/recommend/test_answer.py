@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import SpecError
+from ddl_core.errors import STOPPED, LaunchError, SpecError
 from ddl_tools.analysis import estimates
 from ddl_tools.recommend import answer
 from ddl_tools.recommend.answer import COMMUNICATION, COMPUTE, LOADER, WAITING, Answer
 from ddl_tools.recommend.candidates import Request
 from ddl_tools.recommend.search import Search
 from ddl_tools.records.paths import results
+from tests.launch.running import ddl
 from tests.pictures import write_pictures
 
 
@@ -53,3 +54,23 @@ def test_too_little_time_says_how_much_would_do(tmp_path: Path) -> None:
     search._ends, search._epoch_s = time.monotonic() + 45, 10.0
     with pytest.raises(SpecError, match=r"--minutes 1 is too short to compare .*; \d would do"):
         search._next()
+
+
+def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
+    """The time was over before another strategy could run."""
+    search = Search(Request("resnet8", write_pictures(tmp_path, 64, 8), minutes=1), results())
+    with pytest.raises(LaunchError, match=r"^no start was completed; allow more --minutes$"):
+        Answer(search)
+    search.failed[search.space.baseline] = "no attribute 'Lineer'"
+    with pytest.raises(LaunchError, match=r"completed; .*DDP.*: no attribute 'Lineer'; allow more"):
+        Answer(search)
+
+
+def test_an_interrupt_before_a_complete_start_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "run", lambda self: setattr(self, "stopped", True))
+    data = write_pictures(tmp_path, 64, 8)
+    said = ddl("recommend", "--model", "resnet8", "--data", data, "--results", results().root)
+    assert said.exit_code == STOPPED
+    assert "no start was completed; the same command goes on" in said.output

@@ -37,6 +37,8 @@ pytestmark = [
 MINUTES = 3.0  # a busy machine takes half a minute for the pilot
 SLOW = """
 import time
+
+import torch
 from ddl_core.loaders.native import Native
 from ddl_core.strategies.ddp import DDP
 
@@ -56,12 +58,15 @@ class OutOfMemoryError(RuntimeError):
 
 def too_large(classes):
     raise OutOfMemoryError("CUDA out of memory")
+
+def misspelt(classes):
+    return torch.nn.Lineer(8, classes)
 """
-NAMES = {
-    "strategy": ("slow_strategy", "SlowStrategy", STRATEGIES),
-    "loader": ("slow_loader", "SlowLoader", LOADERS),
-    "model": ("too_large", "too_large", MODELS),
-}
+NAMES = [
+    ("strategy", "slow_strategy", "SlowStrategy", STRATEGIES),
+    ("loader", "slow_loader", "SlowLoader", LOADERS),
+    ("model", "too_large", "too_large", MODELS),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,12 +78,12 @@ def slow_things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_things\nVersion: 1.0\n")
     points = [f"[ddl_core.{kind}]\n{name} = slow_things:{code}\n"
-              for kind, (name, code, _) in NAMES.items()]  # fmt: skip
+              for kind, name, code, _ in NAMES]  # fmt: skip
     (info / "entry_points.txt").write_text("".join(points))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.delenv(SERVER, raising=False)  # which does not know them
-        for name, code, table in NAMES.values():
+        for _, name, code, table in NAMES:
             patch.setitem(table, name, Entry(f"slow_things:{code}"))
         others = [name for name in LOADERS if name not in ("native", "slow_loader")]
         others += [name for name in STRATEGIES if name not in ("ddp", "slow_strategy")]
@@ -213,3 +218,12 @@ def test_images_that_cannot_be_read_end_the_search(request_: Request, tmp_path: 
 def test_a_network_that_does_not_fit_has_a_remedy(request_: Request) -> None:
     with pytest.raises(LaunchError, match=r"(?s)too_large cannot train here.*try --batch 4"):
         Search(replace(request_, model="too_large"), results()).run()
+
+
+def test_a_mistake_in_a_network_ends_the_search(request_: Request) -> None:
+    """Two strategies that fail alike are enough; of two strategies and one worker, two run."""
+    search = Search(replace(request_, model="slow_things:misspelt", workers=(1, 2)), results())
+    with pytest.raises(LaunchError, match=r"(?s)DDP.*no attribute 'Lineer'; see ") as caught:
+        search.run()
+    assert "--batch" not in str(caught.value)
+    assert len(search.failed) == 2
