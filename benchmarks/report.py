@@ -7,7 +7,6 @@ files; a test compares. Run it after a benchmark.
 """
 
 import json
-import re
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +16,8 @@ import pandas as pd
 
 from benchmarks.interleaved import CLOCKS, RESULTS, interval, judged, shown
 from ddl_tools.analysis.estimates import middle
+from ddl_tools.markdown import table
+from ddl_tools.markdown import written as blocks_written
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
@@ -41,13 +42,6 @@ def result(name: str) -> dict[str, Any] | None:
     """Return one stored result, None if there is none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table of Markdown."""
-    lines = [list(map(str, head)), *(list(map(str, row)) for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def ratios() -> str:
@@ -345,13 +339,7 @@ TEXTS = (
 
 def written(text: str) -> str:
     """Return a text with all that stands between marks put there anew."""
-
-    def block(found: re.Match[str]) -> str:
-        begin, name, end = found["begin"], found["name"], found["end"]
-        return f"{begin}\n{BLOCKS[name]()}\n{end}"
-
-    pattern = r"(?P<begin><!-- results: (?P<name>\w+) -->)\n.*?\n?(?P<end><!-- end -->)"
-    return re.sub(pattern, block, text, flags=re.DOTALL)
+    return blocks_written(text, "results", lambda name: BLOCKS[name]())
 
 
 def main() -> None:

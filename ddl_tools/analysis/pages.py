@@ -3,17 +3,16 @@
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
 from ddl_core.errors import DataError, RecordError
+from ddl_tools import markdown
 from ddl_tools.analysis import claims
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.plot import captions
-from ddl_tools.analysis.result_page import PAGE, commits, link, machines, markdown
+from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
 from ddl_tools.records.paths import README, RESULT_PAGES, Tree
@@ -22,6 +21,7 @@ from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
 from ddl_tools.study import Study
 
+WRITER = "ddl figures"  # kind of the blocks
 HEADLINE = "laptop"  # the study whose figure the README begins with
 PAGES = {
     "results": README,
@@ -57,50 +57,20 @@ def texts(tree: Tree) -> dict[str, str]:
 
 
 def write(tree: Tree) -> None:
-    """Write each block into its page, see `update`."""
-    for name, text in texts(tree).items():
-        update(PAGES[name], name, text)
+    """Write each block into its page.
 
-
-def update(page: Path, name: str, text: str) -> None:
-    """Write a text between the markers of its name in `page`.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or does not hold each marker once.
+    `DataError` if a page cannot be read, or lacks the marks of its block.
     """
-    before, _, after = _split(page, name)
-    begin, end = _markers(name)
-    write_atomically(page, f"{before}{begin}\n{text}\n{end}{after}")
-
-
-def shown(page: Path, name: str) -> str:
-    """Return the text between the markers of a name; errors as of `update`."""
-    return _split(page, name)[1].strip("\n")
-
-
-def _markers(name: str) -> tuple[str, str]:
-    begin = f"<!-- {name}: written by `ddl figures` from data/, not by hand -->"
-    return begin, f"<!-- end of {name} -->"
-
-
-def _split(page: Path, name: str) -> tuple[str, str, str]:
-    begin, end = _markers(name)
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(
-            f"cannot read {page}: {error.strerror}; it belongs to the repository, "
-            "restore it with `git checkout`"
-        ) from None
-    before, *rest = text.split(begin)
-    inside, *after = rest[0].split(end) if rest else [""]
-    if len(rest) != 1 or len(after) != 1 or end in before:
-        raise DataError(
-            f"{page} does not hold the line {begin!r} and then {end!r}, each once: put them back"
-        )
-    return before, inside, after[0]
+    new = texts(tree)
+    for page in PAGES.values():
+        try:
+            text = page.read_text(encoding="utf-8")
+            write_atomically(page, markdown.written(text, WRITER, new.__getitem__))
+        except (OSError, DataError) as error:
+            raise DataError(
+                f"cannot write the results into {page}: {error}; it belongs to the repository, "
+                "restore it with `git checkout`"
+            ) from None
 
 
 def statements(table: pd.DataFrame) -> str:
@@ -115,9 +85,9 @@ def statements(table: pd.DataFrame) -> str:
     ]
     parts = [
         " ".join(claims.answer(table)),
-        markdown(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
+        markdown.table(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
         "\n".join(decided),
-        markdown(
+        markdown.table(
             ["", "statement", "verdict, or why it is undecided", "related comparisons"],
             zip(table["statement"], table["claim"], verdicts, related, strict=True),
         ),
@@ -132,7 +102,7 @@ def hardware(tree: Tree) -> str:
         runs = read_table(tree.tables / f"{name}.csv")
         page = link(f"`{name}`", tree.figures / name / PAGE, RESULT_PAGES)
         rows.append((page, len(runs), machines(runs), commits(runs)))
-    return markdown(["Study", "Runs", "Machine", "Code"], rows)
+    return markdown.table(["Study", "Runs", "Machine", "Code"], rows)
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
@@ -144,7 +114,7 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
     rows = [_answer(tree, *row) for row in _ROWS]
     rows += [_weights(tree), _prediction(tree), _paper(judged)]
     columns = ["Question", "Result", "Measured with", "Details"]
-    return f"{_published(tree)}\n\n{markdown(columns, [row for row in rows if row])}"
+    return f"{_published(tree)}\n\n{markdown.table(columns, [row for row in rows if row])}"
 
 
 def _answer(
@@ -218,10 +188,7 @@ def _paper(judged: pd.DataFrame) -> Row:
 def compare(study: Study, tree: Tree) -> str:
     """Return how fast each configuration is against the baseline, with intervals.
 
-    Raises
-    ------
-    RecordError
-        If the study is not interleaved, or nothing has been measured yet.
+    `RecordError` if the study is not interleaved, or nothing has been measured yet.
     """
     if study.interleave is None:
         raise RecordError(

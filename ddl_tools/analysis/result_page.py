@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
@@ -41,7 +42,7 @@ def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> st
         "\n".join(f"- {sentence}" for sentence in answer.sentences(points)),
         f"![{title_of(figure)}]({name}.png)",
         f"*{caption_of(figure)}*",
-        markdown(list(table), table.itertuples(index=False)),
+        markdown.table(list(table), table.itertuples(index=False)),
         *([f"The CSV file has {rows - MOST_ROWS} more rows."] if rows > MOST_ROWS else []),
         f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
         f"How to read it: {link('notebook', notebook, folder)}.",
@@ -123,10 +124,3 @@ def notes(tree: Tree, study: str) -> list[str]:
 def link(text: str, target: Path, folder: Path) -> str:
     """Return a Markdown link from a page in `folder`."""
     return f"[{text}]({Path(os.path.relpath(target, folder)).as_posix()})"
-
-
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as Markdown."""
-    table = [columns, ["---"] * len(columns), *rows]
-    cells = ([str(cell).replace("|", "\\|") for cell in row] for row in table)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

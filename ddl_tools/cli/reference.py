@@ -5,9 +5,8 @@ up to date.
 """
 
 import inspect
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterator
+from typing import Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -15,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from ddl_core.config import RunSpec
 from ddl_core.timing import Spent
+from ddl_tools import markdown
 from ddl_tools.cli import main
 from ddl_tools.records.failures import REMEDIES
 from ddl_tools.records.paths import PROJECT
@@ -45,12 +45,11 @@ MODELS: tuple[type[BaseModel], ...] = (
     RankProfile,
     Shares,
 )
-_BLOCK = re.compile(r"(<!-- code: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
 def written(page: str) -> str:
-    """Return the text of a page with all blocks between its markers written anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{block(found[2])}\n{found[3]}", page)
+    """Return the text of a page with all blocks between its marks written anew."""
+    return markdown.written(page, "code", block)
 
 
 def block(name: str) -> str:
@@ -60,14 +59,14 @@ def block(name: str) -> str:
         texts = _commands(click.Context(main, info_name="ddl", **main.context_settings))
         return "\n\n".join(text for one, text in texts if one.startswith("ddl study ") == study)
     if name == "run_fields":
-        return _table(("field", "default", "meaning"), _run_fields())
+        return markdown.table(("field", "default", "meaning"), _run_fields())
     if name == "failures":
         rows = ((f"`{category}`", remedy) for category, remedy in REMEDIES.items())
-        return _table(("class", "what to do"), rows)
+        return markdown.table(("class", "what to do"), rows)
     (model,) = (one for one in MODELS if one.__name__ == name)
     fields = model.model_fields.items()
     rows = ((f"`{field}`", info.description or "") for field, info in fields)
-    return _table(("field", "meaning"), rows)
+    return markdown.table(("field", "meaning"), rows)
 
 
 def _run_fields() -> Iterator[tuple[str, str, str]]:
@@ -91,7 +90,7 @@ def _commands(context: click.Context) -> Iterator[tuple[str, str]]:
     explained = inspect.cleandoc(command.help or "").replace("\b\n", "")
     text = f"## {name}\n\n    {usage}\n\n{explained}"
     rows = list(_options(context))
-    yield name, f"{text}\n\n{_table(('option', 'meaning'), rows)}" if rows else text
+    yield name, f"{text}\n\n{markdown.table(('option', 'meaning'), rows)}" if rows else text
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
@@ -99,12 +98,6 @@ def _options(context: click.Context) -> Iterator[tuple[str, str]]:
         help_record = parameter.get_help_record(context)
         if help_record and help_record[1] and parameter.name not in RunSpec.model_fields:
             yield f"`{help_record[0]}`", help_record[1].replace("  [", " [")
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 if __name__ == "__main__":

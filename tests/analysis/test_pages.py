@@ -9,22 +9,27 @@ from ddl_core.errors import DataError
 from ddl_tools.analysis import claims, pages
 from ddl_tools.analysis.paper import AACH, read_paper
 from ddl_tools.analysis.tables import empty_table
-from ddl_tools.records.paths import Tree, committed
+from ddl_tools.records.paths import README, Tree, committed
 
-BEGIN = "<!-- statements: written by `ddl figures` from data/, not by hand -->"
-END = "<!-- end of statements -->"
+PAGES = dict(pages.PAGES)
 
 
 @pytest.mark.slow
-def test_blocks_are_what_the_committed_records_give() -> None:
-    texts = pages.texts(committed())
-    assert texts.keys() == pages.PAGES.keys()
-    for name, expected in texts.items():
-        assert pages.shown(pages.PAGES[name], name) == expected, "run: ddl figures"
+def test_blocks_are_what_the_committed_records_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = {name: tmp_path / page.name for name, page in pages.PAGES.items()}
+    for name, page in pages.PAGES.items():
+        copies[name].write_text(page.read_text())
+    monkeypatch.setattr(pages, "PAGES", copies)
+    pages.write(committed())
+    for name, page in PAGES.items():
+        assert copies[name].read_text() == page.read_text(), "run: ddl figures"
 
 
 def test_the_table_of_results_answers_each_question_with_a_number() -> None:
-    table = pages.shown(pages.PAGES["results"], "results")
+    after = README.read_text().partition("<!-- ddl figures: results -->")[2]
+    table = after.partition("<!-- end -->")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 10
     for _, result, _, details in rows:
@@ -50,20 +55,14 @@ def test_there_is_a_line_for_each_statement() -> None:
     assert "\n| throughput | 0 | 0 | 5 | 0 |\n" in text
 
 
-def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    path.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
-    for text in ("new", "newer\n\nlines"):
-        pages.update(path, "statements", text)
-        assert pages.shown(path, "statements") == text
-        assert path.read_text() == f"before\n\n{BEGIN}\n{text}\n{END}\n\nafter\n"
-
-
-@pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN, None])
-def test_without_markers_nothing_is_written(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize("text", ["", "<!-- ddl figures: results -->", "<!-- end -->", None])
+def test_without_marks_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
     path = tmp_path / "README.md"
     if text is not None:
         path.write_text(text)
+    monkeypatch.setattr(pages, "PAGES", {"results": path})
     with pytest.raises(DataError, match=r"README\.md"):
-        pages.update(path, "statements", "new")
+        pages.write(Tree(tmp_path))
     assert text is None or path.read_text() == text
