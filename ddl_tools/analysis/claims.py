@@ -286,7 +286,7 @@ def _evidence(
     long = (done["epochs"] == EPOCHS) & (done["dataset"] == "imagenet") & (done["work"] == "train")
     times = Evidence(_pooled(with_settings(done[long]), "runtime_s"))
     found = _throughput(runs, windows) | {"runtime": times, "speedup": times} | _accuracy(runs)
-    profiles = records.empty_profiles() if profiles is None else profiles
+    profiles = records.empty_table(records.PROFILE_COLUMNS) if profiles is None else profiles
     for quantity, share in _SHARES.items():
         rows = profiles[(profiles["of"] == records.KERNELS) & (profiles["share"] == share)]
         means = rows.groupby(["study", "run_id"], as_index=False)["value"].mean()

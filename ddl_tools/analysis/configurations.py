@@ -102,15 +102,11 @@ COLUMNS = [
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return `runs` with the columns setting (a short text), differs, hardware and on_cpu.
 
-    A setting ends with what differs in its machine and software from others of its study. Of what
-    a library brings with it, such as ``software``, only that is left in which runs of this library
-    differ: settings of two libraries are the same, if nothing else differs.
-    A run that failed before it knew its machine gets that of its study, if the study has only one.
-
-    Raises
-    ------
-    ValueError
-        If measured and emulated runs are among them: nothing may show both.
+    A setting ends with what differs in its machine and software from others of its study. Of what a
+    library brings with it, such as ``software``, only that is left in which runs of this library
+    differ: settings of two libraries are the same, if nothing else differs. A run that failed
+    before it knew its machine gets that of its study, if the study has only one. `ValueError` if
+    measured and emulated runs are among them: nothing may show both.
     """
     if is_emulated(runs).nunique() > 1:
         raise ValueError("measured and emulated runs are never shown together; choose one kind")
@@ -276,10 +272,18 @@ def run_labels(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.S
     """Return what sets each run apart in its study, `without` what is shown elsewhere: `labels`."""
     found = pd.Series("", index=runs.index, dtype="string")
     for _, study in runs.groupby("study"):
-        fields = study[list(RunSpec.model_fields)].astype(object)
-        rows = fields.where(fields.notna(), None).to_dict("records")
-        found.loc[study.index] = labels(rows, without)
+        found.loc[study.index] = labels(specs(study), without)
     return found
+
+
+def specs(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the fields of some runs, with None where one has no value."""
+    fields = list(RunSpec.model_fields)  # by columns: a third of the time of `to_dict`
+    columns = [
+        [None if pd.isna(value) else value for value in runs[name].astype(object)]
+        for name in fields
+    ]
+    return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def commits(runs: pd.DataFrame) -> pd.Series:

@@ -17,7 +17,7 @@ from ddl_tools.analysis.figures import (
     shares,
 )
 from ddl_tools.analysis.paper import Paper
-from ddl_tools.analysis.tables import empty_profiles, empty_windows
+from ddl_tools.analysis.tables import PROFILE_COLUMNS, WINDOW_COLUMNS, empty_table
 from ddl_tools.study import Study
 
 Draw = Callable[[pd.DataFrame], Figure]
@@ -32,8 +32,8 @@ class Tables:
     runs: pd.DataFrame
     configurations: pd.DataFrame
     paper: Paper
-    windows: pd.DataFrame = field(default_factory=empty_windows)
-    profiles: pd.DataFrame = field(default_factory=empty_profiles)
+    windows: pd.DataFrame = field(default_factory=lambda: empty_table(WINDOW_COLUMNS))
+    profiles: pd.DataFrame = field(default_factory=lambda: empty_table(PROFILE_COLUMNS))
     study: Study | None = None
 
 
@@ -62,7 +62,7 @@ class Question:
         windows: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
         """Return the figure's points. Without `windows`, nothing was interleaved."""
-        given = empty_windows() if windows is None else windows
+        given = empty_table(WINDOW_COLUMNS) if windows is None else windows
         return self.chosen(Tables(runs, configurations, paper, given))
 
 

@@ -29,15 +29,12 @@ from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answe
 from ddl_tools.analysis.tables import (
     DAMAGED,
     UNKNOWN,
+    WINDOW_COLUMNS,
     counts,
     empty_table,
-    empty_windows,
     is_emulated,
     profiles_table,
-    read_table,
-    read_windows,
-    windows_path,
-    write_table,
+    write_tables,
 )
 from ddl_tools.records.ledger import find_study, former_folders
 from ddl_tools.records.paths import Tree
@@ -70,17 +67,12 @@ def redraw(
 ) -> Redrawn:
     """Rebuild the tables of the studies in `tree`, then their figures and those of the paper.
 
-    A page beside them shows the figures of a study with their answers, and an index all pages.
-    A figure that would show nothing is not drawn, and its older files are removed; so are those of
+    A page beside them shows the figures of a study with their answers, and an index all pages. A
+    figure that would show nothing is not drawn, and its older files are removed; so are those of
     studies that are gone. A damaged record is named and left out. In the tables, energy becomes
     CO2e at `carbon_g_per_kwh`. `studies` are drawn alone; by default all are, and the paper's.
-
-    Raises
-    ------
-    RecordError
-        If there is no such tree or study, or something cannot be written.
-    DataError
-        If the paper's numbers are missing.
+    `RecordError` if there is no such tree or study, or something cannot be written. `DataError` if
+    the paper's numbers are missing.
     """
     if not (tree.runs.is_dir() or tree.probes.is_dir()):
         there = f"{tree.root} holds no runs/"
@@ -124,9 +116,11 @@ def pictures(redrawn: Redrawn, study: str) -> list[Path]:
 
 def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redrawn) -> None:
     """Write the tables and figures of a study; of none, those of what the paper states."""
-    if study:
-        done.damaged += tabulate(tree, carbon, study)
-    tables = read_tables(tree, study)
+    tables = tables_of(tree, study, *(write_tables(tree, study, carbon) if study else ()))
+    done.damaged += [
+        f"{tree.study(study) / row['run_id']}: {row['damage']}"
+        for row in tables.runs[tables.runs["damage"].notna()].to_dict("records")
+    ]
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
     sections: dict[str, str] = {}
     findings: list[str] = []
@@ -150,28 +144,15 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
         done.lines.append(f"{folder.name} ({counts(tables.runs)}): {names}")
 
 
-def tabulate(tree: Tree, carbon_g_per_kwh: float, study: str) -> list[str]:
-    """Write the tables of a study; return a line on each damaged record."""
-    runs = read_table(write_table(tree, study, carbon_g_per_kwh))
-    return [
-        f"{tree.study(study) / row['run_id']}: {row['damage']}"
-        for row in runs[runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
-    ]
-
-
-def read_tables(tree: Tree, study: str) -> Tables:
-    """Read the tables of a study that `tabulate` wrote; of none, what the paper's figures need."""
-    path = tree.tables / f"{study}.csv"
-    runs, windows = (
-        (read_table(path), read_windows(windows_path(path)))
-        if study
-        else (empty_table(), empty_windows())
-    )
-    return tables_of(tree, study, runs, windows)
-
-
-def tables_of(tree: Tree, study: str, runs: pd.DataFrame, windows: pd.DataFrame) -> Tables:
-    """Return all that the figures of a study need, from its runs and windows."""
+def tables_of(
+    tree: Tree,
+    study: str = "",
+    runs: pd.DataFrame | None = None,
+    windows: pd.DataFrame | None = None,
+) -> Tables:
+    """Return what the figures of a study need, from its runs and windows; of none, the paper's."""
+    runs = empty_table() if runs is None else runs
+    windows = empty_table(WINDOW_COLUMNS) if windows is None else windows
     return Tables(
         runs=runs,
         configurations=configuration_table(runs, windows),
@@ -211,10 +192,7 @@ def _remove_others(folder: Path, kept: set[Path], page: bool = True) -> None:
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     """Draw what `ddl doctor` measured between ranks, no study's; nothing where it never did.
 
-    Raises
-    ------
-    RecordError
-        If a record cannot be read, or something cannot be written.
+    `RecordError` if a record cannot be read, or something cannot be written.
     """
     stem, points = figures / all_reduce.NAME, all_reduce.points(tree)
     if points.empty:

@@ -9,7 +9,7 @@ from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import tables_of
-from ddl_tools.analysis.tables import counts, empty_table, empty_windows, runs_table, windows_table
+from ddl_tools.analysis.tables import counts, runs_table, windows_table
 from ddl_tools.records.paths import Tree, committed
 
 pd.set_option("display.max_colwidth", None)  # notebooks show whole names
@@ -72,7 +72,7 @@ def load(name: str, results: str = "", study: str = "") -> Result:
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=True):
             return Result(name, points, f"Study `{one}`, {counts(tables.runs)}.")
-    tables = tables_of(tree, "", empty_table(), empty_windows())
+    tables = tables_of(tree)
     points = question.chosen(tables)
     if not has_answer(points, question, of_runs=False):
         return Result(name, None)

@@ -126,15 +126,13 @@ def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.Da
     return _windows_frame(_read(tree, tree.studies() if studies is None else studies))
 
 
-def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH) -> Path:
-    """Write ``tables/<study>.csv`` and ``tables/windows/<study>.csv``; return the first path.
+def write_tables(
+    tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write ``tables/<study>.csv`` and ``tables/windows/<study>.csv``; return them as read again.
 
-    The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`.
-
-    Raises
-    ------
-    RecordError
-        If the study has no runs here, or the table cannot be written.
+    The same records give the same bytes. Energy becomes CO2e at `carbon_g_per_kwh`. `RecordError`
+    if the study has no runs here, or the table cannot be written.
     """
     read = _read(tree, [study])
     if not read:
@@ -142,25 +140,15 @@ def write_table(tree: Tree, study: str, carbon_g_per_kwh: float = metrics.WORLD_
             f"study {study!r} has no runs in {tree.runs}; "
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
-    path = tree.tables / f"{study}.csv"
-    write_atomically(windows_path(path), to_csv(_windows_frame(read)))
+    path, windows = tree.tables / f"{study}.csv", tree.tables / "windows" / f"{study}.csv"
+    write_atomically(windows, to_csv(_windows_frame(read)))
     write_atomically(path, to_csv(_runs_frame(read, carbon_g_per_kwh)))
-    return path
-
-
-def windows_path(table: Path) -> Path:
-    """Return where the windows of a study lie, beside its table."""
-    return table.parent / "windows" / table.name
+    return read_table(path), read_table(windows, WINDOW_COLUMNS)
 
 
 def read_table(path: Path, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
-    """Read a table that `write_table` wrote, with the same column types."""
+    """Read a table that `write_tables` wrote, with the same column types."""
     return pd.read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
-
-
-def read_windows(path: Path) -> pd.DataFrame:
-    """Read a table of windows that `write_table` wrote, with the same column types."""
-    return read_table(path, WINDOW_COLUMNS)
 
 
 def to_csv(table: pd.DataFrame) -> str:
@@ -189,19 +177,9 @@ def counts(runs: pd.DataFrame) -> str:
     return f"{len(runs)} runs: {', '.join(sorted(parts, key=lambda part: part.split()[1]))}"
 
 
-def empty_table() -> pd.DataFrame:
-    """Return a table of no runs, with all columns and their types."""
-    return _frame([], COLUMNS)
-
-
-def empty_windows() -> pd.DataFrame:
-    """Return a table of no windows, with all columns and their types."""
-    return _frame([], WINDOW_COLUMNS)
-
-
-def empty_profiles() -> pd.DataFrame:
-    """Return a table of no profiles, with all columns and their types."""
-    return _frame([], PROFILE_COLUMNS)
+def empty_table(columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
+    """Return a table without rows, with all columns and their types; by default one of runs."""
+    return _frame([], columns)
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:

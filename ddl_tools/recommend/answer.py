@@ -13,7 +13,7 @@ from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.interleaving import Interleaved
 from ddl_tools.analysis.metrics import J_PER_KWH
 from ddl_tools.analysis.redraw import redraw
-from ddl_tools.analysis.tables import read_table, read_windows, windows_path, write_table
+from ddl_tools.analysis.tables import write_tables
 from ddl_tools.labels import plural
 from ddl_tools.launch.report import write_study_page
 from ddl_tools.recommend.candidates import describe, difference
@@ -43,12 +43,8 @@ ADVICE = {
 class Answer:
     """What a search has found; `lines` are the answer, `write` makes its files.
 
-    Raises
-    ------
-    LaunchError
-        If nothing is known yet.
-    Interrupted
-        If nothing is known because the user ended the search.
+    `LaunchError` if nothing is known yet. `Interrupted` if nothing is known because the user ended
+    the search.
     """
 
     def __init__(self, search: Search) -> None:
@@ -60,9 +56,8 @@ class Answer:
                 raise Interrupted(text, remedy="the same command goes on")
             raise LaunchError(text, remedy="allow more --minutes")
         self._entries = search.entries()
-        table = write_table(search.tree, search.name)
-        self._runs = read_table(table).set_index("run_id")
-        self._windows = Interleaved(read_windows(windows_path(table)))
+        runs, windows = write_tables(search.tree, search.name)
+        self._runs, self._windows = runs.set_index("run_id"), Interleaved(windows)
         self.leader, self.baseline = self._race.left[0], search.space.baseline
         self.alarm = agreement.alarm(self._entries)
         self._stem = search.tree.root / "recommend" / search.name

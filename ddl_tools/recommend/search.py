@@ -19,7 +19,7 @@ from typing import Any
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError, SpecError
 from ddl_tools.analysis.interleaving import Interleaved, over_blocks
-from ddl_tools.analysis.tables import read_table, read_windows, windows_path, write_table
+from ddl_tools.analysis.tables import write_tables
 from ddl_tools.labels import REPEATS
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.study import plan_run, run_one, run_study
@@ -65,14 +65,8 @@ class Search:
     def run(self) -> None:
         """Measure; Ctrl-C and the end of the time keep what is complete.
 
-        Raises
-        ------
-        LaunchError
-            If no configuration can run.
-        DataError
-            If the images cannot be read.
-        SpecError
-            If the time is too short for two configurations.
+        `LaunchError` if no configuration can run. `DataError` if the images cannot be read.
+        `SpecError` if the time is too short for two configurations.
         """
         try:
             with measuring.alone("ddl recommend"), self._time_limit(), local_ranks.shared():
@@ -159,9 +153,9 @@ class Search:
         done = [item for item in entries if item.state == "completed"]
         if not done:
             return race([])
-        table = write_table(self.tree, self.name)
-        windows = Interleaved(read_windows(windows_path(table)))
-        runs = read_table(table).set_index("run_id")["throughput_samples_per_s"]
+        table, of_epochs = write_tables(self.tree, self.name)
+        windows = Interleaved(of_epochs)
+        runs = table.set_index("run_id")["throughput_samples_per_s"]
         found = []
         for item in done:
             spec, own = item.spec, windows.of(self.name, [item.spec.run_id])

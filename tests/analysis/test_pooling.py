@@ -11,7 +11,7 @@ import pytest
 from ddl_core.registry import STRATEGIES
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import loader_bound
-from ddl_tools.analysis.tables import COLUMNS, read_table, runs_table, write_table
+from ddl_tools.analysis.tables import COLUMNS, runs_table, write_tables
 from ddl_tools.records.paths import RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun
 from tests.fields import ALONE, another, is_of_the_box, owner
@@ -227,7 +227,7 @@ def test_a_table_keeps_what_divides(tree: Tree, write: Write) -> None:
     """An empty cell would be what an older record has."""
     write(0, {"system": {"environment": {}, "communication": {}}}, strategy="single",
           gpus_per_node=1)  # fmt: skip
-    table = read_table(write_table(tree, "laptop"))
+    table = write_tables(tree, "laptop")[0]
     texts = ["cores_shared", "software", "environment", "threads", "switches", "communication",
              "loader_software"]  # fmt: skip
     assert set(texts) < set(COLUMNS)

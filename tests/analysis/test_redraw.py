@@ -15,6 +15,7 @@ from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw
+from ddl_tools.analysis.tables import write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import ProbeFiles, RunFiles, Tree
@@ -233,8 +234,7 @@ def test_a_curve_needs_three_sizes(
     for size in sizes:
         make_run(20 / size, strategy="ddp", gpus_per_node=size)
         make_run(20 / size, strategy="horovod", gpus_per_node=2, local_batch_size=16 * size)
-    redrawing.tabulate(tree, 1.0, "laptop")
-    tables = redrawing.read_tables(tree, "laptop")
+    tables = redrawing.tables_of(tree, "laptop", *write_tables(tree, "laptop"))
     for name in ("throughput_vs_workers", "efficiency", "throughput_vs_batch_size"):
         question = QUESTIONS[name]
         assert has_answer(question.chosen(tables), question, of_runs=True) == drawn

@@ -121,19 +121,18 @@ def test_table_on_disk_reads_back_the_same(tree: Tree, laptop: MakeRun) -> None:
     """Failed and damaged runs too, and a text that looks like nothing."""
     laptop(status="failed", rows=[], repeat=9)
     RunFiles(laptop(repeat=8, dataset="null")).epochs.write_text("{")
-    path = tables.write_table(tree, "laptop")
-    assert path == tree.tables / "laptop.csv"
+    table, _ = tables.write_tables(tree, "laptop")
+    path = tree.tables / "laptop.csv"
     written = path.read_bytes()
-    pd.testing.assert_frame_equal(
-        tables.read_table(path), tables.runs_table(tree.runs), check_exact=False, rtol=1e-8
-    )
-    assert tables.write_table(tree, "laptop").read_bytes() == written
+    pd.testing.assert_frame_equal(table, tables.runs_table(tree.runs), check_exact=False, rtol=1e-8)
+    tables.write_tables(tree, "laptop")
+    assert path.read_bytes() == written
     assert b"\r" not in written
 
 
 def test_study_without_runs_says_what_to_do(tree: Tree) -> None:
     with pytest.raises(RecordError, match="ddl study run nowhere"):
-        tables.write_table(tree, "nowhere")
+        tables.write_tables(tree, "nowhere")
     assert tables.runs_table(tree.runs).empty
 
 
@@ -151,9 +150,8 @@ def test_windows_are_the_warm_epochs(tree: Tree, make_run: MakeRun) -> None:
     assert ours["throughput_samples_per_cpu_s"].tolist()[1:] == [10.0, 5.0]
     assert len(others) == 2, "neither the cold epoch nor the evaluation"
     assert others[["block", "reference", "round", "place"]].isna().all(axis=None)
-    path = tables.windows_path(tables.write_table(tree, "laptop"))
-    assert path == tree.tables / "windows" / "laptop.csv"
-    pd.testing.assert_frame_equal(tables.read_windows(path), table)
+    pd.testing.assert_frame_equal(tables.write_tables(tree, "laptop")[1], table)
+    assert (tree.tables / "windows" / "laptop.csv").exists()
 
 
 DDP, HOROVOD = {"strategy": "ddp"}, {"strategy": "horovod"}

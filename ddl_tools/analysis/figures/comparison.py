@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis import estimates, interleaving
-from ddl_tools.analysis.configurations import ended_runs, stack
+from ddl_tools.analysis.configurations import ended_runs, specs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
@@ -260,12 +260,12 @@ def _range(values: pd.Series) -> dict[str, Any]:
 
 def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) -> int:
     """Return the place of the configuration that all are compared with."""
-    specs = naming.specs(firsts)
+    fields = specs(firsts)
     named = style.with_framework_strategy(firsts)["framework_strategy"]
     strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
 
     def order(place: int) -> tuple[Any, ...]:
-        spec, known = specs[place], len(_known(groups[place]))
+        spec, known = fields[place], len(_known(groups[place]))
         look = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
         return (not is_reference[place], not known, naming.changes(spec), *look, place)
 

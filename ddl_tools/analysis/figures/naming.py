@@ -7,6 +7,7 @@ import pandas as pd
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
+from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.software import differing
 from ddl_tools.labels import REPEATS, labels, phrase, plural, varying
 
@@ -21,16 +22,6 @@ _NODES = ["nodes", "gpus_per_node"]  # a name has both as one number of ranks
 _COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size", "precision"]
 
 # `firsts` holds one run of each configuration.
-
-
-def specs(firsts: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the fields of some runs, with None where one has no value."""
-    fields = list(RunSpec.model_fields)  # by columns: a third of the time of `to_dict`
-    columns = [
-        [None if pd.isna(value) else value for value in firsts[name].astype(object)]
-        for name in fields
-    ]
-    return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _varied(firsts: pd.DataFrame) -> list[str]:
