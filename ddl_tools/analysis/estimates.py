@@ -44,10 +44,7 @@ class Estimate:
 def middle(values: ArrayLike) -> Estimate:
     """Return the geometric mean of some values with the interval of Student's t on logs.
 
-    Raises
-    ------
-    ValueError
-        Here and below, if a value is not positive and finite.
+    `ValueError` here and below, if a value is not positive and finite.
     """
     return _of_logs(_logs(values))
 
@@ -55,10 +52,7 @@ def middle(values: ArrayLike) -> Estimate:
 def paired_ratio(values: ArrayLike, base: ArrayLike) -> Estimate:
     """Return the ratio of `values` to `base`, pairs by position: t on log ratios, n - 1 df.
 
-    Raises
-    ------
-    ValueError
-        If the two differ in length.
+    `ValueError` if the two differ in length.
     """
     above, below = _logs(values), _logs(base)
     if len(above) != len(below):

@@ -25,12 +25,8 @@ def table(paths: Iterable[Path]) -> pd.DataFrame:
     """Return the shares of kernel time in several reports, a line for each kind: `COLUMNS`.
 
     Each of `paths` has what ``nsys stats --report cuda_gpu_kern_sum --format csv`` printed for a
-    rank. Of one in a run's own folder of logs, the table says which run it is.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read, naming it and what is needed.
+    rank. Of one in a run's own folder of logs, the table says which run it is. `DataError` if a
+    file cannot be read, naming it and what is needed.
     """
     rows = [row for path in paths for row in _rows(path)]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)

@@ -57,10 +57,7 @@ def read_paper(
 ) -> Paper:
     """Read the numbers of the three papers, and of other publications.
 
-    Raises
-    ------
-    DataError
-        If a file is missing.
+    `DataError` if a file is missing.
     """
     paths = {name: directory / f"{name}.csv" for name in Paper.__annotations__}
     paths |= {

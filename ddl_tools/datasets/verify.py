@@ -146,13 +146,9 @@ def verify(folder: str | Path, *, progress: bool = True, processes: int | None =
     """Decode all images of an image folder or TFRecord set.
 
     The images of a sample set and of TFRecord are compared with their checksums. A JPEG decoder
-    does not find damage inside the compressed data that keeps a file's length.
-
-    Raises
-    ------
-    DataError
-        If the folder, a split or its class folders cannot be read, or the manifest is damaged.
-        Problems of single files are in the report.
+    does not find damage inside the compressed data that keeps a file's length. `DataError` if the
+    folder, a split or its class folders cannot be read, or the manifest is damaged. Problems of
+    single files are in the report.
     """
     root = Path(folder).absolute()
     if not root.is_dir():

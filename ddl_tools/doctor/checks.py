@@ -57,10 +57,7 @@ class Report:
 def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Report:
     """Return all findings about a site, or about this machine.
 
-    Raises
-    ------
-    SpecError
-        If there is no such site, or the request does not fit together.
+    `SpecError` if there is no such site, or the request does not fit together.
     """
     site = find_site(request.site_name) if request.site_name else None
     on_state("packages, folders, scheduler")

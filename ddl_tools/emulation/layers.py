@@ -37,12 +37,7 @@ def paced_layers(spec: RunSpec) -> list[Layer]:
 def layers(model: str, image_size: int = 224, classes: int = 1000) -> list[Layer]:
     """Return the layers of a residual network in the order of forward.
 
-    He et al. 2016, as torchvision builds it.
-
-    Raises
-    ------
-    SpecError
-        If the network is not known here.
+    He et al. 2016, as torchvision builds it. `SpecError` if the network is not known here.
     """
     if model not in _BLOCKS:
         raise SpecError(

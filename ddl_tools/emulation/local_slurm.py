@@ -96,12 +96,8 @@ def missing() -> list[str]:
 def running(nodes: int = 4) -> Iterator[EmulatedSlurm]:
     """Start a private SLURM; cancel its jobs and end it with the ``with`` block.
 
-    Raises
-    ------
-    NotInstalledError
-        If one of SLURM's programs is missing.
-    LaunchError
-        If this user may not make namespaces, or SLURM does not come up.
+    `NotInstalledError` if one of SLURM's programs is missing. `LaunchError` if this user may not
+    make namespaces, or SLURM does not come up.
     """
     if lacking := missing():
         raise NotInstalledError(

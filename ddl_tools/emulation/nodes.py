@@ -105,12 +105,7 @@ class Node:
 def check_support() -> None:
     """Check that nodes and shaped links can be made here, by making one node.
 
-    Raises
-    ------
-    NotInstalledError
-        If a program is missing.
-    LaunchError
-        With the system's reason.
+    `NotInstalledError` if a program is missing. `LaunchError` with the system's reason.
     """
     if lacking := namespaces.missing(PROGRAMS):
         raise NotInstalledError(
@@ -137,10 +132,7 @@ def check_support() -> None:
 def build(wiring: Wiring) -> list[Node]:
     """Make the nodes; this process, which must have one thread, becomes their switch.
 
-    Raises
-    ------
-    LaunchError
-        If namespaces, links or their rates cannot be made here.
+    `LaunchError` if namespaces, links or their rates cannot be made here.
     """
     user = None
     if namespaces.need_user():

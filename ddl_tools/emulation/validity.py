@@ -29,10 +29,7 @@ NEGOTIATION_BYTES = 6_000
 def read(files: BoxFiles, spec: RunSpec) -> Emulation | None:
     """Return the facts of a run and the rules that they break; None where no epoch counts.
 
-    Raises
-    ------
-    RecordError
-        If a file of counters is missing or damaged.
+    `RecordError` if a file of counters is missing or damaged.
     """
     counters = [read_counters(files, rank) for rank in range(spec.world_size)]
     if not all(counters):

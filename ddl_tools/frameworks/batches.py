@@ -58,10 +58,7 @@ class Native(ImageSource):
     def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
         """Yield float32 images and labels (n,); the arrays are nobody else's.
 
-        Raises
-        ------
-        DataError
-            If a file has gone, or a label is not one of the run's classes.
+        `DataError` if a file has gone, or a label is not one of the run's classes.
         """
         seen = self.seen = []
         with _threads(self._spec.loader_workers) as start:

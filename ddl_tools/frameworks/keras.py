@@ -254,10 +254,7 @@ def _part(one: jax.Array) -> npt.NDArray[Any]:
 def _configured(spec: RunSpec, local_rank: int) -> str:
     """Set JAX's switches; return ``"cpu"`` or ``"cuda"``, where the rank is to compute.
 
-    Raises
-    ------
-    LaunchError
-        As `own_gpu`; a JAX without its plugin for CUDA sees no GPU.
+    `LaunchError` as `own_gpu`; a JAX without its plugin for CUDA sees no GPU.
     """
     plugin = any("cuda" in one.name for one in entry_points(group="jax_plugins"))
     # By the driver: JAX has to meet the other ranks before it may be asked.

@@ -202,10 +202,7 @@ ALEXNET_SIZES = range(223, 255)
 def network(model: str, image_size: int) -> Network:
     """Return a registered network for images of so many pixels.
 
-    Raises
-    ------
-    SpecError
-        If AlexNet would be another network than torch's at this size.
+    `SpecError` if AlexNet would be another network than torch's at this size.
     """
     if model == "alexnet" and image_size not in ALEXNET_SIZES:
         raise SpecError(

@@ -16,15 +16,13 @@ Layout = Literal["NCHW", "NHWC"]
 def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | None:
     """Return which of the `found` GPUs that a framework sees is this rank's; None for the CPU.
 
+    `LaunchError` if CUDA is asked for and not there, or if the framework sees no GPU that the
+    driver lists.
+
     Parameters
     ----------
     device
         ``"auto"``, ``"cpu"`` or ``"cuda"``, as the run asks.
-
-    Raises
-    ------
-    LaunchError
-        If CUDA is asked for and not there, or if the framework sees no GPU that the driver lists.
     """
     if device == "cpu":
         return None

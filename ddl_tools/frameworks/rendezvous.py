@@ -31,6 +31,8 @@ ADDRESS = "address"
 class ControlGroup:
     """One rank of a group whose ranks are connected to rank 0; see `Group`.
 
+    `LaunchError` if the others do not come within ten minutes.
+
     Parameters
     ----------
     spec
@@ -42,11 +44,6 @@ class ControlGroup:
     ----------
     host
         Address of this machine that the other ranks reach.
-
-    Raises
-    ------
-    LaunchError
-        If the others do not come within ten minutes.
     """
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:

@@ -232,12 +232,8 @@ def _configure(spec: RunSpec, local_rank: int) -> str:
     """Set device, threads and arithmetic before anything computes; return the kind of device.
 
     One operation at a time, cut among the run's threads: with as many operations at once, a rank
-    would compute with twice the threads that it is given.
-
-    Raises
-    ------
-    LaunchError
-        If CUDA is asked for and not there, or if the driver lists a GPU that TensorFlow cannot use.
+    would compute with twice the threads that it is given. `LaunchError` if CUDA is asked for and
+    not there, or if the driver lists a GPU that TensorFlow cannot use.
     """
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -268,10 +268,7 @@ def scores(logits: Floats, labels: npt.NDArray[np.int32]) -> npt.NDArray[np.floa
 def check_settings(spec: RunSpec, used: dict[str, float], rate: float) -> None:
     """Check what the last update was made with.
 
-    Raises
-    ------
-    FairnessError
-        If it is not what the run asks for.
+    `FairnessError` if it is not what the run asks for.
     """
     wanted = {"lr": rate, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
     for name, value in wanted.items():
@@ -285,12 +282,8 @@ def check_settings(spec: RunSpec, used: dict[str, float], rate: float) -> None:
 def check_cores(spec: RunSpec, cpu_s: float, wall_s: float) -> None:
     """Check that the ranks of a window computed with no more cores than the run gives them.
 
-    One core more for each rank: what sends its gradients may wait for them at work.
-
-    Raises
-    ------
-    FairnessError
-        If a framework had threads of its own.
+    One core more for each rank: what sends its gradients may wait for them at work. `FairnessError`
+    if a framework had threads of its own.
     """
     cores = spec.world_size * (spec.cpu_threads + spec.loader_workers + 1)
     if cpu_s > BUSY * wall_s * cores:

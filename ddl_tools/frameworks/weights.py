@@ -47,10 +47,7 @@ class State:
 def save(path: Path, run_id: str, state: State, epochs_done: int = 0) -> None:
     """Replace the file at `path`; a crash leaves the old one.
 
-    Raises
-    ------
-    RecordError
-        If it cannot be written.
+    `RecordError` if it cannot be written.
     """
     content: dict[str, Any] = {
         "run_id": np.array(run_id),
@@ -69,10 +66,7 @@ def save(path: Path, run_id: str, state: State, epochs_done: int = 0) -> None:
 def load(path: Path, run_id: str) -> tuple[State, int]:
     """Return what `save` has written, and the number of epochs already done.
 
-    Raises
-    ------
-    RecordError
-        If the file is missing, damaged or of another run.
+    `RecordError` if the file is missing, damaged or of another run.
     """
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

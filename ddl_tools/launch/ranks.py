@@ -50,6 +50,10 @@ def run_ranks(
 ) -> RunRecord:
     """Execute a planned, failed or interrupted run; return its completed record.
 
+    `LaunchError` if the run failed, as its record then says; or if it is complete or at work
+    elsewhere. `SpecError, DataError, RecordError, NotInstalledError` if it could not be started.
+    `KeyboardInterrupt` if this process was interrupted or told to end, once all ranks are gone.
+
     Parameters
     ----------
     run_dir
@@ -62,15 +66,6 @@ def run_ranks(
         probes, see `setup_limit_s`.
     execute
         How the ranks are executed; by default as processes of their own, by the run's launcher.
-
-    Raises
-    ------
-    LaunchError
-        If the run failed, as its record then says; or if it is complete or at work elsewhere.
-    SpecError, DataError, RecordError, NotInstalledError
-        If it could not be started.
-    KeyboardInterrupt
-        If this process was interrupted or told to end, once all ranks are gone.
     """
     directory = Path(run_dir).resolve()
     files = RunFiles(directory)

@@ -227,6 +227,12 @@ def run_study(
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
 
+    `SpecError` if runs of a study that measures throughput would slow each other. `LaunchError` if
+    another process runs this study, or if SLURM, which has some of its runs, is silent. `DataError,
+    RecordError` if the data are missing or the results cannot be written: nothing was started.
+    `KeyboardInterrupt` if this process was interrupted or told to end; the run at work was ended
+    cleanly.
+
     Parameters
     ----------
     study, tree
@@ -248,17 +254,6 @@ def run_study(
     -------
     list of Entry
         The ledger of the whole study afterwards.
-
-    Raises
-    ------
-    SpecError
-        If runs of a study that measures throughput would slow each other.
-    LaunchError
-        If another process runs this study, or if SLURM, which has some of its runs, is silent.
-    DataError, RecordError
-        If the data are missing or the results cannot be written: nothing was started.
-    KeyboardInterrupt
-        If this process was interrupted or told to end; the run at work was ended cleanly.
     """
     if parallel > 1 and not study.asks_for_accuracy:
         raise SpecError(

@@ -57,10 +57,7 @@ class Counter:
     def stop(self) -> float:
         """Return joules since `start`.
 
-        Raises
-        ------
-        Unmeasured
-            If a reading failed, or the window is shorter than `LEAST_UPDATES` updates.
+        `Unmeasured` if a reading failed, or the window is shorter than `LEAST_UPDATES` updates.
         """
         self.close()
         microjoules = self.read() - self._begin
@@ -148,11 +145,8 @@ class GpuPower(Counter):
 def _find(uuid: str) -> tuple[Any, Any]:
     """Return NVML and its handle of a GPU.
 
-    Raises
-    ------
-    Unmeasured
-        If either is not there, or the GPU is divided: a MIG slice has no counter of its own, and
-        its board works for others as well.
+    `Unmeasured` if either is not there, or the GPU is divided: a MIG slice has no counter of its
+    own, and its board works for others as well.
     """
     try:
         import pynvml as nvml

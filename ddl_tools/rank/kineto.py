@@ -47,10 +47,7 @@ class Event:
 def read_trace(path: Path) -> list[Event]:
     """Read the spans of a trace.
 
-    Raises
-    ------
-    DataError
-        If it is not a trace, or has no spans.
+    `DataError` if it is not a trace, or has no spans.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -77,11 +74,7 @@ def timeline(events: Sequence[Event], steps: int, on_gpu: bool) -> Timeline:
 
     On a GPU the spans of work are the device's, and a step ends on the device: when all that the
     host has launched in it is done. On the CPU they are the operators of the training thread.
-
-    Raises
-    ------
-    DataError
-        If the trace has other steps, or no kernels where there should be some.
+    `DataError` if the trace has other steps, or no kernels where there should be some.
     """
     host = _host_steps(events, steps)
     marked = _marked(events, host[0])

@@ -38,12 +38,8 @@ HIDDEN = (
 def first_step(spec: RunSpec, steps: int) -> int:
     """Return the first step to watch: the window lies in the middle of the epoch.
 
-    At its beginning a loader has batches in store, at its end it has no more to make.
-
-    Raises
-    ------
-    SpecError
-        If the epoch's `steps` are too few.
+    At its beginning a loader has batches in store, at its end it has no more to make. `SpecError`
+    if the epoch's `steps` are too few.
     """
     if steps < WARMUP + spec.profile_steps:
         raise SpecError(
@@ -92,12 +88,8 @@ class Profiler:
     def write(self, files: RunFiles, epoch: int) -> None:
         """Write this rank's trace, and on rank 0 the record of all. A collective.
 
-        Raises
-        ------
-        DataError
-            If the trace is not what it should be.
-        RecordError
-            If a file cannot be written.
+        `DataError` if the trace is not what it should be. `RecordError` if a file cannot be
+        written.
         """
         group, spec = self._strategy, self._spec
         trace = files.trace(group.rank)

@@ -110,12 +110,8 @@ class Space:
 def space(request: Request) -> Space:
     """Look at the machine and the data, and return what can be tried.
 
-    Raises
-    ------
-    DataError
-        If the folder holds no data set, or too few images.
-    SpecError
-        If more workers are asked for than this machine has cores or GPUs.
+    `DataError` if the folder holds no data set, or too few images. `SpecError` if more workers are
+    asked for than this machine has cores or GPUs.
     """
     machine, listed = host(), gpus.listed()
     cores, device = machine["cpu_cores"], "cuda" if listed else "cpu"

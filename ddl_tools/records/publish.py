@@ -25,11 +25,8 @@ class Published:
 def publish(study: str, source: Tree, target: Tree) -> Published:
     """Copy the records of every completed run of `study`; replace none that is published.
 
-    Raises
-    ------
-    RecordError
-        If there is nothing to publish, a record is damaged, or a run was published before with
-        other content; then nothing was copied.
+    `RecordError` if there is nothing to publish, a record is damaged, or a run was published before
+    with other content; then nothing was copied.
     """
     found = verify(source, study)
     if damages := [line for one in found for line in one.lines()]:

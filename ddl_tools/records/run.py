@@ -307,12 +307,8 @@ class UnknownNameError(RecordError):
 def read_record(directory: Path) -> RunRecord:
     """Read ``run.json`` strictly.
 
-    Raises
-    ------
-    UnknownNameError
-        If it names what a package brings that is not installed here.
-    RecordError
-        If it is missing, not JSON, has a wrong field, or is of another version.
+    `UnknownNameError` if it names what a package brings that is not installed here. `RecordError`
+    if it is missing, not JSON, has a wrong field, or is of another version.
     """
     path = RunFiles(directory).record
     content = read_json(path)

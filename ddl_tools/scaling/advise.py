@@ -116,10 +116,7 @@ class Advice:
 def advise(request: Request, tree: Tree) -> Advice:
     """Return advice from the records of a tree and the paper's statements.
 
-    Raises
-    ------
-    DataError
-        If nothing is known of what is asked, or no option meets the limits.
+    `DataError` if nothing is known of what is asked, or no option meets the limits.
     """
     known = measured.configurations(tree, request.model, request.dataset)
     stated = paper.configurations(request.model) if request.dataset == "imagenet" else []

@@ -141,10 +141,7 @@ class Exchange:
     def of(cls, spec: RunSpec) -> "Exchange":
         """Return the exchange of a run, for an emulated one the messages that it really sends.
 
-        Raises
-        ------
-        SpecError
-            If its network or its communication is unknown.
+        `SpecError` if its network or its communication is unknown.
         """
         return cls(
             _of_layers(paced_layers(spec))

@@ -61,10 +61,7 @@ class Step:
 def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     """Return the valid runs of a study of emulated nodes.
 
-    Raises
-    ------
-    DataError
-        If there is none.
+    `DataError` if there is none.
     """
     found = []
     for directory in tree.run_folders(study):
@@ -84,10 +81,7 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
 def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
     """Return measured and predicted steps by framework, links and nodes.
 
-    Raises
-    ------
-    DataError
-        If there is no valid run, or none of a framework on one node.
+    `DataError` if there is no valid run, or none of a framework on one node.
     """
     groups: dict[tuple[str, float, int], list[Run]] = {}
     for run in read_runs(tree or committed(), study):

@@ -25,10 +25,7 @@ Row = dict[str, str]
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a table of stated numbers.
 
-    Raises
-    ------
-    DataError
-        If it cannot be read.
+    `DataError` if it cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:

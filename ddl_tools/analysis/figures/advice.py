@@ -28,10 +28,7 @@ _MOST_BATCHES = 5  # that have a tick
 def points() -> pd.DataFrame:
     """Return the options of the example, from the paper alone.
 
-    Raises
-    ------
-    DataError
-        If a table of the paper is missing.
+    `DataError` if a table of the paper is missing.
     """
     return points_of(advise(EXAMPLE, Tree(PROJECT / "no records")))
 

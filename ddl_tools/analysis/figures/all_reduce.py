@@ -26,10 +26,7 @@ COLUMNS = [
 def points(tree: Tree) -> pd.DataFrame:
     """Return a row per message size of each probe in `tree` that came so far, oldest first.
 
-    Raises
-    ------
-    RecordError
-        If a record cannot be read.
+    `RecordError` if a record cannot be read.
     """
     records = [read_probe(path.parent) for path in tree.probes.glob("*/probe.json")]
     records.sort(key=lambda record: (record.created_utc, record.name))

@@ -47,18 +47,13 @@ def points() -> pd.DataFrame:
 
     A panel of runs that are not in data/ is left out.
 
+    `DataError` if a table of the paper is missing. `RecordError` if a record cannot be read.
+
     Returns
     -------
     DataFrame
         ``source`` is ``law`` (with low and high), ``calculated``, or the origin of a value; `bound`
         says whether a value is a bound.
-
-    Raises
-    ------
-    DataError
-        If a table of the paper is missing.
-    RecordError
-        If a record cannot be read.
     """
     table = pd.concat([*map(_stated, _PAPER), *_laptop(), *_emulation()], ignore_index=True)
     numbers = ["value", "low", "high"]

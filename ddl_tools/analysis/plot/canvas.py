@@ -206,6 +206,8 @@ def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:
 def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     """Write ``<stem>.svg``, ``.pdf``, ``.png`` and ``.csv``, each atomically; return the paths.
 
+    `RecordError` if the folder cannot be written or the disk is full.
+
     Parameters
     ----------
     figure
@@ -214,11 +216,6 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
         What is drawn in it. Floats are written with six significant digits.
     stem
         Path without suffix; its folder is made.
-
-    Raises
-    ------
-    RecordError
-        If the folder cannot be written or the disk is full.
     """
     *paths, table = _paths(stem)
     with rc_context(THEME):
@@ -253,10 +250,7 @@ def drawn_stems(folder: Path) -> set[Path]:
 def remove_figure(stem: Path) -> None:
     """Remove what `save_figure` wrote earlier, if it did: nothing may show runs that are gone.
 
-    Raises
-    ------
-    RecordError
-        If a file cannot be removed.
+    `RecordError` if a file cannot be removed.
     """
     try:
         for path in _paths(stem):
