@@ -54,17 +54,6 @@ class Question:
     also: str = ""  # column that one of them must have
     over: str = ""  # the size that a curve is over: it has three at least
 
-    def points(
-        self,
-        runs: pd.DataFrame,
-        configurations: pd.DataFrame,
-        paper: Paper,
-        windows: pd.DataFrame | None = None,
-    ) -> pd.DataFrame:
-        """Return the figure's points. Without `windows`, nothing was interleaved."""
-        given = empty_table(WINDOW_COLUMNS) if windows is None else windows
-        return self.chosen(Tables(runs, configurations, paper, given))
-
 
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
     """Say whether a figure answers its question; in a study's folder (`of_runs`) of its runs."""

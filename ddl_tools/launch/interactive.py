@@ -100,10 +100,7 @@ class Engines:
     Engines survive a run that completes. They are replaced after a run that did not, after one of
     Horovod or DeepSpeed, and after one with the user's own code, which may be edited meanwhile.
 
-    Parameters
-    ----------
-    spec
-        A run like those that are to come: its ranks and threads.
+    `spec` is a run like those that are to come: its ranks and threads.
     """
 
     def __init__(self, spec: RunSpec) -> None:

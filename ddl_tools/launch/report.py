@@ -6,6 +6,7 @@ Pictures are inside the pages, which load nothing from elsewhere and need no Jav
 import base64
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,8 +43,8 @@ class StudyPage(NamedTuple):
     question: str
     facts: list[str]
     figure: str  # as an address with its content; empty where none is drawn
-    table: Page | None
-    notebooks: list[Page]
+    table: Page | None = None
+    notebooks: Sequence[Page] = ()
 
 
 def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
@@ -133,8 +134,6 @@ def _summary(tree: Tree, study: str) -> StudyPage:
         question=planned.question if planned else "",
         facts=_facts(study, tree),
         figure=f"data:image/png;base64,{content}" if content else "",
-        table=None,
-        notebooks=[],
     )
 
 

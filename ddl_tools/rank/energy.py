@@ -24,18 +24,8 @@ class Meter:
     alone would be a small part of the energy that looks like all of it. The constructor is a
     collective, and so is `stop`; leaving the context ends a window that an error cut short.
 
-    Parameters
-    ----------
-    group : Group
-    gpu : str or None
-        UUID of this rank's GPU; None on the CPU.
-
-    Attributes
-    ----------
-    method : str or None
-        What `stop` counts; None if it counts nothing.
-    missing : str or None
-        What is not counted, and why.
+    `gpu` is the UUID of this rank's GPU, None on the CPU. `method` says what `stop` counts, None if
+    it counts nothing; `missing` says what is not counted, and why.
     """
 
     def __init__(self, group: Group, gpu: str | None) -> None:

@@ -89,11 +89,8 @@ class Counter:
 class GpuCounter(Counter):
     """The counter of a board, in millijoules since its driver was loaded; Volta and newer.
 
-    Parameters
-    ----------
-    uuid : str
-        UUID of the GPU, as torch tells it. Numbers would not do: ``CUDA_VISIBLE_DEVICES`` changes
-        torch's and not NVML's.
+    `uuid` is the GPU's, as torch tells it. Numbers would not do: ``CUDA_VISIBLE_DEVICES`` changes
+    torch's and not NVML's.
     """
 
     method = "NVML counter, GPU boards"
@@ -176,13 +173,8 @@ class Rapl(Counter):
     included, and is left out. The files: Documentation/ABI/testing/sysfs-class-powercap of the
     Linux kernel.
 
-    Parameters
-    ----------
-    root : Path or None
-        Folder of the zones; None: ``DDL_POWERCAP``, else the kernel's. Containers often hide the
-        kernel's, and may mount it elsewhere.
-    every_s : float
-        Seconds between readings within a window.
+    `root` is the folder of the zones; None: ``DDL_POWERCAP``, else the kernel's. Containers often
+    hide the kernel's, and may mount it elsewhere. A window is read every `every_s` seconds.
     """
 
     def __init__(self, root: Path | None = None, every_s: float = REREAD_S) -> None:

@@ -53,13 +53,7 @@ def first_step(spec: RunSpec, steps: int) -> int:
 class Profiler:
     """Watches one epoch of one rank; a context to train in, with `step` called after each step.
 
-    Parameters
-    ----------
-    spec : RunSpec
-    strategy : Strategy
-        The group; all ranks profile at once.
-    steps : int
-        Of the epoch.
+    All ranks of `strategy` profile at once; the epoch has so many `steps`.
     """
 
     def __init__(self, spec: RunSpec, strategy: Strategy, steps: int) -> None:
@@ -128,11 +122,8 @@ class Profiler:
 def ranks(rows: Seconds) -> list[RankProfile]:
     """Return what each rank's row says once the ranks are compared.
 
-    Parameters
-    ----------
-    rows : (ranks, n)
-        Seconds of `PARTS`; seconds of overlap; shares of `KINDS` in kernel time; seconds of
-        exposed communication of each step. NaN is unknown.
+    `rows` are (ranks, n): seconds of `PARTS`; seconds of overlap; shares of `KINDS` in kernel time;
+    seconds of exposed communication of each step. NaN is unknown.
     """
     parts, overlapped, kernels, exposed = np.split(
         rows, np.cumsum([len(PARTS), 1, len(KINDS)]), axis=1

@@ -45,17 +45,8 @@ class RunRecorder:
 
     Made before a framework is asked for anything, which may add to the environment.
 
-    Parameters
-    ----------
-    directory
-        Folder of the run.
-    publish
-        Is told where the rank is; see `Progress`.
-
-    Attributes
-    ----------
-    first : bool
-        Whether this rank is the one that writes.
+    `publish` is called as `Progress` calls it; `first` says whether this rank is the one that
+    writes.
     """
 
     def __init__(self, directory: Path, publish: Publish | None = None) -> None:

@@ -69,16 +69,9 @@ def points(
 ) -> pd.DataFrame:
     """Return one row per configuration of each study, best first.
 
-    A panel is a study and, where its runs come from several, a machine with its software.
-
-    Parameters
-    ----------
-    runs
-        See `runs_table`: those of one study, or of several.
-    windows
-        See `windows_table`; None where nothing was interleaved.
-    question
-        What the study asks.
+    A panel is a study and, where its runs come from several, a machine with its software. `runs`
+    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several;
+    `question` is what the study asks.
 
     Returns
     -------

@@ -104,7 +104,7 @@ def frame(
     title
         The finding.
     panels
-        Names of the panels, shortened by `short_titles`.
+        Names of the panels; what all share is in the caption.
     heights
         Inches of each row of axes: one below the other, or fewer rows with several panels each.
     legend
@@ -208,14 +208,8 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
 
     `RecordError` if the folder cannot be written or the disk is full.
 
-    Parameters
-    ----------
-    figure
-        What to save.
-    data
-        What is drawn in it. Floats are written with six significant digits.
-    stem
-        Path without suffix; its folder is made.
+    Floats of `data`, which is what is drawn, have six significant digits in the file. `stem` is a
+    path without suffix; its folder is made.
     """
     *paths, table = _paths(stem)
     with rc_context(THEME):

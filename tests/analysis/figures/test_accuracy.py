@@ -10,7 +10,7 @@ import pytest
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
@@ -133,7 +133,7 @@ def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) ->
 
 def said(name: str, runs: pd.DataFrame) -> str:
     question = QUESTIONS[name]
-    return words(question.draw(question.points(runs, configuration_table(runs), PAPER)))
+    return words(question.draw(question.chosen(Tables(runs, configuration_table(runs), PAPER))))
 
 
 def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> None:
@@ -146,7 +146,7 @@ def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> No
 
 def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
     question = QUESTIONS["accuracy_vs_batch_size"]
-    ax = question.draw(question.points(runs, configuration_table(runs), PAPER)).axes[0]
+    ax = question.draw(question.chosen(Tables(runs, configuration_table(runs), PAPER))).axes[0]
     crosses = [line.get_ydata() for line in ax.lines if line.get_marker() == "x"]
     assert [value for values in crosses for value in values if not math.isnan(value)] == [
         pytest.approx(0.10)

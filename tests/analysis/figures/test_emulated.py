@@ -8,7 +8,7 @@ from ddl_tools.analysis.configurations import configuration_table, ended_runs, w
 from ddl_tools.analysis.figures.scaling import draw_emulated as draw
 from ddl_tools.analysis.figures.scaling import emulated_points as points
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -128,7 +128,7 @@ def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     measured = configuration_table(runs)
     assert measured["n"].tolist() == [1, 1]
     for name, question in QUESTIONS.items():
-        table = question.points(runs, measured, read_paper())
+        table = question.chosen(Tables(runs, measured, read_paper()))
         if name != "efficiency_emulated" and "model" in table:
             assert "paced_resnet50" not in set(table["model"]), name
     claims = read_paper().claims

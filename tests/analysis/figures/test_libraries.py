@@ -9,7 +9,7 @@ import pytest
 
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
@@ -71,7 +71,7 @@ def every_configuration(make_run: MakeRun) -> None:
 
 def points(name: str, tree: Tree) -> pd.DataFrame:
     runs = runs_table(tree.runs)
-    return QUESTIONS[name].points(runs, configuration_table(runs), PAPER)
+    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), PAPER))
 
 
 def test_libraries_share_a_setting(tree: Tree, every_configuration: None) -> None:

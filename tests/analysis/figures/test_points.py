@@ -9,7 +9,7 @@ from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import scaling
 from ddl_tools.analysis.paper import Paper, covers, read_paper
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun
@@ -87,7 +87,7 @@ def test_columns_and_types_do_not_depend_on_the_data(
     tree: Tree, laptop: MakeRun, paper: Paper, name: str
 ) -> None:
     full, empty = (
-        QUESTIONS[name].points(runs, configuration_table(runs), paper)
+        QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), paper))
         for runs in (runs_table(tree.runs), empty_table())
     )
     assert full.dtypes.to_dict() == empty.dtypes.to_dict()
@@ -138,7 +138,7 @@ def test_loading_alone_is_in_no_figure_of_training(
     make_run(10.0, strategy="ddp", nodes=8, work="load")
     runs = runs_table(tree.runs)
     for name, question in QUESTIONS.items():
-        table = question.points(runs, configuration_table(runs), paper)
+        table = question.chosen(Tables(runs, configuration_table(runs), paper))
         assert table.get("study", pd.Series(dtype=str)).isna().all(), name
 
 

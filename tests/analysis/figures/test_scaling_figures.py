@@ -19,7 +19,7 @@ from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
-from ddl_tools.analysis.questions import QUESTIONS, has_answer
+from ddl_tools.analysis.questions import QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row, writer
@@ -29,7 +29,7 @@ GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "
 
 
 def points(name: str, runs: pd.DataFrame) -> pd.DataFrame:
-    return QUESTIONS[name].points(runs, configuration_table(runs), read_paper())
+    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), read_paper()))
 
 
 def nothing(make_run: MakeRun) -> None:
@@ -94,7 +94,7 @@ def test_draws_and_leaves_all_as_it_was(
     name: str, fill: Fill, tables_of: Callable[[Fill], Any]
 ) -> None:
     settings = dict(matplotlib.rcParams)
-    table = QUESTIONS[name].points(*tables_of(fill), read_paper())
+    table = QUESTIONS[name].chosen(Tables(*tables_of(fill), read_paper()))
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
     leaves = leaves_the_page(figure)

@@ -9,7 +9,7 @@ from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
@@ -44,7 +44,7 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
-    points = QUESTIONS[name].points(runs, configuration_table(runs), read_paper())
+    points = QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), read_paper()))
     figure = QUESTIONS[name].draw(points)
     said = words(figure)
     if "source" in points:
