@@ -47,10 +47,6 @@ class Paper:
     published: pd.DataFrame
     performance: pd.DataFrame
 
-    def stated(self, statement: str) -> pd.Series:
-        """Return one row of `related`."""
-        return self.related.set_index("statement", drop=False).loc[statement]
-
 
 def read_paper(
     directory: Path = PAPER, published: Path = PUBLISHED, related: Path = SEEDS

@@ -44,7 +44,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
 
     target = folder or results().dataset("sample")
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    make_sample(target, progress=True, **given)
+    make_sample(target, **given)
     click.echo(f"the sample set is in {target}")
 
 
@@ -111,7 +111,7 @@ def convert_command(
     conversion = plan_conversion(folder or results().dataset("sample"), **chosen)
     click.echo(conversion.text())
     if not dry_run:
-        conversion.run(progress=True, processes=processes)
+        conversion.run(processes=processes)
 
 
 @data.command("index")
@@ -125,7 +125,7 @@ def index_command(folder: Path, processes: int | None) -> None:
     """
     from ddl_tools.datasets.convert import make_indices
 
-    made, kept = make_indices(folder, progress=True, processes=processes)
+    made, kept = make_indices(folder, processes=processes)
     click.echo(f"{made} indices made, {kept} were there")
 
 

@@ -91,7 +91,7 @@ class Conversion:
             )
         return "\n".join(lines)
 
-    def run(self, *, progress: bool = True, processes: int | None = None) -> int:
+    def run(self, *, processes: int | None = None) -> int:
         """Make the shards that are missing or whose index does not fit; return their number."""
         begun = is_made(self.folder, read_description(self.folder), self.description)
         tasks = [task for task in self._tasks() if not index_fits(task.path)]
@@ -104,7 +104,7 @@ class Conversion:
             write_settings(self.folder / DESCRIPTION, self.description)
             for part in self.folder.glob(".*.part"):  # of a process that was killed
                 part.unlink()
-            list(parallel(_make_shard, tasks, "convert", processes=processes, progress=progress))
+            list(parallel(_make_shard, tasks, "convert", processes=processes))
         return len(tasks)
 
     def _tasks(self) -> list[ShardTask]:
@@ -235,16 +235,14 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
         raise DataError(f"{path} is no image ({describe(error)}); {advice}") from None
 
 
-def make_indices(
-    folder: str | Path, *, progress: bool = True, processes: int | None = None
-) -> tuple[int, int]:
+def make_indices(folder: str | Path, *, processes: int | None = None) -> tuple[int, int]:
     """Write the indices that TFRecord files in `folder` lack; return how many made and kept."""
     root = Path(folder).absolute()
     shards = [root / name for split in PREFIXES for name in shards_in(root, split)]
     if not shards:
         raise DataError(f"{root} has no files train-*-of-* or validation-*-of-*")
     todo = [shard for shard in shards if not index_fits(shard)]
-    list(parallel(_make_index, todo, "index", processes=processes, progress=progress))
+    list(parallel(_make_index, todo, "index", processes=processes))
     return len(todo), len(shards) - len(todo)
 
 

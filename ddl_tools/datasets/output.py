@@ -134,7 +134,6 @@ def parallel(
     title: str,
     *,
     processes: int | None = None,
-    progress: bool = True,
     chunk: int = 1,
 ) -> Iterator[R]:
     """Yield ``work(task)`` for each task, in order, with a progress bar.
@@ -142,7 +141,7 @@ def parallel(
     `work` is a function at module level. A process takes `chunk` tasks at a time. By default there
     is one process per usable core; with 1, none is started.
     """
-    bar = partial(tqdm, total=len(tasks), desc=title, disable=not progress)
+    bar = partial(tqdm, total=len(tasks), desc=title, disable=None)
     processes = processes or available_cores()
     if processes == 1:
         yield from bar(map(work, tasks))

@@ -109,7 +109,7 @@ SETS = {
 }
 
 
-def import_set(name: str, out_dir: Path, source: Path | None = None, progress: bool = True) -> int:
+def import_set(name: str, out_dir: Path, source: Path | None = None) -> int:
     """Write a set of `SETS` to `out_dir`, whole or not at all; return its number of images.
 
     An image folder that is there stays as it is; the number is then 0. `source` is the folder of
@@ -127,4 +127,4 @@ def import_set(name: str, out_dir: Path, source: Path | None = None, progress: b
         packed = chosen.read(place)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {name} from {place}: {error}; {chosen.remedy}") from error
-    return write_folder(out_dir, packed._asdict(), packed.classes, progress)
+    return write_folder(out_dir, packed._asdict(), packed.classes)

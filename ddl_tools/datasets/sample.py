@@ -66,7 +66,6 @@ def make_sample(
     train_per_class: int = TRAIN_PER_CLASS,
     val_per_class: int = VAL_PER_CLASS,
     seed: int = 0,
-    progress: bool = True,
     processes: int | None = None,
 ) -> int:
     """Make the set, whole or not at all; return its number of images, or 0 if it is there already.
@@ -104,9 +103,7 @@ def make_sample(
             place.mkdir(parents=True, exist_ok=True)
         for left in part.glob("*/*/.*.part"):  # of a process that was killed
             left.unlink()
-        made = parallel(
-            _make_image, tasks, "sample images", processes=processes, progress=progress, chunk=8
-        )
+        made = parallel(_make_image, tasks, "sample images", processes=processes, chunk=8)
         entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
         write_settings(part / MANIFEST, {**settings, "files": entries})
     return images

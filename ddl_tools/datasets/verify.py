@@ -142,7 +142,7 @@ class Report:
         return "\n".join(lines)
 
 
-def verify(folder: str | Path, *, progress: bool = True, processes: int | None = None) -> Report:
+def verify(folder: str | Path, *, processes: int | None = None) -> Report:
     """Decode all images of an image folder or TFRecord set.
 
     The images of a sample set and of TFRecord are compared with their checksums. A JPEG decoder
@@ -156,7 +156,7 @@ def verify(folder: str | Path, *, progress: bool = True, processes: int | None =
     names = [path.name for path in root.iterdir()]
     are_records = DESCRIPTION in names or any(map(SHARD.fullmatch, names))
     check = _check_records if are_records else _check_images
-    report = Report(root, check(root, partial(parallel, processes=processes, progress=progress)))
+    report = Report(root, check(root, partial(parallel, processes=processes)))
     if not report.counts.keys() & HIDE_LABELS:
         train, val = report.splits.values()
         for name in sorted(train.classes ^ val.classes):

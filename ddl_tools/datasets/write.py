@@ -34,7 +34,7 @@ class Images(Protocol):
     def __getitem__(self, number: int) -> tuple[Any, Any]: ...
 
 
-def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
+def write_function(source: str, out_dir: Path) -> int:
     """Write the images of a function to `out_dir`, whole or not at all; return their number.
 
     `source` is ``package.module:function``. The function takes no arguments and returns a dict of
@@ -47,12 +47,10 @@ def write_function(source: str, out_dir: Path, progress: bool = True) -> int:
     # Numbered, so that sorted folders give the labels.
     digits = len(str(len(classes) - 1))
     folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes)]
-    return write_folder(out_dir, splits, folders, progress)
+    return write_folder(out_dir, splits, folders)
 
 
-def write_folder(
-    out_dir: Path, splits: Mapping[str, Images], classes: Sequence[str], progress: bool
-) -> int:
+def write_folder(out_dir: Path, splits: Mapping[str, Images], classes: Sequence[str]) -> int:
     """Write splits to `out_dir`, whole or not at all; return the number of images.
 
     `out_dir` receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class without
@@ -62,7 +60,7 @@ def write_folder(
     if is_filled(folder):
         raise DataError(f"{folder} is there already; remove it, or name another folder")
     images = sum(len(splits[split]) for split in SPLITS)
-    bar = tqdm(total=images, unit="image", disable=not progress)
+    bar = tqdm(total=images, unit="image", disable=None)
     with new_folder(folder, BYTES_PER_IMAGE * images) as part, bar:
         for split in SPLITS:
             _write_split(part, split, splits[split], classes, bar)

@@ -121,9 +121,9 @@ def rank_log(logs: Path, rank: int) -> Path:
     return found[-1] if found else launcher_log(logs)
 
 
-def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """Return the last `lines` of a log, headed by its name; nothing if there are none."""
-    last = [line for line in _text(log).splitlines() if line.strip()][-lines:]
+def tail(log: Path) -> str:
+    """Return the last lines of a log, headed by its name; nothing if there are none."""
+    last = [line for line in _text(log).splitlines() if line.strip()][-TAIL_LINES:]
     name = "/".join(log.parts[log.parts.index("logs") :]) if "logs" in log.parts else log.name
     return "".join(f"\n  {line}" for line in (f"last lines of {name}:", *last)) if last else ""
 

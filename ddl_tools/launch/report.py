@@ -47,7 +47,7 @@ class StudyPage(NamedTuple):
     notebooks: Sequence[Page] = ()
 
 
-def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
+def write_report(tree: Tree, folder: Path) -> Path:
     """Execute the notebooks on the records of `tree`; return the index of their pages in `folder`.
 
     An older report there is replaced once the new one is whole. A folder with any other file in it
@@ -64,7 +64,7 @@ def write_report(tree: Tree, folder: Path, progress: bool = True) -> Path:
         with TemporaryDirectory(dir=folder.parent, prefix=".report-") as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
-            _write_pages(tree, made, progress)
+            _write_pages(tree, made)
             written = sorted(str(one.relative_to(made)) for one in _files(made))
             (made / MARKER).write_text("\n".join([*written, ""]), encoding="utf-8")
             _require_report(folder)  # writing took minutes
@@ -95,11 +95,11 @@ def _files(folder: Path) -> set[Path]:
     return {one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir()}
 
 
-def _write_pages(tree: Tree, folder: Path, progress: bool) -> None:
+def _write_pages(tree: Tree, folder: Path) -> None:
     own = {} if tree.root == committed().root else {"results": str(tree.root)}
     pages = []
     notebooks = sorted(NOTEBOOKS.glob(SHOWING))
-    for notebook in tqdm(notebooks, desc="report", unit="notebook", disable=not progress):
+    for notebook in tqdm(notebooks, desc="report", unit="notebook", disable=None):
         executed = folder / notebook.name
         execute(notebook, executed, own)
         pages.append(_write_page(executed, folder / f"{notebook.stem}.html", folder))

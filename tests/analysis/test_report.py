@@ -40,7 +40,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Path]:
         shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "NOTEBOOKS", folder)
-        return tree, write_report(tree, root / "sent" / "report", progress=False)
+        return tree, write_report(tree, root / "sent" / "report")
 
 
 def keep_a_notebook(run_dir: Path) -> None:
@@ -93,13 +93,13 @@ def test_a_notebook_that_fails_costs_no_older_report(
     tree: Tree, page: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "report"
-    write_report(tree, target, progress=False)
+    write_report(tree, target)
     before = {one: one.read_bytes() for one in target.rglob("*") if one.is_file()}
     book = nbformat.read(page, as_version=4)
     book.cells.append(nbformat.v4.new_code_cell("print(1 / 0)"))
     nbformat.write(book, page)
     with pytest.raises(LaunchError, match=r"15_schedules\.ipynb failed: ZeroDivisionError"):
-        write_report(tree, target, progress=False)
+        write_report(tree, target)
     assert {one: one.read_bytes() for one in target.rglob("*") if one.is_file()} == before
     assert not list(tmp_path.glob(".report-*"))
 
@@ -114,7 +114,7 @@ def test_what_is_no_report_is_not_replaced(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
     with pytest.raises(RecordError, match="--to"):
-        write_report(tree, folder, progress=False)
+        write_report(tree, folder)
     assert all((folder / name).read_text() == "mine" for name in names)
 
 
@@ -123,21 +123,21 @@ def test_a_report_replaces_a_report_and_nothing_that_was_put_beside_it(
 ) -> None:
     target = tmp_path / "report"
     (target / "empty").mkdir(parents=True)
-    index = write_report(tree, target, progress=False)
+    index = write_report(tree, target)
     index.write_text("older")
-    assert write_report(tree, target, progress=False).read_text() != "older"
+    assert write_report(tree, target).read_text() != "older"
     (target / "tables").mkdir()
     own = target / "tables" / "mine.csv"
     own.write_text("mine")
     with pytest.raises(RecordError, match=r"tables/mine\.csv"):
-        write_report(tree, target, progress=False)
+        write_report(tree, target)
     assert own.read_text() == "mine"
     assert index.is_file()
 
 
 def test_without_any_run_there_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"there are no runs in .*ddl study run laptop"):
-        write_report(Tree(tmp_path), tmp_path / "report", progress=False)
+        write_report(Tree(tmp_path), tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
 

@@ -8,7 +8,7 @@ from ddl_tools.datasets.sample import make_sample
 
 SMALL = {"train_per_class": 2, "val_per_class": 1}
 SHARDS = {"train_shards": 3, "val_shards": 2}
-QUIET = {"progress": False, "processes": 1}
+IN_PROCESS = {"processes": 1}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -20,7 +20,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def finished_sample(tmp_path_factory) -> Path:
     """The smallest sample set; not to be changed."""
     folder = tmp_path_factory.mktemp("datasets") / "sample"
-    make_sample(folder, **SMALL, **QUIET)
+    make_sample(folder, **SMALL, **IN_PROCESS)
     return folder
 
 
@@ -34,7 +34,7 @@ def sample(finished_sample, tmp_path) -> Path:
 def finished_records(finished_sample, tmp_path_factory) -> Path:
     """It as TFRecord files; not to be changed."""
     folder = tmp_path_factory.mktemp("datasets") / "records"
-    plan_conversion(finished_sample, folder, **SHARDS).run(**QUIET)
+    plan_conversion(finished_sample, folder, **SHARDS).run(**IN_PROCESS)
     return folder
 
 

@@ -14,7 +14,7 @@ from ddl_core.errors import DataError
 from ddl_tools.datasets import convert
 from ddl_tools.datasets.convert import make_indices, plan_conversion, shuffled
 from ddl_tools.datasets.records import read_records
-from tests.datasets.conftest import QUIET, SHARDS, contents
+from tests.datasets.conftest import IN_PROCESS, SHARDS, contents
 
 TRAIN = [f"train-{number:05d}-of-00003" for number in range(3)]
 
@@ -51,7 +51,7 @@ def test_features_say_what_the_image_is(tmp_path):
         Image.new("L", (40, 30)).save(folder / "grey.JPEG")
         Image.new("CMYK", (20, 10)).save(folder / "ink.JPEG")
         Image.new("RGB", (8, 9)).save(folder / "plain.JPEG", "PNG")
-    plan_conversion(tmp_path).run(**QUIET)
+    plan_conversion(tmp_path).run(**IN_PROCESS)
     names = ("filename", "format", "colorspace", "channels", "width", "height")
     found = set()
     for record in read_records(tmp_path / "tfrecord" / "train-00000-of-00001"):
@@ -93,16 +93,16 @@ def damage(shard: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["gone", "short", "no index", "stale index"])
 def test_damage_is_repaired(finished_sample, finished_records, records, shard, kind):
     damage(shard, kind)
-    assert plan_conversion(finished_sample, records).run(**QUIET) == 1
+    assert plan_conversion(finished_sample, records).run(**IN_PROCESS) == 1
     assert contents(records) == contents(finished_records)
 
 
 def test_other_images_or_shards_are_refused(sample, records):
     with pytest.raises(DataError, match=r"shards = .*'train"):
-        plan_conversion(sample, records, train_shards=4).run(**QUIET)
+        plan_conversion(sample, records, train_shards=4).run(**IN_PROCESS)
     (sample / "train/cat/cat_00000.JPEG").rename(sample / "train/cat/other.JPEG")
     with pytest.raises(DataError, match=r"source = \w+, not"):
-        plan_conversion(sample, records).run(**QUIET)
+        plan_conversion(sample, records).run(**IN_PROCESS)
 
 
 @pytest.mark.parametrize(("content", "reason"), [(b"", "is no image"), (None, "No such file")])
@@ -111,20 +111,20 @@ def test_a_bad_image_is_named_and_no_shard_is_left(sample, tmp_path, content, re
     bad = sample / "train/cat/cat_00000.JPEG"
     bad.unlink() if content is None else bad.write_bytes(content)
     with pytest.raises(DataError, match=rf"{bad}.*{reason}.*ddl data verify {sample}$"):
-        made.run(**QUIET)
+        made.run(**IN_PROCESS)
     assert not list((tmp_path / "r").glob(".*.part"))
     bad.write_bytes((sample / "train/moon/moon_00000.JPEG").read_bytes())
-    assert made.run(**QUIET) >= 1
+    assert made.run(**IN_PROCESS) >= 1
 
 
 @pytest.mark.multiprocess
 def test_indices_that_are_missing_or_stale_are_made(records, finished_records, shard):
     damage(shard, "no index")
     damage(records / TRAIN[0], "stale index")
-    assert make_indices(records, progress=False, processes=2) == (2, 3)
+    assert make_indices(records, processes=2) == (2, 3)
     assert contents(records) == contents(finished_records)
     shutil.rmtree(records / "index")
-    assert make_indices(records, **QUIET) == (5, 0)
+    assert make_indices(records, **IN_PROCESS) == (5, 0)
     assert contents(records) == contents(finished_records)
 
 
@@ -149,5 +149,5 @@ def test_a_damaged_shard_gets_no_index(records, shard):
     damage(shard, "short")
     damage(shard, "no index")
     with pytest.raises(DataError, match=rf"{shard} record 10: the file ends 1 bytes too early"):
-        make_indices(records, **QUIET)
+        make_indices(records, **IN_PROCESS)
     assert not index_path(shard).exists()

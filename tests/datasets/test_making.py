@@ -14,7 +14,7 @@ import pytest
 from ddl_core.errors import DataError
 from ddl_tools.datasets import convert, sample
 from ddl_tools.datasets.output import parallel, unfinished
-from tests.datasets.conftest import QUIET, SHARDS, SMALL, contents
+from tests.datasets.conftest import IN_PROCESS, SHARDS, SMALL, contents
 
 
 class Maker(NamedTuple):
@@ -39,11 +39,11 @@ class Maker(NamedTuple):
 @pytest.fixture(params=["sample", "records"])
 def maker(request, finished_sample, finished_records) -> Maker:
     def make(folder: Path, **options) -> int:
-        return sample.make_sample(folder, **{**SMALL, **QUIET, **options})
+        return sample.make_sample(folder, **{**SMALL, **IN_PROCESS, **options})
 
     def convert_(folder: Path, processes: int = 1, **options) -> int:
         made = convert.plan_conversion(finished_sample, folder, **SHARDS, **options)
-        return made.run(progress=False, processes=processes)
+        return made.run(processes=processes)
 
     if request.param == "sample":
         return Maker(make, finished_sample, sample, "_make_image", True)
@@ -119,7 +119,7 @@ def die(number: int) -> int:
 
 @pytest.mark.multiprocess
 def test_parallel_work_keeps_the_order_and_ends_with_the_first_error() -> None:
-    options = {"processes": 2, "progress": False}
+    options = {"processes": 2}
     assert list(parallel(double, range(100), "test", **options)) == list(range(0, 200, 2))
     with pytest.raises(DataError, match="2 processes was killed"):
         list(parallel(die, range(10), "test", **options))

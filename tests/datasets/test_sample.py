@@ -20,7 +20,7 @@ from ddl_tools.datasets import sample as sample_module
 from ddl_tools.datasets.output import unfinished
 from ddl_tools.datasets.photos import CLASSES, load_photo, make_crop
 from ddl_tools.datasets.sample import MANIFEST, make_sample, read_manifest
-from tests.datasets.conftest import QUIET, SMALL, contents
+from tests.datasets.conftest import IN_PROCESS, SMALL, contents
 from tests.launch.running import wait_for
 
 
@@ -64,7 +64,7 @@ def test_the_bytes_are_those_of_earlier_versions(finished_sample):
 
 def test_more_classes_are_other_views_of_the_same_photographs(tmp_path, finished_sample):
     counts = {"classes": 19, "train_per_class": 1, "val_per_class": 1}
-    assert make_sample(tmp_path / "s", **counts, **QUIET) == 2 * 19
+    assert make_sample(tmp_path / "s", **counts, **IN_PROCESS) == 2 * 19
     images = list_images(tmp_path / "s" / "train")
     assert set(images.classes) == {*CLASSES, "astronaut_001", "brick_001", "cat_001"}
     made, first = contents(tmp_path / "s"), contents(finished_sample)
@@ -84,8 +84,8 @@ def test_images_of_other_settings_are_not_mixed(tmp_path, monkeypatch, finished_
     with monkeypatch.context() as patch:
         patch.setattr(sample_module, "_make_image", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            make_sample(folder, **SMALL, **QUIET, seed=1)
-    make_sample(folder, **SMALL, **QUIET)
+            make_sample(folder, **SMALL, **IN_PROCESS, seed=1)
+    make_sample(folder, **SMALL, **IN_PROCESS)
     assert contents(folder) == contents(finished_sample)
     assert not unfinished(folder).exists()
 
@@ -102,7 +102,7 @@ def test_a_killed_call_continues_and_leaves_no_process(tmp_path, finished_sample
     workers = process.children()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    make_sample(folder, **SMALL, **QUIET)
+    make_sample(folder, **SMALL, **IN_PROCESS)
     assert contents(folder) == contents(finished_sample)
     assert workers
     wait_for(lambda: not any(one.is_running() for one in workers), "the workers to end")
@@ -114,4 +114,4 @@ def test_a_set_of_an_earlier_version_is_known(sample):
     files = [{**one, "bytes": 1, "class_name": "a"} for one in manifest.pop("files")]
     del manifest["classes"]
     (sample / MANIFEST).write_text(json.dumps({**manifest, "packages": {}, "files": files}))
-    assert make_sample(sample, **SMALL, **QUIET) == 0
+    assert make_sample(sample, **SMALL, **IN_PROCESS) == 0

@@ -42,7 +42,7 @@ def test_a_published_set_is_read_unchanged(tmp_path):
         for split, count in (("train", 7), ("validation", 4))
     }
     write_published(tmp_path / "tf", images)
-    make_indices(tmp_path / "tf", progress=False, processes=1)
+    make_indices(tmp_path / "tf", processes=1)
     train = list_records(tmp_path / "tf", "train")
     order = [0, 2, 4, 6, 1, 3, 5]
     assert everything(train) == [(images["train"][n], n % 2) for n in order]
@@ -58,7 +58,7 @@ def test_the_fingerprint_follows_names_and_sizes(records, tmp_path):
     shard = moved / "train-00002-of-00003"
     with shard.open("ab") as file:
         file.write(frame(b"more"))
-    make_indices(moved, progress=False, processes=1)
+    make_indices(moved, processes=1)
     assert list_records(moved, "train").fingerprint() != first
 
 

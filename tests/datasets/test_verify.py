@@ -18,7 +18,7 @@ SHARD = "train-00001-of-00003"
 
 
 def check(folder):
-    return verify(folder, progress=False, processes=1)
+    return verify(folder, processes=1)
 
 
 def found(report) -> set[tuple[str, str]]:
@@ -198,7 +198,7 @@ def test_every_kind_of_bad_record_is_named(tmp_path):
     records = [frame(example(features)) for features in data.values()]
     (folder / "train-00000-of-00001").write_bytes(b"".join(records) + frame(b"\xff\xff"))
     (folder / "validation-00000-of-00001").write_bytes(frame(example({ENCODED: whole, LABEL: 1})))
-    make_indices(folder, progress=False, processes=1)
+    make_indices(folder, processes=1)
     report = check(folder)
     shard = "train-00000-of-00001"
     expected = {(kind, f"{shard} record {n}") for n, kind in enumerate(data) if kind != "fine"}
@@ -211,7 +211,7 @@ def test_every_kind_of_bad_record_is_named(tmp_path):
 def test_a_published_set(tmp_path):
     images = {"train": [encoded()] * 3, "validation": [encoded()]}
     write_published(tmp_path / "tf", images, shards=1)
-    make_indices(tmp_path / "tf", progress=False, processes=1)
+    make_indices(tmp_path / "tf", processes=1)
     report = check(tmp_path / "tf")
     assert [tuple(problem) for problem in report.problems] == [("train_only", "train/label 2", "")]
     assert [one.images for one in report.splits.values()] == [3, 1]

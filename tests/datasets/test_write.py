@@ -89,7 +89,7 @@ GREY = Image.fromarray(np.full((4, 5), 10, np.uint8))
 )
 def test_unusual_images_become_rgb_or_grey(tmp_path: Path, returned, image, pixel) -> None:
     split = Split([image])
-    write_function(returned(split, split), tmp_path / "out", progress=False)
+    write_function(returned(split, split), tmp_path / "out")
     found = Image.open(tmp_path / "out/train/0_a_cat/00000.png")
     assert not found.has_transparency_data
     assert np.asarray(found)[0, 0].tolist() == pixel
@@ -110,7 +110,7 @@ def test_unusual_images_become_rgb_or_grey(tmp_path: Path, returned, image, pixe
 )
 def test_errors_are_named_and_nothing_is_left(tmp_path: Path, returned, splits, match) -> None:
     with pytest.raises(DataError, match=match):
-        write_function(returned(**splits), tmp_path / "out", progress=False)
+        write_function(returned(**splits), tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} <= {".out.lock"}
 
 
@@ -125,7 +125,7 @@ def test_errors_are_named_and_nothing_is_left(tmp_path: Path, returned, splits, 
 )
 def test_a_function_that_cannot_be_called_is_named(tmp_path: Path, source, error, match) -> None:
     with pytest.raises(error, match=match):
-        write_function(source, tmp_path / "out", progress=False)
+        write_function(source, tmp_path / "out")
 
 
 RNG = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_digits_keep_pixels_labels_and_split(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits  # takes a second, which collecting need not spend
 
     digits = load_digits()
-    assert import_set("digits", tmp_path / "digits", progress=False) == len(digits.target)
+    assert import_set("digits", tmp_path / "digits") == len(digits.target)
     for split, part in (("train", slice(None, 1437)), ("val", slice(1437, None))):
         listed = list_images(tmp_path / "digits" / split)
         assert listed.classes == tuple("0123456789")
@@ -166,11 +166,11 @@ def test_digits_keep_pixels_labels_and_split(tmp_path: Path) -> None:
 
 def test_fashion_mnist_is_read_from_its_files(idx: Path, tmp_path: Path) -> None:
     out = tmp_path / "fashion"
-    assert import_set("fashion_mnist", out, idx, progress=False) == 60
+    assert import_set("fashion_mnist", out, idx) == 60
     listed = list_images(out / "train")
     assert listed.classes == FASHION_MNIST_CLASSES
     assert np.bincount(listed.labels).tolist() == [4] * 10
-    assert import_set("fashion_mnist", out, idx, progress=False) == 0  # there already
+    assert import_set("fashion_mnist", out, idx) == 0  # there already
 
 
 def test_cifar10_is_read_from_its_binary_version(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_cifar10_is_read_from_its_binary_version(tmp_path: Path) -> None:
     names = [*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin"]
     for part, name in enumerate(names):
         (packed / name).write_bytes(b"".join(rows[2 * part : 2 * part + 2]))
-    assert import_set("cifar10", tmp_path / "out", packed, progress=False) == 12
+    assert import_set("cifar10", tmp_path / "out", packed) == 12
     third = np.asarray(Image.open(tmp_path / "out/train/1_car/00003.png"))
     assert np.array_equal(third, planes[3].transpose(1, 2, 0))
 
@@ -207,5 +207,5 @@ def test_damaged_files_leave_nothing_behind(idx: Path, tmp_path: Path, fault: st
     else:
         write_idx(labels, np.full(40, 10, np.uint8))
     with pytest.raises(DataError, match=r"cannot read fashion_mnist|label 10, but there"):
-        import_set("fashion_mnist", tmp_path / "out", idx, progress=False)
+        import_set("fashion_mnist", tmp_path / "out", idx)
     assert not (tmp_path / "out").exists()

@@ -36,8 +36,8 @@ FORMATS = ["folder", "tfrecord"]
 
 def make_data(folder: Path) -> Path:
     """Make photographs of ImageNet's size, as files and as TFRecord."""
-    make_sample(folder, train_per_class=4, val_per_class=1, progress=False)
-    plan_conversion(folder, train_shards=3, val_shards=2).run(progress=False, processes=1)
+    make_sample(folder, train_per_class=4, val_per_class=1)
+    plan_conversion(folder, train_shards=3, val_shards=2).run(processes=1)
     return folder
 
 
