@@ -44,9 +44,7 @@ _ROWS = (
 
 def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
-    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    points = comparison.points(*(part[part["study"] == HEADLINE] for part in (runs, windows)))
-    lines = comparison.sentences(points) or ["no configurations have been interleaved yet"]
+    lines = _ratios(tree, HEADLINE) or ["no configurations have been interleaved yet"]
     judged = claims.of_records(tree)
     return {
         "results": results(tree, judged),
@@ -195,10 +193,7 @@ def compare(study: Study, tree: Tree) -> str:
             f"study {study.name!r} is not interleaved; give it `interleave` with a reference, or "
             "see its medians with `ddl figures`"
         )
-    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
-    own = runs[runs["study"] == study.name]
-    points = comparison.points(own, windows[windows["study"] == study.name])
-    lines = comparison.sentences(points)
+    lines = _ratios(tree, study.name)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no epochs to compare in {tree.runs}: run it with `ddl study "
@@ -206,3 +201,8 @@ def compare(study: Study, tree: Tree) -> str:
             "and the first round of each start do not count)"
         )
     return "\n".join(lines)
+
+
+def _ratios(tree: Tree, study: str) -> list[str]:
+    runs, windows = runs_table(tree.runs, studies=[study]), windows_table(tree.runs, [study])
+    return comparison.sentences(comparison.points(runs, windows))
