@@ -17,7 +17,7 @@ def data() -> None:
 
 
 PROCESSES = click.option(
-    "--processes", type=click.IntRange(1, 1024), help="Worker processes. [default: one per core]"
+    "--processes", type=click.IntRange(1, 1024), help="Number of processes. [default: one per core]"
 )
 
 

@@ -36,12 +36,12 @@ def _numbers(
 @click.option("--minutes", type=click.FloatRange(1), metavar="N",
               help="Time limit. [default: 10; with --site 5, of each run]")  # fmt: skip
 @click.option("--workers", metavar="N,N,...", callback=_numbers,
-              help="Numbers of workers to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
+              help="Numbers of ranks to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
               )  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
               help="Epochs of the whole training, for its time.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1), metavar="N",
-              help="Images per worker and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
+              help="Images per rank and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
               help="Side of the training crop (pixels).")  # fmt: skip
 @site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
@@ -64,7 +64,7 @@ def recommend(
 ) -> None:
     """Measure what is installed here, and say how to train a network on your images.
 
-    Tries strategies, loaders, numbers of workers and a few settings with interleaved short epochs.
+    Tries strategies, loaders, numbers of ranks and a few settings with interleaved short epochs.
     It drops what is slower with confidence, and spends the rest of the time on what is left.
     Prints ten lines: the configuration, its throughput, what is equivalent, what limits it, and
     the command that starts the training. Ctrl-C ends it with what is known; the same command goes

@@ -30,7 +30,7 @@ from ddl_tools.records.run import (
 )
 
 FOLDER = PROJECT / "docs" / "reference"
-NAMES = ("cli", "cli-study", "run-fields", "records", "failures")
+NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures")
 PAGES = tuple(FOLDER / f"{name}.md" for name in NAMES)
 MODELS: tuple[type[BaseModel], ...] = (
     RunRecord,
@@ -45,6 +45,11 @@ MODELS: tuple[type[BaseModel], ...] = (
     RankProfile,
     Shares,
 )
+GROUPS = ("data", "study")  # groups of commands with a page of their own
+FIELD_OPTIONS = (
+    "`--FIELD VALUE`",
+    "An option for each [run field](run-fields.md): `--local-batch-size` for `local_batch_size`.",
+)
 
 
 def written(page: str) -> str:
@@ -54,10 +59,9 @@ def written(page: str) -> str:
 
 def block(name: str) -> str:
     """Return a block: commands, the run fields, the failures, or the fields of a model."""
-    if name in ("commands", "study"):
-        study = name == "study"
-        texts = _commands(click.Context(main, info_name="ddl", **main.context_settings))
-        return "\n\n".join(text for one, text in texts if one.startswith("ddl study ") == study)
+    if name in ("commands", *GROUPS):
+        groups = (name,) if name in GROUPS else {*main.commands} - {*GROUPS}
+        return "\n\n".join(text for one, text in _commands(root()) if one.split()[1] in groups)
     if name == "run_fields":
         return markdown.table(("field", "default", "meaning"), _run_fields())
     if name == "failures":
@@ -67,6 +71,11 @@ def block(name: str) -> str:
     fields = model.model_fields.items()
     rows = ((f"`{field}`", info.description or "") for field, info in fields)
     return markdown.table(("field", "meaning"), rows)
+
+
+def root() -> click.Context:
+    """Return the context of `ddl`."""
+    return click.Context(main, info_name="ddl", **main.context_settings)
 
 
 def _run_fields() -> Iterator[tuple[str, str, str]]:
@@ -87,17 +96,20 @@ def _commands(context: click.Context) -> Iterator[tuple[str, str]]:
             yield from _commands(click.Context(found, context, part))
         return
     usage = " ".join([name, *command.collect_usage_pieces(context)])
-    explained = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    explained = inspect.cleandoc(command.help or "").replace("\b\n  ", "    ")
     text = f"## {name}\n\n    {usage}\n\n{explained}"
     rows = list(_options(context))
     yield name, f"{text}\n\n{markdown.table(('option', 'meaning'), rows)}" if rows else text
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
+    of_fields = {*RunSpec.model_fields} if context.command is main.commands["run"] else set[str]()
     for parameter in context.command.params:
         help_record = parameter.get_help_record(context)
-        if help_record and help_record[1] and parameter.name not in RunSpec.model_fields:
+        if help_record and help_record[1] and parameter.name not in of_fields:
             yield f"`{help_record[0]}`", help_record[1].replace("  [", " [")
+    if of_fields:
+        yield FIELD_OPTIONS
 
 
 if __name__ == "__main__":

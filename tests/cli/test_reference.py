@@ -1,7 +1,9 @@
 """The reference pages of docs/ are what the code says: no field forgotten, none invented."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from ddl_core.config import RunSpec
@@ -17,6 +19,27 @@ from ddl_tools.records.provenance import host, provenance
 def test_a_page_is_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert reference.written(text) == text, "run `make reference`"
+
+
+def commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield each command of a group that is not a group itself."""
+    assert isinstance(context.command, click.Group)
+    for name, command in context.command.commands.items():
+        found = click.Context(command, context, name)
+        yield from commands(found) if isinstance(command, click.Group) else [found]
+
+
+@pytest.mark.parametrize("command", [*commands(reference.root())], ids=lambda one: one.command_path)
+def test_each_option_that_a_user_can_type_is_explained(command: click.Context) -> None:
+    text = "".join(map(page, ("cli", "cli-data", "cli-study")))
+    section = text.partition(f"## {command.command_path}\n")[2].partition("\n## ")[0]
+    for parameter in command.command.params:
+        if not isinstance(parameter, click.Option):
+            continue
+        if command.command_path == "ddl run" and parameter.name in RunSpec.model_fields:
+            assert f"| `{parameter.name}` |" in page("run-fields")
+        else:
+            assert any(f"`{flag} " in section or f"`{flag}`" in section for flag in parameter.opts)
 
 
 @pytest.mark.parametrize("model", reference.MODELS)
