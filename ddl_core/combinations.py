@@ -55,7 +55,7 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     (
         {"strategy": ["single"], "world_size": MANY},
         "it is one process",
-        "use 'ddp', or accumulation for virtual workers",
+        "use 'ddp', or accumulation in place of ranks",
     ),
     ({"loader": ["synthetic"], "data_format": ["tfrecord"]}, "it reads no files", "leave it out"),
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),

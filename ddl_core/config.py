@@ -114,9 +114,11 @@ class RunSpec(BaseModel):
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
         "step", description="learning-rate schedule"
     )
-    base_lr: float = Field(0.025, gt=0, le=1e30, description="learning rate of one worker")
+    base_lr: float = Field(
+        0.025, gt=0, le=1e30, description="learning rate of one rank without accumulation"
+    )
     lr_scaling: Literal["linear", "sqrt"] = Field(
-        "linear", description="factor of `base_lr`: the number of (virtual) workers, or its root"
+        "linear", description="factor of `base_lr`: ranks times `accumulation`, or its root"
     )
     warmup_epochs: float = Field(
         5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"

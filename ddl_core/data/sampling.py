@@ -29,9 +29,10 @@ def steps_per_epoch(spec: RunSpec, images: int) -> int:
     steps = images // spec.global_batch_size
     if steps == 0:
         raise SpecError(
-            f"the global batch of {spec.global_batch_size} images ({spec.virtual_workers} workers "
-            f"x local_batch_size {spec.local_batch_size}) is larger than the training set of "
-            f"{images}; lower local_batch_size or accumulation, or use more images"
+            f"the global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
+            f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
+            f"larger than the training set of {images}; lower local_batch_size or accumulation, "
+            "or use more images"
         )
     return steps
 

@@ -38,7 +38,7 @@ from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.interleaving import Interleaved, Windows, over_blocks, relative
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, covers, read_paper
 from ddl_tools.analysis.plot import style
-from ddl_tools.labels import REPEATS, called
+from ddl_tools.labels import REPEATS, called, plural
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS
 
@@ -272,7 +272,7 @@ def _missing(part: Part, seen: Sequence[Comparison]) -> str:
     at = f"measured at {', '.join(map(str, sorted(sizes)))}" if sizes else "not measured"
     if ends:
         return f"the claim is about {' to '.join(map(str, sorted(ends)))} GPUs, {at}"
-    return f"{at} with several numbers of workers: {part.right}"
+    return f"{at} with several numbers of ranks: {part.right}"
 
 
 # --- what the records show ---
@@ -519,24 +519,24 @@ def _here(seen: list[Comparison], margin: float) -> str:
 
 
 def _place(one: Configuration, part: Part) -> str:
-    """Return where one was measured, e.g. "laptop, 2 workers, 2 CPU cores, ResNet50"."""
+    """Return where one was measured, e.g. "laptop, 2 ranks, 2 CPU cores, ResNet50"."""
     about = one.about
     model = [] if part.compared == "model" else [style.model_name(about["model"])]
     if "alike" in about:  # of a study of accuracy
         batch = [f"batch {about['global_batch_size']:,}"]
         batch = batch if part.compared != "global_batch_size" else []
         return ", ".join([about["study"], style.dataset_name(about["dataset"]), *model, *batch])
-    workers = f"{one.gpus} worker{'s' if one.gpus > 1 else ''}"
+    ranks = plural(one.gpus, "rank")
     machine = f"{about['cpu_cores']} CPU cores" if about["on_cpu"] else str(about["hardware"])
     single = ["one process"] if about["strategy"] == "single" else []
-    return ", ".join([about["run_in"], workers, machine, *model, *single])
+    return ", ".join([about["run_in"], ranks, machine, *model, *single])
 
 
 def _names(part: Part, one: Configuration, other: Configuration) -> str:
     between = " - " if part.quantity in _ACCURACIES else " / "
     names = between.join(_name(side, part.compared) for side in (one, other))
     if part.compared == "world_size":
-        return f"{names} workers"
+        return f"{names} ranks"
     if part.compared == "global_batch_size":
         return f"{_name(one, 'schedule')}: batch {names}"
     return f"{names} ({_name(one, 'loader')})" if part.compared in ("strategy", "model") else names

@@ -36,7 +36,7 @@ LOADER, COMMUNICATION, WAITING, COMPUTE = "loader", "communication", "waiting", 
 ADVICE = {
     LOADER: "smaller stored images, more cores, or one file for many images: `ddl data convert`",
     COMMUNICATION: "a larger --batch, or accumulation: gradients are sent less often",
-    WAITING: "workers that are equally fast: `ddl doctor --ranks N` compares them",
+    WAITING: "ranks that are equally fast: `ddl doctor --ranks N` compares them",
 }
 
 

@@ -22,7 +22,7 @@ from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.records.provenance import host
 
-BATCH = {"cpu": 8, "cuda": 64}  # images per worker and step
+BATCH = {"cpu": 8, "cuda": 64}  # images per rank and step
 MOST_LOADER_WORKERS = 8
 EPOCH_S = {"cpu": 1.0, "cuda": 5.0}  # of the baseline
 LEAST_STEPS = 2  # of an epoch
@@ -30,7 +30,7 @@ STEP_S = 0.2  # a guess for nodes on which nothing was measured yet
 # `memory` keeps a small set decoded, for studies of accuracy: a part of a large set would fit.
 NO_CANDIDATES = ("synthetic", "memory", "single")
 GIB = 2**30
-# Fields that a search varies. The threads of a worker follow from the number of workers.
+# Fields that a search varies. The threads of a rank follow from the number of ranks.
 SEARCHED = (
     *("strategy", "loader", "gpus_per_node", "loader_workers"),
     *("precision", "channels_last", "compile"),
@@ -82,7 +82,7 @@ class Space:
         return list(dict.fromkeys([self.baseline, *changes]))
 
     def pilots(self) -> list[RunSpec]:
-        """Return the baseline and what may run in its place: other strategies, fewer workers."""
+        """Return the baseline and what may run in its place: other strategies, fewer ranks."""
         levels = [*self.factors["strategy"], *self.factors["workers"]]
         return list(dict.fromkeys([self.baseline, *filter(None, map(self.changed, levels))]))
 
@@ -110,7 +110,7 @@ class Space:
 def space(request: Request) -> Space:
     """Look at the machine and the data, and return what can be tried.
 
-    `DataError` if the folder holds no data set, or too few images. `SpecError` if more workers are
+    `DataError` if the folder holds no data set, or too few images. `SpecError` if more ranks are
     asked for than this machine has cores or GPUs.
     """
     machine, listed = host(), gpus.listed()
@@ -119,7 +119,7 @@ def space(request: Request) -> Space:
     if too_many := [one for one in request.workers if one > here]:
         raise SpecError(
             f"--workers {too_many[0]}: this machine has {here} {'GPUs' if listed else 'cores'}, "
-            "and each worker needs one of its own"
+            "and each rank needs one of its own"
         )
     workers = {*request.workers} or {*(2**power for power in range(here.bit_length())), here}
     hardware = f"{plural(cores, 'core')} ({machine['cpu']}), " + (
@@ -152,7 +152,7 @@ def _space(
     images, data = _data(request)
     most = max(workers)
     if images < (ranks := nodes * most):
-        raise DataError(f"{request.data_dir} has {images} training images for {ranks} workers")
+        raise DataError(f"{request.data_dir} has {images} training images for {ranks} ranks")
     loading = max(1, min(MOST_LOADER_WORKERS, cores // most))
     baseline = RunSpec.parse(
         {
@@ -187,7 +187,7 @@ def _space(
 
 
 def _ranks(count: int, cores: int, nodes: int = 1) -> dict[str, Any]:
-    """Return the fields of a number of workers on each node, which share its cores."""
+    """Return the fields of a number of ranks on each node, which share its cores."""
     strategy = "ddp" if nodes * count > 1 else "single"
     return {"gpus_per_node": count, "strategy": strategy, "cpu_threads": max(1, cores // count)}
 
@@ -223,7 +223,7 @@ def describe(spec: RunSpec) -> str:
     """Return a configuration in words."""
     parts = [
         f"{title('strategy', spec.strategy)} with the loader {title('loader', spec.loader)}",
-        plural(spec.world_size, "worker"),
+        plural(spec.world_size, "rank"),
         f"{plural(spec.loader_workers, 'loader process')} each",
     ]
     parts += [spec.precision] if spec.device == "cuda" else []

@@ -210,7 +210,7 @@ def test_what_a_cpu_shows_is_shown_and_judges_nothing(tree: Tree, make_run: Make
     assert set(judged["verdict"]) == {UNDECIDED}
     here = judged["here"]
     assert "one process: DALI (CPU), folders / native, folders 2.00 [" in here["O01"]
-    text = "laptop, 2 workers, 2 CPU cores, ResNet50: PyTorch-DDP / DeepSpeed (native, folders) 2.0"
+    text = "laptop, 2 ranks, 2 CPU cores, ResNet50: PyTorch-DDP / DeepSpeed (native, folders) 2.0"
     assert text in here["O02"]
     assert "base 1: E of PyTorch-DDP / DeepSpeed (native, folders) 1.00" in here["O10"]
     assert "0.67 and 0.33" in here["O10"]

@@ -23,7 +23,7 @@ from tests.pictures import write_pictures
     [
         (2.0, {LOADER: 0.1, COMPUTE: 0.9}, "loader, without it up to 2.00", "smaller stored"),
         (1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, "communication, without it", "a larger --batch"),
-        (1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "workers that are"),
+        (1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "ranks that are"),
         (1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, "compute; time: ", "a GPU: "),
         (1.02, {}, "compute; time: this strategy hides its parts", "a GPU: "),
     ],
