@@ -27,6 +27,15 @@ def write(names: Sequence[str], page: str, folder: Path) -> None:
         path.write_text(files(page)[name])
 
 
+def install(page: str, source: Path, target: Path) -> Path:
+    """Write the package that a page shows to `source`, install it into `target`, return that."""
+    write(list(files(page)), page, source)
+    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps")
+    where = ("--no-index", "--no-build-isolation", "--target", str(target), str(source))
+    subprocess.run([sys.executable, *pip, *where], check=True, capture_output=True)
+    return target
+
+
 def calls(page: str) -> list[list[str]]:
     """Return the words of each ``ddl`` and ``python`` that a page calls."""
     lines = _text(page).splitlines()

@@ -1,8 +1,6 @@
 """An installed package brings names: the guide followed to the letter, and bad packages."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -29,13 +27,8 @@ for one in machine.examine_packages(()):
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the page's package installed into it."""
-    source = tmp_path_factory.mktemp("package")
-    pages.write(list(pages.files(PAGE)), PAGE, source)
-    target = tmp_path_factory.mktemp("installed")
-    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps")
-    where = ("--no-index", "--no-build-isolation", "--target", str(target), str(source))
-    subprocess.run([sys.executable, *pip, *where], check=True, capture_output=True)
-    return target
+    package, target = (tmp_path_factory.mktemp(name) for name in ("package", "installed"))
+    return pages.install(PAGE, package, target)
 
 
 @pytest.mark.slow

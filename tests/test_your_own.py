@@ -1,17 +1,26 @@
-"""A stranger's network and data in a folder outside the project, as two pages of docs/ say."""
+"""A stranger's network, loader and data outside the project, as three pages of docs/ say."""
 
 import hashlib
+import re
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.run import read_epochs, read_record
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
 NETWORK, DATA = "how-to/use-your-model.md", "how-to/use-your-data.md"
+ALL = "how-to/measure-your-own.md"
+EXECUTE = """
+from pathlib import Path
+from ddl_tools.launch.notebook import execute
+notebook = Path("mine.ipynb").resolve()
+execute(notebook, notebook, {})
+"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,3 +69,25 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     written, of_saved = (images(tmp_path / name) for name in ("images", "images_of_saved"))
     assert len(of_saved) == 320
     assert of_saved == written
+
+
+def test_a_network_and_a_loader_run_to_intervals_and_a_notebook(tmp_path: Path) -> None:
+    """As the page says, with two starts in place of four, and images that are made faster."""
+    installed = pages.install(ALL, tmp_path / "package", tmp_path / "installed")
+    study = pages.files(ALL)["own.yaml"]
+    assert "\nrepeats: 4\n" in study
+    (tmp_path / "own.yaml").write_text(study.replace("repeats: 4", "repeats: 2"))
+    write_pictures(tmp_path / "images", 640, 16)
+    commands = [words for words in pages.commands(ALL) if words[:2] != ["data", "sample"]]
+    said = "".join(pages.ddl(installed, tmp_path, *words) for words in commands)
+    assert "10 completed" in said
+    assert re.search(r"our_loader.*: \d\.\d\d \[", said)
+    figures = tmp_path / "results" / "figures" / "own"
+    assert set(pd.read_csv(figures / "loader_bound.csv")["loader"]) == {"native", "our_loader"}
+    *_, cell = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / ALL).read_text(), re.S)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    nbformat.write(notebook, tmp_path / "mine.ipynb")
+    pages.python(installed, tmp_path, "-c", EXECUTE)
+    (shown,) = nbformat.read(tmp_path / "mine.ipynb", as_version=4).cells[-1:]
+    kinds = {kind for output in shown.outputs for kind in output.get("data", {})}
+    assert {"text/markdown", "image/png", "text/html"} <= kinds
