@@ -125,8 +125,9 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     section = text.partition("## Answer your own question")[2].partition("\n## ")[0]
     where = {"DDL_RESULTS": str(tmp_path / "results")}
     said = [pages.ddl(PROJECT, tmp_path, *words[1:], **where) for words in commands(section)]
-    verified, planned, ran, compared = said
+    verified, planned, ran, compared, _ = said
     assert "200" in verified
     assert planned.count("missing ") == 4
     assert "4 completed" in ran
     assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
+    assert (tmp_path / "results" / "figures" / "my_study" / "comparison.png").is_file()
