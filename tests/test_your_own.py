@@ -85,7 +85,10 @@ def test_a_network_and_a_loader_run_to_intervals_and_a_notebook(tmp_path: Path) 
     figures = tmp_path / "results" / "figures" / "own"
     assert set(pd.read_csv(figures / "loader_bound.csv")["loader"]) == {"native", "our_loader"}
     *_, cell = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / ALL).read_text(), re.S)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell)], metadata={"kernelspec": kernel}
+    )
     nbformat.write(notebook, tmp_path / "mine.ipynb")
     pages.python(installed, tmp_path, "-c", EXECUTE)
     (shown,) = nbformat.read(tmp_path / "mine.ipynb", as_version=4).cells[-1:]
