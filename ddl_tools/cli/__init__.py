@@ -14,8 +14,12 @@ import click
 
 from ddl_core import __version__
 from ddl_core.errors import STOPPED, DDLError, SpecError
-from ddl_tools.cli import data, study, tools
-from ddl_tools.cli.recommend import recommend
+
+try:
+    from ddl_tools.cli import data, study, tools
+    from ddl_tools.cli.recommend import recommend
+except KeyboardInterrupt:  # Ctrl-C in the first moment
+    sys.exit(STOPPED)
 
 
 class Application(click.Group):

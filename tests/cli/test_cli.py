@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_core.config import RunSpec
+from ddl_core.errors import STOPPED
 from ddl_core.registry import STRATEGIES
 from ddl_tools.cli import main, study
 from ddl_tools.launch import study as running
@@ -39,6 +40,22 @@ def test_starting_the_command_line_imports_nothing_slow() -> None:
     code = f"import sys, ddl_tools.cli; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback() -> None:
+    code = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ddl_tools.cli.study":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+import ddl_tools.cli
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (STOPPED, "")
 
 
 def test_a_run_has_an_option_for_every_field() -> None:
