@@ -24,7 +24,7 @@ def test_the_lines_of_the_readme_train_an_epoch() -> None:
     (lines,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     more = f"""
 import sys
-assert (result.steps, result.samples) == (8, 256)
+assert (result.steps, result.samples) == (4, 256)
 assert result.top1 is None
 evaluation = trainer.evaluate()
 assert 0 <= evaluation.top1 <= evaluation.top5 <= 1

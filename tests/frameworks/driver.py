@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,9 @@ def cores() -> dict[str, list[int]]:
     """Return the cores on which this process's threads may be, by the threads' names."""
     found: dict[str, list[int]] = {}
     for task in Path("/proc/self/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        found.setdefault(name, []).extend(os.sched_getaffinity(int(task.name)))
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            name = (task / "comm").read_text().strip()
+            found.setdefault(name, []).extend(os.sched_getaffinity(int(task.name)))
     return found
 
 
