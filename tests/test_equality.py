@@ -49,20 +49,16 @@ TINY: dict[str, Any] = {
 }
 # 10 steps an epoch with two workers, 5 with four, 2 with eight.
 TWENTY_STEPS = {2: {"epochs": 2}, 4: {"epochs": 4}, 8: {"epochs": 10}}
+PASSES = "2 ranks, 4 micro-batches in 2 passes"
 SPREADS = {
     "2 ranks": {"gpus_per_node": 2},
     "2 ranks, 2 micro-batches each": {"gpus_per_node": 2, "accumulation": 2},
     "4 ranks": {"gpus_per_node": 4},
     "8 ranks": {"gpus_per_node": 8},
     "2 ranks, 4 micro-batches each": {"gpus_per_node": 2, "accumulation": 4},
-    "2 ranks, 4 micro-batches in 2 passes": {
-        "gpus_per_node": 2,
-        "accumulation": 4,
-        "micro_batches_per_pass": 2,
-    },
+    PASSES: {"gpus_per_node": 2, "accumulation": 4, "micro_batches_per_pass": 2},
 }
 EIGHT = ["8 ranks", "2 ranks, 4 micro-batches each"]  # under one strategy: the loop is one
-PASSES = "2 ranks, 4 micro-batches in 2 passes"
 
 PAIRS = [
     (name, spread)

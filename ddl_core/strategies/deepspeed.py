@@ -115,7 +115,7 @@ class DeepSpeed(ProcessGroup):
             self._engine.set_gradient_accumulation_boundary(True)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`, which the step has divided by their number already."""
+        """Add the gradients of `loss`, already divided by the number of passes."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
