@@ -238,10 +238,10 @@ def difference(spec: RunSpec, other: RunSpec) -> str:
         value = getattr(spec, name)
         if value == getattr(other, name) or (name == "strategy" and spec.world_size == 1):
             continue
-        counted = {"gpus_per_node": "worker", "loader_workers": "loader process"}
+        counted = {"gpus_per_node": "rank", "loader_workers": "loader process"}
         text = plural(value, counted[name]) if name in counted else phrase(name, value)
         parts.append(f"loader {text}" if name == "loader" else text)
-    return ", ".join(parts)
+    return " + ".join(parts)
 
 
 def epoch_size(spec: RunSpec, step_s: float, images: int) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_tools.gpus import Listed
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.recommend import candidates
-from ddl_tools.recommend.candidates import Request, epoch_size, site_space, space
+from ddl_tools.recommend.candidates import Request, difference, epoch_size, site_space, space
 from tests.pictures import CLASSES, write_pictures
 
 
@@ -33,7 +33,7 @@ def request(folder: Path, **others) -> Request:
     return Request("resnet8", folder, **others)
 
 
-def test_each_core_can_be_a_worker_and_the_data_are_described(images: Path) -> None:
+def test_each_core_can_be_a_rank_and_the_data_are_described(images: Path) -> None:
     found = space(request(images))
     base = found.baseline
     assert (base.strategy, base.loader, base.world_size, base.device) == ("ddp", "native", 4, "cpu")
@@ -61,7 +61,7 @@ def test_a_site_has_its_gpus_and_its_loaders(
     assert {one.precision for one in found.single_changes()} == {"fp32"}
 
 
-def test_a_machine_of_one_core_has_one_worker(
+def test_a_machine_of_one_core_has_one_rank(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, 1)
@@ -129,6 +129,8 @@ def test_combinations_are_of_changes_that_help_the_best_first(images: Path) -> N
     (best,) = found.combinations(effects)
     assert (best.loader, best.world_size, best.strategy) == ("turbo", 2, "ddp")
     assert found.combinations({found.baseline: 0.0, turbo: 0.2}) == []
+    assert difference(best, found.baseline) == "loader turbo + 2 ranks"
+    assert difference(turbo, found.baseline) == "loader turbo"
 
 
 def test_refused_combinations_are_left_out(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
