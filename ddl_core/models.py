@@ -202,8 +202,15 @@ def _source(spec: RunSpec) -> str | None:
 
 
 def drawn(spec: RunSpec) -> nn.Module:
-    """Return the run's network with its initial weights, on the CPU: the same everywhere."""
+    """Return the run's network with its initial weights, on the CPU: the same everywhere.
+
+    `SpecError` if the function of the network returns anything else.
+    """
     torch.manual_seed(derive_seed("weights", spec.seed, spec.repeat))
     entry, make = known("model", spec.model), resolve("model", spec.model)
-    network: nn.Module = make(spec) if entry and entry.of_run else make(spec.classes)
+    network = make(spec) if entry and entry.of_run else make(spec.classes)
+    if not isinstance(network, nn.Module):
+        raise _refused(
+            spec, f"returns {type(network).__name__}, not a torch.nn.Module; return the network"
+        )
     return network

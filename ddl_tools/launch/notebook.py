@@ -189,7 +189,7 @@ class LocalJob:
                 sys.stderr.write(f"{record.run_id} is complete, but its notebook: {self._error}\n")
             return record
         if record.error:
-            raise LaunchError(f"{record.error.kind}: {record.error.message}")
+            raise LaunchError(str(record.error))
         raise self._error or LaunchError(f"run {record.run_id} ended as {record.status!r}")
 
     def interrupt(self) -> None:

@@ -251,7 +251,7 @@ class Failed(LaunchError):
     """A failure that is to be recorded."""
 
     def __init__(self, cause: Failure) -> None:
-        super().__init__(f"{cause.kind}: {cause.message}")
+        super().__init__(str(cause))
         self.cause = cause
 
 

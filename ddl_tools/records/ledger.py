@@ -193,7 +193,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
         state, reason = "interrupted", "its process is gone"
     elif cause := record.error:
         state = "interrupted" if cause.kind == INTERRUPTED else state
-        reason, category = f"{cause.kind}: {cause.message}", cause.category
+        reason, category = str(cause), cause.category
     return Entry(spec, directory, state, reason, record.job_id, category, record)
 
 
@@ -266,8 +266,7 @@ def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> Non
         write_record(directory, record)
     except RecordError as error:
         raise RecordError(
-            f"{cause.kind}: {cause.message}; its record cannot say so and remains {before!r}: "
-            f"{error}"
+            f"{cause}; its record cannot say so and remains {before!r}: {error}"
         ) from None
 
 

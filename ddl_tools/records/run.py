@@ -79,6 +79,10 @@ class Failure(Strict):
         """Return the failure of a run that ended with an error of this project."""
         return cls.of(type(error).__name__, str(error), category=error.category)
 
+    def __str__(self) -> str:
+        """Return its kind and message; the message of a rank's error may begin with the kind."""
+        return f"{self.kind}: {self.message.removeprefix(f'{self.kind}: ')}"
+
 
 class Attempt(Strict):
     """One start of a run; a resumed run has several."""

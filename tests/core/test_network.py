@@ -40,6 +40,9 @@ class OfText(nn.Module):
     def forward(self, words):
         return self.words(words)
 
+def forgotten(classes):
+    normed(classes)
+
 def one_class_more(classes):
     return normed(classes + 1)
 
@@ -113,6 +116,7 @@ def test_the_file_of_ones_own_network_is_known_again(tmp_path: Path) -> None:
         ("ours:TwoLosses", {}, "returns tuple in training, not a tensor"),
         ("ours:OfText", {}, r"fails on images of shape \(3, 32, 32\) .image_size = 32.: RuntimeE"),
         ("ours:one_class_more", {}, r"returns shape \(2, 6\) of 2 images, but classes = 5"),
+        ("ours:forgotten", {}, "returns NoneType, not a torch.nn.Module"),
         ("ours:nothing", {}, "has no parameters"),
         ("ours:frozen", {}, "no trainable parameters"),
         ("ours:normed", {"classes": 3}, "has sizes that are open until it sees images"),

@@ -61,9 +61,7 @@ def test_a_site_has_its_gpus_and_its_loaders(
     assert {one.precision for one in found.single_changes()} == {"fp32"}
 
 
-def test_a_machine_of_one_core_has_one_rank(
-    images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_of_one_core_has_one_rank(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 1)
     found = space(request(images))
     assert {(one.strategy, one.world_size) for one in found.single_changes()} == {("single", 1)}

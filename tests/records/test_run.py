@@ -138,6 +138,11 @@ def test_a_full_disk_costs_no_finished_record(full_disk):
     assert RunFiles(full_disk).epochs.read_bytes().endswith(b"\n")
 
 
+@pytest.mark.parametrize("message", ["no such network", "TypeError: no such network"])
+def test_a_failure_names_its_kind_once(message):
+    assert str(Failure.of("TypeError", message)) == "TypeError: no such network"
+
+
 def test_a_failure_may_name_a_file_whose_name_is_not_utf8(tmp_path):
     name = os.fsdecode(b"na\xefve.jpg")
     failure = Failure.of("DataError", f"{name} is gone")
