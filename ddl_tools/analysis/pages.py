@@ -11,6 +11,7 @@ from ddl_tools import markdown
 from ddl_tools.analysis import claims
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
@@ -21,6 +22,7 @@ from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
 from ddl_tools.study import Study
 
+EXCEPTIONS = 9  # to a statement, named one by one
 WRITER = "ddl figures"  # kind of the blocks
 HEADLINE = "laptop"  # the study whose figure the README begins with
 PAGES = {
@@ -28,6 +30,7 @@ PAGES = {
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
     "hardware": RESULT_PAGES / "reproducibility.md",
+    "table_2": RESULT_PAGES / "paper.md",
 }
 Row = tuple[str, str, str, str]
 # Of the README's table: question, study, figure, and which sentences of its answer.
@@ -51,6 +54,7 @@ def texts(tree: Tree) -> dict[str, str]:
         "ratios": "\n".join(["```text", *lines, "```"]),
         "statements": statements(judged),
         "hardware": hardware(tree),
+        "table_2": table_2(read_paper()),
     }
 
 
@@ -91,6 +95,18 @@ def statements(table: pd.DataFrame) -> str:
         ),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def table_2(paper: Paper) -> str:
+    """Return the statements on the paper's Table 2, judged by that table alone, as Markdown."""
+    claims_of = paper.claims.drop_duplicates("statement").set_index("statement")["claim"]
+    rows = []
+    for name, pairs in in_table_2(paper).items():
+        against = [one for one in pairs if not one.agrees]
+        shown = "; ".join(dict.fromkeys(one.place for one in against))
+        shown = shown if len(against) <= EXCEPTIONS else f"{len(against)} pairs"
+        rows.append((name, claims_of[name], f"{len(pairs) - len(against)} of {len(pairs)}", shown))
+    return markdown.table(["", "statement", "pairs that agree", "exceptions"], rows)
 
 
 def hardware(tree: Tree) -> str:

@@ -1,10 +1,15 @@
 """Numbers that the papers state, as points of figures; their CSVs are in data/."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
+from ddl_tools.analysis.estimates import MARGIN
+from ddl_tools.analysis.plot import style
 from ddl_tools.records.paths import PAPER, PUBLISHED, SEEDS
 from ddl_tools.scaling.paper import BASE, read_rows
 
@@ -109,6 +114,55 @@ def covers(stated: str, name: str) -> bool:
     if stated == "dali":
         return name.startswith("dali_")
     return name in (stated, stated.replace("dali_", "dali_reader_"))
+
+
+class Pair(NamedTuple):
+    """Two shares of Table 2 that a statement compares, in percent, and where they stand."""
+
+    relation: str
+    left: float
+    right: float
+    place: str
+
+    @property
+    def agrees(self) -> bool:
+        """Say whether the statement is true of these two; similar means within `MARGIN`."""
+        ratio = self.left / self.right
+        return ratio > 1 if self.relation == "greater" else 1 / (1 + MARGIN) < ratio < 1 + MARGIN
+
+
+def in_table_2(paper: Paper) -> dict[str, list[Pair]]:
+    """Return what each statement about the shares in the paper's Table 2 compares in that table.
+
+    Numbers of GPUs are compared with the next larger one, loaders and networks at each number.
+    """
+    shares = [name for name in paper.profile if name.endswith("_percent")]
+    claims = paper.claims[paper.claims["quantity"].isin(shares)]
+    return {
+        str(name): [pair for _, row in parts.iterrows() for pair in _pairs(row, paper.profile)]
+        for name, parts in claims.groupby("statement", sort=False)
+    }
+
+
+def _pairs(part: "pd.Series[str]", table: pd.DataFrame) -> Iterator[Pair]:
+    compared, others = part["compared"], ["loader", "model", "world_size"]
+    others.remove(compared)
+    table = table[table["world_size"].between(part["world_size_min"], part["world_size_max"])]
+    for name in ("loader", "model"):
+        table = table if pd.isna(part[name]) else table[table[name] == part[name]]
+    wide = table.pivot(index=others, columns=compared, values=part["quantity"])
+    sides = [(part["left"], part["right"])]
+    if compared == "world_size":
+        grows = int(part["left"]) > int(part["right"])
+        sizes = list(wide.columns)
+        sides = list(zip(sizes[1:], sizes, strict=False) if grows else pairwise(sizes))
+    for left, right in sides:
+        for where, row in wide.dropna(subset=[left, right]).iterrows():
+            about = dict(zip(others, where, strict=True))
+            gpus = about.pop("world_size", f"{min(left, right)} to {max(left, right)}")
+            names = [getattr(style, f"{name}_name")(value) for name, value in about.items()]
+            place = ", ".join([*names, f"{gpus} GPUs"])
+            yield Pair(part["relation"], float(row[left]), float(row[right]), place)
 
 
 READ = ["source_read", "logs_read", "quoted"]  # data/published/README.md

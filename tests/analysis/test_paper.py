@@ -7,7 +7,7 @@ import pytest
 
 from ddl_core.errors import DataError
 from ddl_core.registry import FRAMEWORKS, MODELS, STRATEGIES
-from ddl_tools.analysis.paper import RELATED, read_paper
+from ddl_tools.analysis.paper import RELATED, in_table_2, read_paper
 from ddl_tools.records.paths import PROJECT
 
 PAPER = read_paper()
@@ -48,3 +48,16 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     for folder in ("directory", "published", "related"):
         with pytest.raises(DataError, match="git checkout data"):
             read_paper(**{folder: tmp_path})
+
+
+def test_table_2_confirms_some_statements_about_it_and_not_others() -> None:
+    found = in_table_2(PAPER)
+    counts = {name: (sum(one.agrees for one in all_), len(all_)) for name, all_ in found.items()}
+    assert counts == {
+        "O26": (42, 45), "O27": (81, 90), "O28": (0, 3), "O29": (3, 3), "O30": (24, 24),
+        "O31": (8, 24), "O33": (16, 32), "O34": (28, 32),
+    }  # fmt: skip
+    first, *_ = (one for one in found["O26"] if not one.agrees)
+    assert first == ("greater", 36.29, 37.17, "DALI, ResNet101, 64 to 128 GPUs")
+    falling = [one.place for one in found["O27"] if not one.agrees]
+    assert falling.count("native, ResNet152, 128 to 256 GPUs") == 2  # I/O and computation
