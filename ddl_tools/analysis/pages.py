@@ -10,13 +10,14 @@ from ddl_core.errors import DataError, RecordError
 from ddl_tools import markdown
 from ddl_tools.analysis import claims
 from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.confirmation import confirmation
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.paths import README, RESULT_PAGES, Tree
+from ddl_tools.records.paths import README, RESULT_PAGES, Tree, committed, repeated
 from ddl_tools.records.run import read_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
@@ -30,6 +31,7 @@ PAGES = {
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
     "hardware": RESULT_PAGES / "reproducibility.md",
+    "confirmation": RESULT_PAGES / "reproducibility.md",
     "table_2": RESULT_PAGES / "paper.md",
 }
 Row = tuple[str, str, str, str]
@@ -55,6 +57,7 @@ def texts(tree: Tree) -> dict[str, str]:
         "statements": statements(judged),
         "hardware": hardware(tree),
         "table_2": table_2(read_paper()),
+        "confirmation": confirmations(tree),
     }
 
 
@@ -117,6 +120,18 @@ def hardware(tree: Tree) -> str:
         page = link(f"`{name}`", tree.figures / name / PAGE, RESULT_PAGES)
         rows.append((page, len(runs), machines(runs), commits(runs)))
     return markdown.table(["Study", "Runs", "Machine", "Code"], rows)
+
+
+def confirmations(tree: Tree) -> str:
+    """Return as Markdown what second measurements confirm of the studies that have one."""
+    rows = []
+    for name in repeated().studies():
+        if found := confirmation(name, tree, repeated()):
+            undecided = found.decided - found.confirmed - found.otherwise
+            counts = (found.compared, found.decided, found.confirmed, undecided, found.otherwise)
+            rows.append((f"`{name}`", *counts))
+    columns = ["Study", "Ratios", "Decided", "Confirmed", "Undecided then", "Decided otherwise"]
+    return markdown.table(columns, rows)
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
@@ -202,6 +217,9 @@ def _paper(judged: pd.DataFrame) -> Row:
 def compare(study: Study, tree: Tree) -> str:
     """Return how fast each configuration is against the baseline, with intervals.
 
+    Where the study is published and was measured twice, a line says what the second measurement
+    confirms: `tree`, or of the published records those of `repeated`.
+
     `RecordError` if the study is not interleaved, or nothing has been measured yet.
     """
     if study.interleave is None:
@@ -216,6 +234,9 @@ def compare(study: Study, tree: Tree) -> str:
             "run`; if it has run, give it more epochs, or a smaller discard_steps (the first steps "
             "and the first round of each start do not count)"
         )
+    first, second = committed(), tree if tree.root != committed().root else repeated()
+    if found := confirmation(study.name, first, second):
+        lines.append(f"against the published measurement: {found.sentence}")
     return "\n".join(lines)
 
 

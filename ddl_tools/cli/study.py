@@ -32,7 +32,7 @@ from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
 from ddl_tools.records.ledger import Entry, counts, entry, ledger, put_aside, remedies
-from ddl_tools.records.paths import RunFiles, Tree, committed, results
+from ddl_tools.records.paths import RunFiles, Tree, committed, repeated, results
 from ddl_tools.records.run import read_epochs
 from ddl_tools.study import ADHOC, Study
 
@@ -257,7 +257,8 @@ def compare_command(definition: Study, tree: Tree) -> None:
     """Compare each configuration of an interleaved study with its baseline.
 
     Prints ratios of epochs of the same round, with 95 % intervals over starts. The study file needs
-    `interleave`.
+    `interleave`. If the study is published, the last line says how many of its decided ratios your
+    measurement confirms.
     """
     from ddl_tools.analysis.pages import compare
 
@@ -387,12 +388,14 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
 
 @study.command("publish")
 @click.argument("name", metavar="NAME", callback=checked_name)
+@click.option("--second", is_flag=True,
+              help="As a second measurement of a published study, to data/second/.")  # fmt: skip
 @results_option
-def publish_command(name: str, tree: Tree) -> None:
+def publish_command(name: str, second: bool, tree: Tree) -> None:
     """Copy the records of completed runs to data/runs/, to be committed."""
     from ddl_tools.records.publish import publish
 
-    done = publish(name, tree, committed())
+    done = publish(name, tree, repeated() if second else committed())
     for doubt in done.warnings:
         click.echo(f"warning: {doubt}", err=True)
     for skipped in done.skipped:

@@ -133,6 +133,11 @@ def committed() -> Tree:
     return Tree(PROJECT / "data")
 
 
+def repeated() -> Tree:
+    """Return the tree of second measurements of published studies."""
+    return Tree(PROJECT / "data" / "second")
+
+
 def portable(path: Path) -> str:
     """Return `path` relative to the project when it lies inside, for records that travel."""
     path = path.resolve()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ddl_core.errors import RecordError
-from ddl_tools.analysis import design
+from ddl_tools.analysis import design, pages
 from ddl_tools.analysis.design import resolves, spread
 from ddl_tools.analysis.pages import compare
 from ddl_tools.records.paths import Tree
@@ -29,7 +29,9 @@ def study(interleaved: bool = True, repeats: int = 1) -> Study:
 @pytest.fixture(autouse=True)
 def nothing_published(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
     """What is published must not decide what these tests find."""
-    monkeypatch.setattr(design, "committed", lambda: Tree(tree.root / "published"))
+    for module in (design, pages):
+        monkeypatch.setattr(module, "committed", lambda: Tree(tree.root / "published"))
+    monkeypatch.setattr(pages, "repeated", lambda: tree)
     monkeypatch.setattr(design, "host", lambda: MACHINE)
 
 
@@ -99,3 +101,40 @@ def test_compare_names_what_differs(tree: Tree, make_run: MakeRun) -> None:
     first, second = compare(study(), tree).splitlines()
     assert "of bucket 25 MiB, starts" in first
     assert second.startswith("  bucket 10 MiB: 0.50 [")
+
+
+ZERO: dict[str, Any] = {"strategy": "deepspeed"}
+
+
+@pytest.mark.parametrize(
+    ("again", "counts"),
+    [
+        ((20.0, 10.0), "2 of 2 decided ratios are confirmed, 0 are undecided"),
+        ((20.0, 20.0), "1 of 2 decided ratios are confirmed, 0 are undecided"),
+        ((5.0, 20.0), "0 of 2 decided ratios are confirmed, 0 are undecided"),
+        ((20.0, None), "1 of 1 decided ratios are confirmed, 0 are undecided"),
+    ],
+)
+def test_a_second_measurement_confirms_the_published_one_or_not(
+    tree: Tree, make_run: MakeRun, again: tuple[float, float | None], counts: str
+) -> None:
+    noise = np.array([1.0, 1.01, 0.99])
+
+    def measure_three(horovod: float, deepspeed: float | None) -> None:
+        in_blocks(make_run, DDP, list(10 * noise))
+        in_blocks(make_run, HOROVOD, list(horovod * noise[::-1]), place=1)
+        if deepspeed:
+            in_blocks(make_run, ZERO, list(deepspeed * noise[::-1]), place=2)
+
+    measure_three(20.0, 10.0)
+    published = Tree(tree.root / "published")
+    published.root.mkdir()
+    tree.runs.rename(published.runs)
+    assert "published" not in compare(study(), published)  # no second measurement yet
+    measure_three(*again)
+    for one in (tree, published):
+        *_, last = compare(study(), one).splitlines()
+        assert last.startswith(f"against the published measurement: {counts}")
+    if again[1]:
+        otherwise = sum(first != second for first, second in zip((20.0, 10.0), again, strict=True))
+        assert pages.confirmations(published).endswith(f"| {otherwise} |")
