@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-MOST_NODE_HOURS = 10_000.0  # limit against a mistyped number
+MAX_NODE_HOURS = 10_000.0  # limit against a mistyped number
 ENDED = ("completed", "failed", "interrupted", "damaged")
 
 
@@ -281,7 +281,7 @@ def compare_command(definition: Study, tree: Tree) -> None:
 @click.option("--small-first", is_flag=True,
               help="Let larger runs of a configuration wait for its smallest run."
               )  # fmt: skip
-@click.option("--most-node-hours", type=click.FloatRange(0), default=MOST_NODE_HOURS, metavar="N",
+@click.option("--max-node-hours", type=click.FloatRange(0), default=MAX_NODE_HOURS, metavar="N",
               help="Refuse to submit if the jobs may cost more.")  # fmt: skip
 @data_option
 @results_option
@@ -295,7 +295,7 @@ def submit_command(
     by: str,
     retry_failed: bool,
     small_first: bool,
-    most_node_hours: float,
+    max_node_hours: float,
     data_dir: Path | None,
     tree: Tree,
     dry_run: bool,
@@ -318,10 +318,10 @@ def submit_command(
     def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)
         hours = sum(job.node_hours for job in plan.jobs)
-        if hours > most_node_hours:
+        if hours > max_node_hours:
             raise SpecError(
-                f"these jobs may cost {hours:,.0f} node-hours, more than --most-node-hours "
-                f"{most_node_hours:,.0f}; if that is meant, name as many there; else lower nodes, "
+                f"these jobs may cost {hours:,.0f} node-hours, more than --max-node-hours "
+                f"{max_node_hours:,.0f}; if that is meant, name as many there; else lower nodes, "
                 "repeats or --time"
             )
 

@@ -239,8 +239,8 @@ def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm:
     assert "nothing would be submitted: these jobs may cost 30,000 node-hours" in shown.stderr
     refused = submitted(path, *length)
     assert refused.exit_code == 1
-    assert "more than --most-node-hours 10,000; if that is meant" in refused.stderr
+    assert "more than --max-node-hours 10,000; if that is meant" in refused.stderr
     assert not slurm.calls("sbatch")
     assert not list(results().runs.glob("*/*/run.json"))
-    asked = submitted(path, *length, "--most-node-hours", 30_000)
+    asked = submitted(path, *length, "--max-node-hours", 30_000)
     assert asked.exit_code == 0, asked.stderr
