@@ -72,12 +72,12 @@ def _of_repeats(runs: pd.DataFrame) -> Iterator[np.ndarray]:
 
 
 def resolves(study: Study, tree: Tree) -> str:
-    """Return which difference of two configurations the study will resolve, and what 5 % needs."""
+    """Return which difference of two throughputs the study will resolve, and what 5 % needs."""
     what = "repeat" if study.interleave is None else "start"
     count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
     found = spread(study, tree)
     if found is None:
-        return f"resolution of {count}: not known, there are too few records"
+        return f"throughput: resolution of {count} not known, there are too few records"
     half = estimates.resolution(found.log_sd, study.repeats)
     needed = estimates.pairs_needed(found.log_sd, MARGIN)
     parts = [
@@ -87,6 +87,6 @@ def resolves(study: Study, tree: Tree) -> str:
     ]
     parts += [f"{needed} would resolve {MARGIN:.0%} (`repeats`)"] if half > MARGIN else []
     return (
-        f"resolution: {'; '.join(parts)} (95 %; a ratio varies by {found.log_sd:.1%} from {what} "
+        f"throughput: {'; '.join(parts)} (95 %; a ratio varies by {found.log_sd:.1%} from {what} "
         f"to {what}: {found.source})"
     )
