@@ -131,7 +131,7 @@ def confirmations(tree: Tree) -> str:
             counts = (found.compared, found.decided, found.confirmed, undecided, found.otherwise)
             rows.append((f"`{name}`", *counts))
     columns = ["Study", "Ratios", "Decided", "Confirmed", "Undecided then", "Decided otherwise"]
-    return markdown.table(columns, rows)
+    return markdown.table(columns, rows) if rows else "No study has a second measurement yet."
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
