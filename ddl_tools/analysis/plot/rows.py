@@ -21,6 +21,7 @@ MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
 
 _ROW_INCHES = 0.19
+_LONG = 45  # letters of a name that leave the axes little width
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
@@ -71,7 +72,7 @@ def row_figure(
         ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
-        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.xaxis.set_major_locator(MaxNLocator(5 if max(map(len, panel)) < _LONG else 3))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
         right.set_yticks(range(-1, len(panel)), _aligned(beside), **_NUMBERS)
