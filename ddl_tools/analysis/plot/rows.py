@@ -72,7 +72,7 @@ def row_figure(
         ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
-        ax.xaxis.set_major_locator(MaxNLocator(5 if max(map(len, panel)) < _LONG else 3))
+        ax.xaxis.set_major_locator(MaxNLocator(5 if max(map(len, panel), default=0) < _LONG else 3))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
         right.set_yticks(range(-1, len(panel)), _aligned(beside), **_NUMBERS)
