@@ -314,6 +314,9 @@ def submit_command(
     site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
     names = named(definition.expand())
+    if definition.interleave and by == "run":
+        click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
+                   err=True)  # fmt: skip
 
     def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)

@@ -84,7 +84,10 @@ class Request:
                 "images"
             )
         if not self.limits.set():
-            raise SpecError("no limit; set at least one of deadline, node_hours and accuracy")
+            raise SpecError(
+                "no limit; give --deadline, --node-hours or --accuracy (in Python deadline, "
+                "node_hours or accuracy)"
+            )
 
     @property
     def epoch_images(self) -> int:

@@ -33,7 +33,7 @@ def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
         (["--site", "nowhere", "--deadline", 1], "unknown site 'nowhere'"),
         (["--site", "lumi", "--deadline", 1], "no measurement of resnet50 on imagenet on lumi"),
         (["--site", "juwels_booster", "--deadline", 0.001], "deadline=0.0"),
-        (["--site", "juwels_booster"], "no limit"),
+        (["--site", "juwels_booster"], "--node-hours"),
         (["--deadline", 1, "--model", "alexnet"], "no measurement of alexnet"),
     ],
 )

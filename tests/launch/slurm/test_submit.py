@@ -231,6 +231,14 @@ def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> N
     assert lines[3] == remedy("out_of_memory")
 
 
+def test_an_interleaved_study_hears_of_blocks(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path, nodes=[1])
+    assert "--by block" not in submitted(path, "--dry-run").stderr
+    path.write_text(f"{path.read_text()}\ninterleave: {{reference: {{strategy: ddp}}}}\n")
+    assert "jobs do not interleave: with --by block" in submitted(path, "--dry-run").stderr
+    assert "--by block" not in submitted(path, "--dry-run", "--by", "block").stderr
+
+
 def test_what_may_cost_a_fortune_is_not_submitted_unasked(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
     length = ("--time", "6000:00:00")
