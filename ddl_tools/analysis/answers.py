@@ -277,16 +277,23 @@ def _options(points: Points) -> Points:
 
 
 def _bars(parts: Points) -> Points:
-    """Return a row per configuration with its parts of the time in percent, also as `parts`."""
+    """Return a row per configuration with its parts of the time in percent.
+
+    `parts` has them as text, after the efficiency and what it was lost to, where that is known.
+    """
     table = named(_in_percent(parts))
     bars = table.groupby("label", sort=False).first()
     names = {name: name.partition(" ")[0] for name in style.TIME_COLOURS}
     for cause, name in names.items():
         bars[name] = table[table["cause"] == cause].groupby("label")["value"].sum()
     texts = []
-    for row in bars.to_dict("records"):
-        kept = row.get("efficiency")
-        start = "" if pd.isna(kept) else f"efficiency {kept:.2f}; "
+    for label, row in zip(bars.index, bars.to_dict("records"), strict=True):
+        kept, start = row.get("efficiency"), ""
+        if not pd.isna(kept):
+            lost = table[table["label"] == label].groupby("cause", sort=False)["loss"].sum()
+            lost = lost[lost.abs() >= 0.01].sort_values(ascending=False)
+            costs = [f"{names[str(cause)]} {100 * loss:.0f} %" for cause, loss in lost.items()]
+            start = f"efficiency {kept:.2f}; lost to {', '.join(costs) or 'nothing'}; of an epoch "
         shown = [f"{name} {row[name]:.0f} %" for name in names.values() if row[name] >= 1]
         texts.append(start + ", ".join(shown))
     return bars.assign(parts=texts).reset_index()

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from ddl_core.timing import Spent
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures.shares import (
     BUDGET,
@@ -71,6 +72,15 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
     assert {name: losses[name] for name in TRAINING} == pytest.approx(expected)
     assert sum(losses[name] for name in TRAINING) == pytest.approx(1 - efficiency)
     assert pd.isna(losses["evaluation"])
+
+
+def test_the_answer_names_what_efficiency_was_lost_to(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run, BASE)
+    measure(make_run, GROWN, gpus_per_node=2)
+    (text,) = ANSWERS["time_budget"].sentences(budget(tree))
+    lost = "efficiency 0.67; lost to transfer 13 %, waiting 10 %, compute 7 %, other 3 %; of an"
+    assert lost in text
+    assert "compute 60 %" in text
 
 
 def test_efficiency_is_that_of_all_figures_and_losses_add_up_to_it(
