@@ -5,9 +5,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.figures import comparison
-from ddl_tools.analysis.tables import runs_table, windows_table
-from ddl_tools.records.paths import Tree
 
 _CONFIGURATION = ["label", "world_size"]
 
@@ -17,7 +14,7 @@ class Confirmation:
     """What a second measurement says of the ratios to the baseline that the first one decides.
 
     A ratio is decided if `estimates.decision` says faster, slower or equivalent, and confirmed if
-    the second measurement says the same. Neither `confirmed` nor `otherwise`: undecided there.
+    the second measurement says the same.
     """
 
     compared: int
@@ -26,18 +23,26 @@ class Confirmation:
     otherwise: int
 
     @property
+    def undecided(self) -> int:
+        """Return how many decided ratios the second measurement leaves open."""
+        return self.decided - self.confirmed - self.otherwise
+
+    @property
     def sentence(self) -> str:
         """Return the counts in words."""
-        undecided = self.decided - self.confirmed - self.otherwise
         return (
-            f"{self.confirmed} of {self.decided} decided ratios are confirmed, {undecided} are "
-            f"undecided in the second measurement, {self.otherwise} decided otherwise"
+            f"{self.confirmed} of {self.decided} decided ratios are confirmed, "
+            f"{self.undecided} are undecided in the second measurement, "
+            f"{self.otherwise} decided otherwise"
         )
 
 
-def confirmation(study: str, first: Tree, second: Tree) -> Confirmation | None:
-    """Compare two measurements of a study; None if one of them has no ratios."""
-    one, other = (_decisions(study, tree) for tree in (first, second))
+def confirmation(first: pd.DataFrame, second: pd.DataFrame) -> Confirmation | None:
+    """Compare the points of two comparisons of a study; None if one of them has no ratios."""
+    one, other = (
+        points.loc[points["decision"].notna(), [*_CONFIGURATION, "decision"]]
+        for points in (first, second)
+    )
     both = one.merge(other, on=_CONFIGURATION, suffixes=("", "_second"))
     if both.empty:
         return None
@@ -45,9 +50,3 @@ def confirmation(study: str, first: Tree, second: Tree) -> Confirmation | None:
     same = decided["decision"] == decided["decision_second"]
     otherwise = ~same & (decided["decision_second"] != estimates.CANNOT_SAY)
     return Confirmation(len(both), len(decided), int(same.sum()), int(otherwise.sum()))
-
-
-def _decisions(study: str, tree: Tree) -> pd.DataFrame:
-    runs, windows = runs_table(tree.runs, studies=[study]), windows_table(tree.runs, [study])
-    points = comparison.points(runs, windows)
-    return points.loc[points["decision"].notna(), [*_CONFIGURATION, "decision"]]

@@ -49,7 +49,9 @@ _ROWS = (
 
 def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
-    lines = _ratios(tree, HEADLINE) or ["no configurations have been interleaved yet"]
+    lines = comparison.sentences(_points(tree, HEADLINE)) or [
+        "no configurations have been interleaved yet"
+    ]
     judged = claims.of_records(tree)
     return {
         "results": results(tree, judged),
@@ -67,7 +69,7 @@ def write(tree: Tree) -> None:
     `DataError` if a page cannot be read, or lacks the marks of its block.
     """
     new = texts(tree)
-    for page in PAGES.values():
+    for page in dict.fromkeys(PAGES.values()):
         try:
             text = page.read_text(encoding="utf-8")
             write_atomically(page, markdown.written(text, WRITER, new.__getitem__))
@@ -126,10 +128,9 @@ def confirmations(tree: Tree) -> str:
     """Return as Markdown what second measurements confirm of the studies that have one."""
     rows = []
     for name in repeated().studies():
-        if found := confirmation(name, tree, repeated()):
-            undecided = found.decided - found.confirmed - found.otherwise
-            counts = (found.compared, found.decided, found.confirmed, undecided, found.otherwise)
-            rows.append((f"`{name}`", *counts))
+        if found := confirmation(_points(tree, name), _points(repeated(), name)):
+            counts = (found.compared, found.decided, found.confirmed)
+            rows.append((f"`{name}`", *counts, found.undecided, found.otherwise))
     columns = ["Study", "Ratios", "Decided", "Confirmed", "Undecided then", "Decided otherwise"]
     return markdown.table(columns, rows) if rows else "No study has a second measurement yet."
 
@@ -227,19 +228,22 @@ def compare(study: Study, tree: Tree) -> str:
             f"study {study.name!r} is not interleaved; give it `interleave` with a reference, or "
             "see its medians with `ddl figures`"
         )
-    lines = _ratios(tree, study.name)
+    points = _points(tree, study.name)
+    lines = comparison.sentences(points)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no epochs to compare in {tree.runs}: run it with `ddl study "
             "run`; if it has run, give it more epochs, or a smaller discard_steps (the first steps "
             "and the first round of each start do not count)"
         )
-    first, second = committed(), tree if tree.root != committed().root else repeated()
-    if found := confirmation(study.name, first, second):
+    published = tree.root == committed().root
+    other = _points(repeated() if published else committed(), study.name)
+    if found := confirmation(*((points, other) if published else (other, points))):
         lines.append(f"against the published measurement: {found.sentence}")
     return "\n".join(lines)
 
 
-def _ratios(tree: Tree, study: str) -> list[str]:
+def _points(tree: Tree, study: str) -> pd.DataFrame:
+    """Return the configurations of a study with their ratios to the baseline."""
     runs, windows = runs_table(tree.runs, studies=[study]), windows_table(tree.runs, [study])
-    return comparison.sentences(comparison.points(runs, windows))
+    return comparison.points(runs, windows)

@@ -154,8 +154,8 @@ def _pairs(part: "pd.Series[str]", table: pd.DataFrame) -> Iterator[Pair]:
     sides = [(part["left"], part["right"])]
     if compared == "world_size":
         grows = int(part["left"]) > int(part["right"])
-        sizes = list(wide.columns)
-        sides = list(zip(sizes[1:], sizes, strict=False) if grows else pairwise(sizes))
+        steps = pairwise(wide.columns)
+        sides = [(large, small) if grows else (small, large) for small, large in steps]
     for left, right in sides:
         for where, row in wide.dropna(subset=[left, right]).iterrows():
             about = dict(zip(others, where, strict=True))
