@@ -290,10 +290,8 @@ def _bars(parts: Points) -> Points:
     for label, row in zip(bars.index, bars.to_dict("records"), strict=True):
         kept, start = row.get("efficiency"), ""
         if not pd.isna(kept):
-            lost = table[table["label"] == label].groupby("cause", sort=False)["loss"].sum()
-            lost = lost[lost.abs() >= 0.01].sort_values(ascending=False)
-            costs = [f"{names[str(cause)]} {100 * loss:.0f} %" for cause, loss in lost.items()]
-            start = f"efficiency {kept:.2f}; lost to {', '.join(costs) or 'nothing'}; of an epoch "
+            lost = ", ".join(shares.costs(table[table["label"] == label])) or "nothing"
+            start = f"efficiency {kept:.2f}; lost to {lost}; of an epoch "
         shown = [f"{name} {row[name]:.0f} %" for name in names.values() if row[name] >= 1]
         texts.append(start + ", ".join(shown))
     return bars.assign(parts=texts).reset_index()

@@ -177,15 +177,20 @@ def _costs(known: pd.DataFrame) -> str:
     return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most{among}"
 
 
+def costs(bar: pd.DataFrame) -> list[str]:
+    """Return the parts of a bar that cost efficiency, largest first, e.g. "compute 25 %"."""
+    large = bar[bar["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
+    parts = large[["cause", "loss"]].itertuples(index=False)
+    return [f"{cause.split()[0]} {percent(loss)}" for cause, loss in parts]
+
+
 def _losses(bar: pd.DataFrame) -> list[str]:
-    """Return what stands beside a bar: n, E, and the parts that cost most, largest first."""
+    """Return what stands beside a bar: n, E, and the parts that cost most."""
     first = bar.iloc[0]
     if pd.isna(first["efficiency"]):
         return [count_text(first), "", ""]
-    large = bar[bar["loss"].abs() >= _LEAST_LOSS].sort_values("loss", key=abs, ascending=False)
-    parts = large.head(_MOST_LOSSES)[["cause", "loss"]].itertuples(index=False)
-    costs = [f"{cause.split()[0]} {percent(loss)}" for cause, loss in parts]
-    return [count_text(first), f"{first['efficiency']:.2f}", ", ".join(costs)]
+    largest = ", ".join(costs(bar)[:_MOST_LOSSES])
+    return [count_text(first), f"{first['efficiency']:.2f}", largest]
 
 
 def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
