@@ -130,10 +130,12 @@ $(@D)/bin/python $(PIP_INSTALL) $(1) >>$(@D)/pip.log 2>&1 || { \
   echo "error: pip could not install the pinned packages; all of its output: $(@D)/pip.log"; exit 1; }
 endef
 
+# On all cores, which pip does not do; else every start of every rank would compile torch again
+# where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
+COMPILE = { $(@D)/bin/python -m compileall -q -j 0 -x 'site-packages/.*/tests?/' $(@D)/lib || true; } >>$(@D)/compile.log 2>&1
+
 define compile_packages
-@# On all cores, which pip does not do; else every start of every rank would compile torch
-@# again where PYTHONDONTWRITEBYTECODE is set. Templates that are no Python fail, rightly.
-@$(@D)/bin/python -m compileall -q -j 0 $(@D)/lib >>$(@D)/pip.log 2>&1 || true
+@$(COMPILE)
 @echo "$(CURDIR)" >$@
 endef
 
@@ -145,14 +147,15 @@ bash requirements/horovod/build.sh $(1)/bin/python "$(WHEELS)" $(2) >$(1)/horovo
   echo "error: all of the output: $(1)/horovod.log"; false; }
 endef
 
-# Horovod needs nothing but torch, so its compiler works while pip installs the rest. Where that fails,
-# the target .horovod tries again and shows the error.
+# Horovod needs nothing but torch, so its compiler works while pip, on one core, finds and installs the
+# rest; so does Python's for torch. Where Horovod's fails, the target .horovod tries again and shows the error.
 .venv/.packages: $(PINS)
 	$(call new_environment,env,1.5)
 	@$(BIN)/python requirements/torch_cost.py || true
 	@$(call install,-c requirements/constraints.txt -r requirements/train.txt -r requirements/horovod/build.txt)
 	@bash requirements/horovod/build.sh $(BIN)/python "$(WHEELS)" torch wheel \
 	  >.venv/wheel.log 2>&1 & \
+	$(COMPILE) & \
 	$(call install,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt)); wait
 	$(compile_packages)
 
