@@ -129,9 +129,9 @@ def confirmations(tree: Tree) -> str:
     rows = []
     for name in repeated().studies():
         if found := confirmation(_points(tree, name), _points(repeated(), name)):
-            counts = (found.compared, found.decided, found.confirmed)
+            counts = (found.compared, found.agree, found.decided, found.confirmed)
             rows.append((f"`{name}`", *counts, found.undecided, found.otherwise))
-    columns = ["Study", "Ratios", "Decided", "Confirmed", "Undecided then", "Decided otherwise"]
+    columns = ["Study", "Ratios", "Agree", "Decided", "Confirmed", "Undecided", "Otherwise"]
     return markdown.table(columns, rows) if rows else "No study has a second measurement yet."
 
 

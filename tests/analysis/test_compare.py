@@ -109,10 +109,11 @@ ZERO: dict[str, Any] = {"strategy": "deepspeed"}
 @pytest.mark.parametrize(
     ("again", "counts"),
     [
-        ((20.0, 10.0), "2 of 2 decided ratios are confirmed, 0 are undecided"),
-        ((20.0, 20.0), "1 of 2 decided ratios are confirmed, 0 are undecided"),
-        ((5.0, 20.0), "0 of 2 decided ratios are confirmed, 0 are undecided"),
-        ((20.0, None), "1 of 1 decided ratios are confirmed, 0 are undecided"),
+        ((20.0, 10.0), "2 of 2 ratios agree within their intervals; 2 of 2 decided"),
+        ((20.0, 20.0), "1 of 2 ratios agree within their intervals; 1 of 2 decided"),
+        ((5.0, 20.0), "0 of 2 ratios agree within their intervals; 0 of 2 decided"),
+        ((21.0, 10.0), "1 of 2 ratios agree within their intervals; 2 of 2 decided"),
+        ((20.0, None), "1 of 1 ratios agree within their intervals; 1 of 1 decided"),
     ],
 )
 def test_a_second_measurement_confirms_the_published_one_or_not(
@@ -136,5 +137,6 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
         *_, last = compare(study(), one).splitlines()
         assert last.startswith(f"against the published measurement: {counts}")
     if again[1]:
-        otherwise = sum(first != second for first, second in zip((20.0, 10.0), again, strict=True))
+        first, second = (np.sign(np.array(rates) - 10) for rates in ((20.0, 10.0), again))
+        otherwise = (first != second).sum()
         assert pages.confirmations(published).endswith(f"| {otherwise} |")
