@@ -19,8 +19,10 @@ from ddl_tools.records.run import Emulation, RunRecord
 MAX_CPU = 0.2
 MAX_LATE = 0.01  # of a step
 LINK_ERROR = 0.05
-# Of what theory sends: headers and acknowledgements.
+# Of what theory sends: headers and acknowledgements of full packets.
 MIN_SENT, MAX_SENT = 0.995, 1.04
+# Headers of one more packet, which is not full, and of an acknowledgement: at each step of a ring.
+PACKET_BYTES = 2 * 66
 # What Horovod's ranks tell each other in a cycle: in those runs 2,000 to 5,000.
 NEGOTIATION_BYTES = 6_000
 
@@ -131,6 +133,9 @@ def _link_rates(spec: RunSpec, facts: Emulation) -> list[str]:
 def _bytes(spec: RunSpec, facts: Emulation) -> list[str]:
     theory = sent_bytes(spec, facts)
     least, most = theory * MIN_SENT, theory * MAX_SENT
+    if spec.strategy == "ddp":
+        buckets = facts.gradient_bytes / (spec.ddp_bucket_mb * 2**20) + 2  # a first and a last one
+        most += buckets * 2 * (spec.world_size - 1) * PACKET_BYTES
     if spec.strategy == "horovod":
         step_ms = spec.emu_step_ms * facts.slowest_factor
         most += NEGOTIATION_BYTES * (1 + step_ms / spec.horovod_cycle_ms)
