@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ddl_tools.emulation.nodes import ON_THE_WIRE, Node
 
-# Long enough for forty packets as hosts hand them to a link.
-WARM_UP_S, MIN_S, MIN_BYTES = 0.3, 1.0, 2.5e6
+# As many packets of 64 kB, as hosts hand them to a link: 8 and 60.
+WARM_UP_BYTES, MIN_BYTES = 0.5e6, 4e6
+WARM_UP_S, MIN_S = 0.3, 1.0
 CHUNK = 256 * 1024
 
 
@@ -27,8 +28,9 @@ def measured_mbit(nodes: Sequence[Node], link_mbit: float) -> list[float]:
             ready.register(one, selectors.EVENT_READ)
         for one in sending:
             ready.register(one, selectors.EVENT_WRITE)
-        begin = time.monotonic()
-        end = begin + WARM_UP_S + max(MIN_S, MIN_BYTES * 8 / 1e6 / link_mbit)
+        byte_s = 8 / 1e6 / link_mbit
+        begin = time.monotonic() + max(WARM_UP_S, WARM_UP_BYTES * byte_s)
+        end = begin + max(MIN_S, MIN_BYTES * byte_s)
         chunk = bytes(CHUNK)
         while (now := time.monotonic()) < end:
             for key, _ in ready.select(timeout=0.1):
@@ -40,9 +42,7 @@ def measured_mbit(nodes: Sequence[Node], link_mbit: float) -> list[float]:
                     peer.send(chunk)
     for one in (*receiving, *sending):
         one.close()
-    return [
-        _rate([pair for pair in arrivals[one] if pair[0] > begin + WARM_UP_S]) for one in receiving
-    ]
+    return [_rate([pair for pair in arrivals[one] if pair[0] > begin]) for one in receiving]
 
 
 def _rate(arrivals: list[tuple[float, int]]) -> float:
